@@ -1,0 +1,98 @@
+"""Filling a model: every parameter exactly once, by the name it has in the checkpoint."""
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.checkpoint.folder import Checkpoint
+from ridgeline.models.families import Family
+from ridgeline.models.fields import ModelRefused
+from ridgeline.models.model import Model
+from ridgeline.ops.shard import WHOLE, Shard
+
+Progress = Callable[[int, int], None]
+_NAMES_SHOWN = 3
+
+
+def fill(
+    model: Model, checkpoint: Checkpoint, family: Family, shard: Shard = WHOLE, progress: Progress | None = None
+) -> None:
+    """Replace every meta parameter by its mapped tensor. `progress(bytes done, bytes in all)` is called as it goes.
+
+    Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
+    """
+    places = _places(model)
+    filled: set[str] = set()
+    tied = "lm_head.weight" if model.tied else None
+    extra: list[str] = []
+    done = 0
+    for name, tensor in checkpoint.tensors():
+        place = name if name in places else family.trunk + name
+        done += tensor.nbytes
+        if place in places:
+            if place in filled:
+                raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
+            _put(place, places[place], tensor, shard)
+            filled.add(place)
+        elif name != tied and not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+            extra.append(name)
+        if progress is not None:
+            progress(done, checkpoint.nbytes)
+    _refuse_names(checkpoint, "has tensors that the model does not", extra)
+    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in filled])
+    model.retie()
+
+
+def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
+    """Where each parameter lives, by path; one that two modules share has its first path."""
+    places: dict[str, tuple[nn.Module, str]] = {}
+    for name, _ in model.named_parameters():
+        path, _, attribute = name.rpartition(".")
+        places[name] = (model.get_submodule(path), attribute)
+    return places
+
+
+def _put(name: str, place: tuple[nn.Module, str], full: Tensor, shard: Shard) -> None:
+    module, attribute = place
+    dimension = module.shard_dim(attribute) if hasattr(module, "shard_dim") else None
+    tensor = shard.slice(full, dimension)
+    wanted = getattr(module, attribute)
+    if tensor.shape != wanted.shape:
+        raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
+    if tensor.dtype != wanted.dtype:
+        raise ModelRefused(f"tensor {name} is {tensor.dtype}, the config says {wanted.dtype}; correct its torch_dtype")
+    # Scales and biases are small enough to look at; one NaN in them spoils every token.
+    if tensor.dim() == 1 and not torch.isfinite(tensor).all():
+        raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
+    setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
+    if not names:
+        return
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
+
+
+def fill_dummy(model: Model, seed: int = 0) -> None:
+    """Random weights of std 0.02, for speed, not sense; norms are ones."""
+    generator = torch.Generator().manual_seed(seed)
+    # One block repeated: drawing 600 M normal numbers would take longer than running them.
+    block = torch.randn(1 << 20, generator=generator) * 0.02
+    for module, attribute in _places(model).values():
+        wanted = getattr(module, attribute)
+        tensor = (
+            torch.ones(wanted.shape, dtype=wanted.dtype)
+            if wanted.dim() == 1
+            else torch.empty(wanted.shape, dtype=wanted.dtype)
+        )
+        if wanted.dim() > 1:
+            flat, cast = tensor.view(-1), block.to(wanted.dtype)
+            for start in range(0, flat.numel(), cast.numel()):
+                stop = min(start + cast.numel(), flat.numel())
+                flat[start:stop] = cast[: stop - start]
+        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+    model.retie()

@@ -1,0 +1,35 @@
+"""`ridgeline tokenize`: how a model reads a text."""
+
+import dataclasses
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from ridgeline.checkpoint import model_folder
+from ridgeline.text import density, load_tokenizer, pieces
+
+
+def tokenize(
+    model: Annotated[str, typer.Argument(help="A folder with a tokenizer, or a built-in model.")],
+    text: Annotated[str, typer.Argument(help="The text; - reads it from standard input.")],
+    special: Annotated[bool, typer.Option("--special", help="Control tokens written in the text become control "
+                                                            "tokens; otherwise they are text, as in a prompt.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a list.")] = False,
+) -> None:  # fmt: skip
+    """Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average."""
+    tokenizer = load_tokenizer(model_folder(model))
+    text = sys.stdin.read() if text == "-" else text
+    found = pieces(tokenizer, text, parse_special=special)
+    ratio = density(tokenizer, text)
+    if as_json:
+        rows = [{"id": p.id, "piece": p.piece, "bytes": p.data.hex()} for p in found]
+        print(json.dumps({"tokens": rows, **dataclasses.asdict(ratio)}))
+        return
+    for p in found:
+        print(f"{p.id:>8}  {p.piece!r:24}  {p.data.hex(' ')}")
+    print(
+        f"{ratio.tokens} tokens, {ratio.characters} characters, {ratio.words} words: "
+        f"{ratio.characters_per_token:.2f} characters a token, {ratio.tokens_per_word:.2f} tokens a word"
+    )

@@ -1,0 +1,82 @@
+"""How many pages KV memory has: from a budget in bytes, said as vLLM says it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVSpec
+
+GIB = 1 << 30
+# Of the memory that is available after the weights are mapped: the rest is for activations and for everyone else.
+SHARE_OF_FREE = 0.5
+MOST_BY_DEFAULT = 4 * GIB
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """KV groups of a model and the pages that each one gets. Every group gets the same number of positions."""
+
+    specs: tuple[KVSpec, ...]
+    group_of_layer: tuple[int, ...]
+    page_size: int
+    pages: int
+
+    @property
+    def bytes_per_page(self) -> float:
+        """Bytes of one page in all layers."""
+        return self.page_size * sum(self.specs[group].bytes_per_token for group in self.group_of_layer)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all pages."""
+        return self.pages * self.bytes_per_page
+
+    @property
+    def tokens(self) -> int:
+        """Positions that fit."""
+        return self.pages * self.page_size
+
+    def describe(self, context: int) -> str:
+        """vLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`."""
+        return (
+            f"KV cache: {self.tokens:,} tokens ({self.nbytes / GIB:.2f} GiB); "
+            f"maximum concurrency for {context:,} tokens: {self.tokens / context:.2f}x"
+        )
+
+
+def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_tokens: int | None = None) -> KVLayout:
+    """Divide a budget into pages. `most_tokens`: more than that many positions are never needed.
+
+    Raises ValueError if not even one page fits.
+    """
+    specs = tuple(dict.fromkeys(model.kv_specs))
+    group_of_layer = tuple(specs.index(spec) for spec in model.kv_specs)
+    one = KVLayout(specs, group_of_layer, page_size, 1)
+    pages = int(budget_bytes // one.bytes_per_page)
+    if most_tokens is not None:
+        pages = min(pages, -(-most_tokens // page_size))
+    if pages < 1:
+        raise ValueError(
+            f"a KV budget of {budget_bytes / GIB:.3f} GiB holds not one page of {one.bytes_per_page / GIB:.3f} GiB; "
+            "raise it"
+        )
+    return KVLayout(specs, group_of_layer, page_size, pages)
+
+
+def default_budget() -> float:
+    """Bytes for KV memory where none are stated: half of what the machine has available, at most 4 GiB."""
+    return min(SHARE_OF_FREE * available_memory(), MOST_BY_DEFAULT)
+
+
+def available_memory() -> float:
+    """Bytes that can be taken without swapping, from the kernel's own estimate."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("/proc/meminfo does not say how much memory is available; state the KV budget")
+
+
+def context_bytes(specs: Sequence[KVSpec], positions: int) -> float:
+    """Bytes that one sequence of so many positions holds, windows considered."""
+    return sum(spec.bytes_per_token * min(positions, spec.window or positions) for spec in specs)

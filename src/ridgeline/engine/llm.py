@@ -1,0 +1,109 @@
+"""LLM: the engine for a script. `LLM("folder").generate(["Once upon a time"])`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ridgeline.checkpoint.fill import Progress
+from ridgeline.engine.events import Event
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.result import Completion
+from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.text import Tokenizer
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """A model that generates, in the caller's thread. One caller at a time; `AsyncLLM` serves many."""
+
+    def __init__(
+        self,
+        model: str,
+        settings: EngineSettings | None = None,
+        *,
+        dummy_weights: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """`model`: a checkpoint folder or a built-in name. The rest as `load_engine`, errors too."""
+        self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+        self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Complete prompts (text or token ids) together, in one continuous batch.
+
+        params: for all prompts, or one each; by default what the model's generation_config.json says. Raises ValueError
+        for a prompt or a parameter that cannot run, before anything does. A request that fails later has an `error`.
+        """
+        ids = [self.encode(prompt) for prompt in _as_list(prompts)]
+        each = self._params_of(ids, params)
+        added: dict[int, Completion] = {}
+        try:
+            for prompt, own in zip(ids, each, strict=True):
+                added[self.engine.add(prompt, own)] = Completion.empty(prompt, own.n)
+            while self.engine.has_work:
+                for event in self.engine.step():
+                    added[event.request].take([event])
+        finally:
+            self._abort(added)
+        return list(added.values())
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
+        """Complete one prompt, event by event. Leaving the loop early aborts the request."""
+        request = self.engine.add(self.encode(prompt), params or self.loaded.defaults)
+        try:
+            while self.engine.has_work:
+                yield from (event for event in self.engine.step() if event.request == request)
+        finally:
+            self.engine.abort(request)
+
+    def chat(self, messages: Messages, params: SamplingParams | None = None, **template: Any) -> Completion:
+        """Answer a conversation [{"role": ..., "content": ...}]; `template`: variables that the chat template reads.
+
+        Raises ValueError if the model has no chat template or the template refuses the messages.
+        """
+        (completion,) = self.generate([self.encode_chat(messages, **template)], params)
+        return completion
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; ids stay as they are. Control tokens written in the text are text.
+
+        Raises ValueError for an empty prompt.
+        """
+        return encode_prompt(self.tokenizer, prompt)
+
+    def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
+        """Token ids of a conversation, ready to be answered."""
+        if self.loaded.templates is None:
+            raise ValueError("the model has no chat template; use generate with a prompt of your own")
+        return self.loaded.templates.pick(tools=bool(template.get("tools"))).encode(messages, **template).ids
+
+    def _params_of(
+        self, ids: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or self.loaded.defaults] * len(ids)
+        if len(params) != len(ids):
+            raise ValueError(f"{len(ids)} prompts but {len(params)} sampling parameters; give one each, or one for all")
+        return list(params)
+
+    def _abort(self, requests: Mapping[int, Completion]) -> None:
+        """What is still under way when the caller is interrupted."""
+        for request, completion in requests.items():
+            if not completion.done:
+                self.engine.abort(request)
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    """As LLM.encode."""
+    if not prompt:
+        raise ValueError("the prompt is empty; give at least one character or one token id")
+    return tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else list(prompt)
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]

@@ -1,0 +1,269 @@
+"""SamplingParams: how a request wants its tokens chosen and when it wants to stop.
+
+Pure data without torch. A value that makes no sense is refused when the object is made, in one line that names the
+value and the fix, so that nothing behind this file checks again.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, Self
+
+GREEDY_BELOW = 1e-5
+"""A temperature under this is greedy, as in vLLM (`_SAMPLING_EPS`): what it leaves to chance is fp32 rounding."""
+
+COUNT_MAX = 2**31 - 1
+SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
+LOGIT_BIAS_MAX = 100.0
+FP32_MAX = 3e38
+
+# generation_config.json's name -> ours. A null there means "not set".
+_FOLLOWED = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+
+# Keys that would change the tokens and that we do not have, with the values that mean "off".
+_UNFOLLOWED: dict[str, tuple[object, ...]] = {
+    "num_beams": (1,),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "top_h": (),
+    "no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "bad_words_ids": (),
+    "sequence_bias": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "exponential_decay_length_penalty": (),
+    "guidance_scale": (1.0,),
+    "penalty_alpha": (0.0,),
+}
+
+
+class LogitBias(Mapping[int, float]):
+    """An immutable token id -> bias map; unlike MappingProxyType it can be hashed, pickled and deep-copied."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[int, float]) -> None:
+        self._items = dict(sorted(items.items()))
+
+    def __getitem__(self, token: int) -> float:
+        return self._items[token]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request's sampling and stopping rules; the order they act in is listed in sampling/sampler.py.
+
+    Args:
+        temperature: logits are divided by it; 0 (or under GREEDY_BELOW) takes the most likely token.
+        top_k: keep the k most likely tokens; 0 or -1 = off.
+        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1]; 1 = off.
+        min_p: drop tokens less likely than this share of the most likely one, in [0, 1]; 0 = off.
+        repetition_penalty: over 0; positive logits of tokens in prompt or output are divided by it, negative ones
+            multiplied (CTRL, arXiv:1909.05858); 1 = off.
+        frequency_penalty: in [-2, 2]; subtracted once for every time the token was output (OpenAI); 0 = off.
+        presence_penalty: in [-2, 2]; subtracted once from every token that was output (OpenAI); 0 = off.
+        logit_bias: token id -> number in [-100, 100] added to its logit.
+        seed: 64 bits, signed or unsigned; None lets the engine draw one.
+        logprobs: number of alternatives reported beside the chosen token's log-probability; 0 = only the chosen one,
+            None = nothing.
+        n: independent completions of the prompt.
+        max_tokens: most tokens to generate; None = as many as fit in the context.
+        min_tokens: tokens to generate before the end or a stop token may be chosen.
+        stop: strings that end the text.
+        stop_token_ids: tokens that end the text, beside the model's own.
+        ignore_eos: do not stop at the model's end token.
+        include_stop: leave the stop string or token in the output.
+
+    Raises:
+        ValueError: a value is out of range or of the wrong type; one line, with the fix.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = LogitBias({})
+    seed: int | None = None
+    logprobs: int | None = None
+    n: int = 1
+    max_tokens: int | None = 256
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_distribution()
+        self._check_counts()
+        self._check_stops()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_distribution(self) -> None:
+        """Validate what shapes the distribution; ints become floats, top_k -1 becomes 0."""
+        for name, low, high, fix in (
+            ("temperature", 0.0, math.inf, "give a finite number of at least 0 (0 = greedy)"),
+            ("min_p", 0.0, 1.0, "give a number in [0, 1] (0 = off)"),
+            ("frequency_penalty", -2.0, 2.0, "give a number in [-2, 2] (0 = off)"),
+            ("presence_penalty", -2.0, 2.0, "give a number in [-2, 2] (0 = off)"),
+        ):
+            number = _finite(name, getattr(self, name), fix)
+            _require(low <= number <= high, name, number, fix)
+            self._set(name, number)
+        for name, high, fix in (
+            ("top_p", 1.0, "give a number over 0 and at most 1 (1 = off)"),
+            ("repetition_penalty", math.inf, "give a finite number over 0 (1 = off)"),
+        ):
+            number = _finite(name, getattr(self, name), fix)
+            _require(0 < number <= high, name, number, fix)
+            self._set(name, number)
+        _integer("top_k", self.top_k, -1, COUNT_MAX, "0 or -1 = off")
+        self._set("top_k", max(self.top_k, 0))
+        self._set("logit_bias", _frozen_bias(self.logit_bias))
+
+    def _check_counts(self) -> None:
+        """Validate seed, logprobs, n, max_tokens and min_tokens."""
+        if self.seed is not None:
+            _integer("seed", self.seed, SEED_MIN, SEED_MAX, "or None to have one drawn")
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0, COUNT_MAX, "0 = the chosen token only, None = off")
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "None = up to the context length")
+        _integer("n", self.n, 1, COUNT_MAX)
+        _integer("min_tokens", self.min_tokens, 0, COUNT_MAX)
+        most = COUNT_MAX if self.max_tokens is None else self.max_tokens
+        _require(self.min_tokens <= most, "min_tokens", self.min_tokens, f"give at most max_tokens, which is {most}")
+
+    def _check_stops(self) -> None:
+        """Validate the stop strings, stop ids and flags; sequences become tuples."""
+        _require(_is_list(self.stop), "stop", self.stop, "give a tuple of strings, such as ('END',)")
+        for text in self.stop:
+            _require(isinstance(text, str) and text != "", "stop", self.stop, "give strings of at least one character")
+        self._set("stop", tuple(self.stop))
+        ids = self.stop_token_ids
+        _require(_is_list(ids) or isinstance(ids, Set), "stop_token_ids", ids, "give a tuple of ids, such as (2,)")
+        for token in ids:
+            _integer("stop_token_ids", token, 0, COUNT_MAX, "one for each entry")
+        # Sorted, so that equal sets are equal params whatever order they came in.
+        self._set("stop_token_ids", tuple(sorted(set(ids))))
+        for name in ("ignore_eos", "include_stop"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), name, value, "give True or False")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken instead of drawing one."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether a penalty is on, so that sampling needs the request's History."""
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+    def check_vocab(self, vocab_size: int) -> None:
+        """Refuse token ids and a number of alternatives that a model of `vocab_size` tokens does not have.
+
+        Raises:
+            ValueError: in one line, with the name of the field and the fix.
+        """
+        fix = f"give token ids from 0 to {vocab_size - 1}, the model's vocabulary"
+        for name, tokens in (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids)):
+            for token in tokens:
+                _require(token < vocab_size, name, token, fix)
+        if self.logprobs is not None:
+            fix = f"give at most {vocab_size}, the vocabulary size"
+            _require(self.logprobs <= vocab_size, "logprobs", self.logprobs, fix)
+
+    @classmethod
+    def from_generation_config(cls, config: Mapping[str, object], **overrides: Any) -> Self:
+        """Take the sampling of a Hugging Face generation_config.json.
+
+        `do_sample` false or absent is greedy, as in transformers. Any other key that is absent or null keeps this
+        class's default, as vLLM reads the file; transformers itself would put top_k at 50. `overrides` are fields of
+        this class and win over the file. `unfollowed_keys` names what the file may ask for and does not get.
+
+        Raises:
+            ValueError: a value in the file or an override is out of range.
+        """
+        values: dict[str, Any] = {
+            ours: config[theirs] for theirs, ours in _FOLLOWED.items() if config.get(theirs) is not None
+        }
+        if not config.get("do_sample"):
+            values["temperature"] = 0.0
+        return cls(**(values | overrides))
+
+
+def unfollowed_keys(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Keys of a generation_config.json that change what transformers generates and that SamplingParams lacks."""
+    return tuple(key for key, off in _UNFOLLOWED.items() if config.get(key) is not None and config[key] not in off)
+
+
+def _require(condition: bool, name: str, value: object, fix: str) -> None:
+    if not condition:
+        # repr keeps a newline inside a user's stop string from breaking the line; 80 characters keep it short.
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise ValueError(f"{name} is {shown}; {fix}")
+
+
+def _finite(name: str, value: object, fix: str) -> float:
+    _require(isinstance(value, int | float) and not isinstance(value, bool), name, value, fix)
+    assert isinstance(value, int | float)
+    # Not isfinite, which raises OverflowError for a huge int, and sampling is done in fp32. NaN compares false.
+    _require(abs(value) <= FP32_MAX, name, value, fix)
+    return float(value)
+
+
+def _integer(name: str, value: object, low: int, high: int, note: str = "") -> None:
+    fix = f"give an integer from {low} to {high}" + (f" ({note})" if note else "")
+    _require(isinstance(value, int) and not isinstance(value, bool), name, value, fix)
+    assert isinstance(value, int)
+    _require(low <= value <= high, name, value, fix)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _frozen_bias(bias: object) -> LogitBias:
+    """Validate a token id -> bias map and freeze a copy of it."""
+    fix = "give a map from token ids to numbers in [-100, 100]"
+    _require(isinstance(bias, Mapping), "logit_bias", bias, fix)
+    assert isinstance(bias, Mapping)
+    items: dict[int, float] = {}
+    for token, value in bias.items():
+        _integer("logit_bias", token, 0, COUNT_MAX, "a token id for each key")
+        items[token] = _finite("logit_bias", value, fix)
+        _require(abs(items[token]) <= LOGIT_BIAS_MAX, "logit_bias", value, fix)
+    return LogitBias(items)

@@ -1,0 +1,68 @@
+"""What a finished request gives back."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ridgeline.engine.events import Event
+from ridgeline.engine.request import Finish
+from ridgeline.engine.sampling import Sampled
+
+
+@dataclass(slots=True)
+class Choice:
+    """One completion. `reasoning` is what the model wrote between its thinking tags, `text` the rest.
+
+    tokens: what was sampled, a stop token included; with log-probabilities where they were asked for.
+    error: why it failed, in one line.
+    """
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    tokens: list[Sampled] = field(default_factory=list)
+    finish: Finish | None = None
+    error: str | None = None
+    reasoning_tokens: int = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Ids of the sampled tokens."""
+        return [sampled.token for sampled in self.tokens]
+
+    def take(self, event: Event) -> None:
+        """Add what an event says."""
+        self.text += event.text
+        self.reasoning += event.reasoning
+        if event.token is not None:
+            self.tokens.append(event.token)
+        if event.finish is not None:
+            self.finish, self.error = event.finish, event.error
+            self.reasoning_tokens = event.reasoning_tokens
+
+
+@dataclass(slots=True)
+class Completion:
+    """A prompt and its `n` choices."""
+
+    prompt_ids: list[int]
+    choices: list[Choice]
+
+    @classmethod
+    def empty(cls, prompt_ids: Sequence[int], n: int) -> "Completion":
+        """A completion to be filled with events."""
+        return cls(list(prompt_ids), [Choice(index) for index in range(n)])
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Add what events of this request say."""
+        for event in events:
+            self.choices[event.choice].take(event)
+
+    @property
+    def done(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.finish is not None for choice in self.choices)
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice."""
+        return self.choices[0].text

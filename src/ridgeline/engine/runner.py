@@ -1,0 +1,49 @@
+"""The runner: one StepPlan, run on one device. Only what every model needs is here."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ridgeline.engine.batch import BatchBuilder
+from ridgeline.engine.kv.memory import KVLayout
+from ridgeline.engine.kv.store import KVStore
+from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.models.model import Model
+from ridgeline.ops.paged import PagedKV
+
+
+class Executor(Protocol):
+    """What the engine asks of whoever runs its plans: a model, or in tests something that only pretends."""
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        """Run a plan and sample a token for each of its logit rows, in order."""
+        ...
+
+
+class Runner:
+    """A model with its KV memory."""
+
+    def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
+        """`most_tokens`: positions that a plan may hold."""
+        self.model = model
+        pages = (layout.pages,) * len(layout.specs)
+        self.store = KVStore(layout.specs, layout.group_of_layer, pages, layout.page_size)
+        self.builder = BatchBuilder(layout.specs, layout.page_size, most_tokens)
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> Tensor:
+        """Logits of the rows that the plan wants: fp32 [R, vocabulary]."""
+        batch = self.builder.build(plan)
+        self.store.copy(plan.copies)
+        self.store.blank(plan.blank)
+        kv = PagedKV(self.store.layers, self.store.group_of_layer, batch.groups)
+        logits: Tensor = self.model(batch.ids_T, batch.positions_T, kv, batch.rows_R)
+        return logits
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        """As Executor.execute."""
+        logits_RV = self.forward(plan)
+        return sample(logits_RV, rows) if rows else []

@@ -1,0 +1,71 @@
+"""Candidates: the tokens of one row that may still be drawn, with their weights, and the draw.
+
+Legend: C candidates (all of the vocabulary until something cuts it down), B blocks of them (mass.py), K kept ones.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.engine.sampling.mass import BLOCK, BoolsC, FloatsC, SumsB, block_sums, first_above
+
+IdsC = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Tokens in increasing order of id.
+
+    Args:
+        ids_C: the tokens; None while they are the whole vocabulary in order (copying 152k ids costs more than a draw).
+        logits_C: after bias, mask and penalties, before temperature.
+        weights_C: exp((logit - largest logit) / temperature), so the largest is exactly 1.
+        kept_C: which of them may be drawn; None = all. A mask, because cutting 152k candidates down to 130k costs more.
+        sums_B: sums of the kept weights.
+    """
+
+    ids_C: IdsC | None
+    logits_C: FloatsC
+    weights_C: FloatsC
+    kept_C: BoolsC | None
+    sums_B: SumsB
+
+    @classmethod
+    def of(cls, ids_C: IdsC | None, logits_C: FloatsC, weights_C: FloatsC, kept_C: BoolsC | None = None) -> Self:
+        """Make candidates and sum their weights."""
+        return cls(ids_C, logits_C, weights_C, kept_C, block_sums(weights_C, kept_C))
+
+    @property
+    def total(self) -> float:
+        """The mass of what may be drawn."""
+        return float(self.sums_B.sum())
+
+    def token(self, index: int) -> int:
+        """The token id of the candidate at `index`."""
+        return index if self.ids_C is None else int(self.ids_C[index])
+
+    def subset(self, index_K: IdsC) -> Self:
+        """Only the candidates at these increasing indices."""
+        ids_K = index_K if self.ids_C is None else self.ids_C[index_K]
+        return self.of(ids_K, self.logits_C[index_K], self.weights_C[index_K])
+
+    def draw(self, uniform: float) -> int:
+        """The index at which the cumulative weight first exceeds uniform (in [0, 1)) x total; its weight is over 0."""
+        ends_B = np.cumsum(self.sums_B)
+        assert ends_B[-1] > 0, "nothing left to draw from"
+        point = uniform * float(ends_B[-1])
+        block = first_above(ends_B, point)
+        before = float(ends_B[block - 1]) if block else 0.0
+        inside = slice(block * BLOCK, (block + 1) * BLOCK)
+        weights = self.weights_C[inside] if self.kept_C is None else self.weights_C[inside] * self.kept_C[inside]
+        return inside.start + first_above(np.cumsum(weights, dtype=np.float64), point - before)
+
+
+def weigh(logits_C: FloatsC, largest: np.float32, temperature: float, out_C: FloatsC) -> FloatsC:
+    """Write exp((logits - largest) / temperature) to `out_C` and return it."""
+    np.subtract(logits_C, largest, out=out_C)
+    if temperature != 1.0:
+        np.divide(out_C, np.float32(temperature), out=out_C)
+    return np.exp(out_C, out=out_C)

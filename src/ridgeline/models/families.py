@@ -1,0 +1,74 @@
+"""The families that can be built, and the way from a config to one of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.models import gpt2, llama, mistral, mixtral, phi3, qwen2, qwen3
+from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.model import Model
+from ridgeline.ops.shard import WHOLE, Shard
+
+Builder = Callable[[Fields, torch.dtype, Shard], Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A family: the architecture it is called in config.json, and how it is built and loaded.
+
+    model_type: what a config without `architectures` says instead.
+    trunk: the prefix that checkpoints of the bare model leave out.
+    ignored: patterns of tensors that old checkpoints carry and nothing reads.
+    """
+
+    architecture: str
+    model_type: str
+    build: Builder
+    trunk: str = "model."
+    ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+
+
+FAMILIES = (
+    Family("LlamaForCausalLM", "llama", llama.build),
+    Family("MistralForCausalLM", "mistral", mistral.build),
+    Family("Qwen2ForCausalLM", "qwen2", qwen2.build),
+    Family("Qwen3ForCausalLM", "qwen3", qwen3.build),
+    Family("Phi3ForCausalLM", "phi3", phi3.build),
+    Family("MixtralForCausalLM", "mixtral", mixtral.build),
+    Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
+    Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", (r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
+)
+
+
+def family_of(fields: Fields) -> Family:
+    """The family of a config. Raises ModelRefused naming what it is and what there is."""
+    name = fields.architecture
+    kind = str(fields.values.get("model_type", ""))
+    for family in FAMILIES:
+        if name == family.architecture or (not name and kind == family.model_type):
+            return family
+    called = name or kind
+    if not called:
+        raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
+    raise fields.refuse(
+        f"architecture {called} is not supported; supported are {', '.join(f.architecture for f in FAMILIES)}"
+    )
+
+
+def build(fields: Fields, dtype: torch.dtype | None = None, shard: Shard = WHOLE) -> Model:
+    """The model of a config on the meta device: shapes without memory, ready to be priced or filled.
+
+    `dtype`: the number format of its weights, as the config says by default. Raises ModelRefused.
+    """
+    family = family_of(fields)
+    if fields.has("quantization_config"):
+        method = fields.section("quantization_config").values.get("quant_method", "?")
+        raise fields.refuse(f"weights quantised by {method!r} are not supported; use the unquantised checkpoint")
+    try:
+        with torch.device("meta"):
+            return family.build(fields, dtype or fields.dtype, shard).eval()
+    except ModelRefused:
+        raise
+    except ValueError as error:  # what an op found when it divided itself
+        raise fields.refuse(str(error)) from None

@@ -1,0 +1,129 @@
+"""config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ridgeline.ops.formats import format_named
+
+# Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
+MOST_LAYERS = 2_000
+MOST_WIDTH = 10_000_000
+
+
+class ModelRefused(ValueError):
+    """A folder or config that cannot become a model. The message names the thing and the fix."""
+
+
+class Fields:
+    """The fields of one config.json, with checked access.
+
+    Every reader raises ModelRefused naming the field, its value and what would do.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self.values, self.source = values, source
+
+    @classmethod
+    def read(cls, path: Path) -> "Fields":
+        """The fields of the file at `path`."""
+        try:
+            # json accepts NaN and Infinity; the readers below refuse them where a number is wanted.
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ModelRefused(f"{path} cannot be read: {error.strerror}; give a folder with a config.json") from None
+        except ValueError as error:
+            raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
+        if not isinstance(values, dict):
+            raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
+        return cls(values, str(path))
+
+    def refuse(self, problem: str) -> ModelRefused:
+        """An error about this config, to be raised by the caller."""
+        return ModelRefused(f"{self.source}: {problem}")
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is None:
+            if default is None:
+                raise self.refuse(f"{name} is missing; it is needed to build the model")
+            return default
+        return value
+
+    def count(self, name: str, default: int | None = None, *, most: int = MOST_WIDTH) -> int:
+        """A positive integer, at most `most`."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.refuse(f"{name} is {value!r}; it must be an integer from 1 to {most}")
+        return value
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise self.refuse(f"{name} is {value!r}; it must be a finite number above 0")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """true or false."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(f"{name} is {value!r}; it must be true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.refuse(f"{name} is {value!r}; it must be a string")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """A list of integers; empty where the field is absent."""
+        value = self.values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
+            raise self.refuse(f"{name} is {value!r}; it must be a list of integers")
+        return value
+
+    def section(self, name: str) -> "Fields":
+        """An object inside the config; empty where it is absent."""
+        value = self.values.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.refuse(f"{name} is {value!r}; it must be an object")
+        return Fields(value, f"{self.source}: {name}")
+
+    def refuse_if(self, name: str, *allowed: Any) -> None:
+        """Refuse any value of the field but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
+        value = self.values.get(name)
+        if value and value not in allowed:
+            raise self.refuse(f"{name} = {value!r} is not supported")
+
+    @property
+    def architecture(self) -> str:
+        """The first entry of `architectures`, or what `model_type` stands for without one, or "" for neither."""
+        names = self.values.get("architectures")
+        if isinstance(names, list) and names and isinstance(names[0], str):
+            return names[0]
+        return ""
+
+    @property
+    def layers(self) -> int:
+        """Number of transformer layers."""
+        return self.count("num_hidden_layers", most=MOST_LAYERS)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format that the weights are stored in; fp32 where the config does not say."""
+        name = self.values.get("dtype") or self.values.get("torch_dtype") or "float32"
+        try:
+            return format_named(str(name)).dtype
+        except ValueError as error:
+            raise self.refuse(str(error)) from None

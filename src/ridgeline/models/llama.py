@@ -1,0 +1,52 @@
+"""Llama 2, 3, 3.1 and 3.2 (arXiv:2307.09288, arXiv:2407.21783), and the reading of config.json that its kin share."""
+
+from typing import Any
+
+import torch
+
+from ridgeline.models.decoder import Decoder, DecoderSettings
+from ridgeline.models.fields import Fields
+from ridgeline.models.rope import read_rope
+from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.ops.shard import Shard
+
+
+def read_settings(fields: Fields, dtype: torch.dtype, shard: Shard, **own: Any) -> DecoderSettings:
+    """The settings that Llama's descendants spell alike; `own` are those that a family reads itself."""
+    heads = fields.count("num_attention_heads")
+    hidden = fields.count("hidden_size")
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
+    head_dim = fields.count("head_dim", hidden // heads)
+    kv_heads = own.pop("kv_heads", None) or fields.count("num_key_value_heads")
+    if heads % kv_heads:
+        raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads")
+    activation = fields.text("hidden_act", "silu")
+    if activation not in ACTIVATIONS:
+        raise fields.refuse(f"hidden_act {activation!r} is not supported; {', '.join(ACTIVATIONS)} are")
+    settings: dict[str, Any] = {
+        "vocabulary": fields.count("vocab_size"),
+        "context": fields.count("max_position_embeddings"),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "width": fields.count("intermediate_size"),
+        "activation": activation,
+        "eps": fields.positive("rms_norm_eps", 1e-6),
+        "rope": read_rope(fields, head_dim),
+        "windows": (None,) * fields.layers,
+        "mixtures": (None,) * fields.layers,
+        "dtype": dtype,
+        "tied": fields.flag("tie_word_embeddings", False),
+        "shard": shard,
+    }
+    return DecoderSettings(**(settings | own))
+
+
+def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+    """Llama: grouped heads from Llama 2 70B on; one KV head a query head where the config does not say."""
+    bias = fields.flag("attention_bias", False)
+    kv_heads = fields.count("num_key_value_heads", fields.count("num_attention_heads"))
+    own = {"kv_heads": kv_heads, "qkv_bias": bias, "output_bias": bias, "mlp_bias": fields.flag("mlp_bias", False)}
+    return Decoder(read_settings(fields, dtype, shard, **own))

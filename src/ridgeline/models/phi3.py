@@ -1,0 +1,64 @@
+"""Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's block with fused projections in the checkpoint."""
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.models.decoder import Block, Decoder, DecoderSettings, SelfAttention
+from ridgeline.models.fields import Fields
+from ridgeline.models.llama import read_settings
+from ridgeline.models.mistral import same_window
+from ridgeline.ops.activation import Activation
+from ridgeline.ops.linear import Linear
+from ridgeline.ops.shard import Shard
+
+
+class FusedSelfAttention(SelfAttention):
+    """Queries, keys and values from one stored matrix."""
+
+    def project(self, s: DecoderSettings) -> None:
+        self.sizes = (s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim)
+        self.qkv_proj = Linear(s.hidden, sum(self.sizes), s.dtype)
+
+    def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q_TI, k_TI, v_TI = self.qkv_proj(x_TD).split(self.sizes, dim=-1)
+        return q_TI, k_TI, v_TI
+
+
+class FusedMLP(nn.Module):
+    """A gated MLP whose gate and up are one stored matrix."""
+
+    part = "feed-forward"
+
+    def __init__(self, s: DecoderSettings) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(s.hidden, 2 * s.width, s.dtype)
+        self.down_proj = Linear(s.width, s.hidden, s.dtype)
+        self.act = Activation(s.activation, s.width, s.dtype, gated=True)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]."""
+        gate_TF, up_TF = self.gate_up_proj(x_TD).chunk(2, dim=-1)
+        out: Tensor = self.down_proj(self.act(gate_TF, up_TF))
+        return out
+
+
+class FusedBlock(Block):
+    """Phi-3's block."""
+
+    attention = FusedSelfAttention
+
+    def feed_forward(self, s: DecoderSettings, layer: int) -> nn.Module:
+        return FusedMLP(s)
+
+
+class Phi3(Decoder):
+    """Phi-3, Phi-3.5 and Phi-4 in their text-only form."""
+
+    block = FusedBlock
+
+
+def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Phi3:
+    """Contexts stretched by longrope are refused where the rope is read."""
+    if shard.size > 1:
+        raise fields.refuse("fused projections are not divided over devices")
+    return Phi3(read_settings(fields, dtype, shard, windows=same_window(fields)))

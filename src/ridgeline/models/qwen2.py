@@ -1,0 +1,29 @@
+"""Qwen2 and Qwen2.5 (arXiv:2407.10671): Llama with biases on q, k and v, and a window on the upper layers if asked."""
+
+import torch
+
+from ridgeline.models.decoder import Decoder
+from ridgeline.models.fields import Fields
+from ridgeline.models.llama import read_settings
+from ridgeline.ops.shard import Shard
+
+LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+
+
+def upper_windows(fields: Fields) -> tuple[int | None, ...]:
+    """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
+    if not fields.flag("use_sliding_window", False) or not fields.has("sliding_window"):
+        return (None,) * fields.layers
+    window, layers = fields.count("sliding_window"), fields.layers
+    kinds = fields.values.get("layer_types")
+    if kinds is None:
+        first = fields.values.get("max_window_layers", layers)
+        return tuple(window if layer >= first else None for layer in range(layers))
+    if len(kinds) != layers or not all(kind in LAYER_TYPES for kind in kinds):
+        raise fields.refuse(f"layer_types must name {layers} layers, each one of {', '.join(LAYER_TYPES)}")
+    return tuple(window if LAYER_TYPES[kind] else None for kind in kinds)
+
+
+def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+    """Qwen2 and Qwen2.5 of every size."""
+    return Decoder(read_settings(fields, dtype, shard, windows=upper_windows(fields), qkv_bias=True))

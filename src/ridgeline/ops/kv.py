@@ -1,0 +1,31 @@
+"""What a layer keeps of the positions it has seen."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.ops.formats import format_of
+
+
+@dataclass(frozen=True, slots=True)
+class KVSpec:
+    """The keys and values of one position in one layer. Layers with equal specs form a KV group.
+
+    `window`: how many positions back a layer looks, itself included; None for all of them.
+    """
+
+    heads: int
+    k_dim: int
+    v_dim: int
+    window: int | None
+    dtype: torch.dtype
+
+    @property
+    def kind(self) -> str:
+        """`full` or `sliding`."""
+        return "full" if self.window is None else "sliding"
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes that one position takes in one such layer."""
+        return self.heads * (self.k_dim + self.v_dim) * format_of(self.dtype).bytes

@@ -1,0 +1,42 @@
+"""Text on its way into a model and out of it.
+
+In: messages -> `ChatTemplate` (text that remembers who wrote it) -> `Tokenizer.encode_parts` -> ids; or plain text ->
+`Tokenizer.encode` -> ids. What a user types never becomes a control token.
+
+Out: ids -> `Detokenizer` (whole characters) -> `Reasoning` (thoughts apart from the answer) -> `StopMatcher` (text that
+is safe to show) -> the client. `OutputStream` is the three in one, a push per token.
+
+Where a folder's tokenizer comes from: `load` picks; `fast`, `bpe`, `sentencepiece` and `bytes` read; `declared` holds
+what the side files say; `seal` and `provenance` are the two halves of the promise about control tokens.
+"""
+
+from ridgeline.text.detokenizer import Detokenizer
+from ridgeline.text.load import load_tokenizer
+from ridgeline.text.pieces import Density, Piece, density, pieces
+from ridgeline.text.reasoning import Reasoning, Split, tags_of
+from ridgeline.text.stops import StopMatcher, StopResult
+from ridgeline.text.stream import Delta, OutputStream
+from ridgeline.text.template import ChatTemplate, ChatTemplates, Prompt, load_templates
+from ridgeline.text.tokenizer import Part, Tokenizer
+
+__all__ = [
+    "ChatTemplate",
+    "ChatTemplates",
+    "Delta",
+    "Density",
+    "Detokenizer",
+    "OutputStream",
+    "Part",
+    "Piece",
+    "Prompt",
+    "Reasoning",
+    "Split",
+    "StopMatcher",
+    "StopResult",
+    "Tokenizer",
+    "density",
+    "load_templates",
+    "load_tokenizer",
+    "pieces",
+    "tags_of",
+]

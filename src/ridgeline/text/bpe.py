@@ -1,0 +1,91 @@
+"""Byte-level BPE from a folder's vocab.json and merges.txt, for folders without tokenizer.json.
+
+The merges are one algorithm; what differs is how a class of tokenizers cuts text before merging. The schemes below
+are those of the released tokenizer.json files of GPT-2, Qwen2 and CLIP.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from ridgeline.text.declared import Declared
+
+# Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+_CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+def read_bpe(vocab: Path, merges: Path, declared: Declared) -> tuple[tokenizers.Tokenizer, Declared]:
+    """A pipeline of the folder's class, and the declaration completed by that class's default special tokens."""
+    scheme = _scheme(declared, vocab)
+    suffix = "</w>" if scheme is _clip else ""
+    unknown = declared.names.get("unk_token") if scheme is _clip else None
+    try:
+        model = BPE.from_file(str(vocab), str(merges), end_of_word_suffix=suffix, unk_token=unknown)
+    except Exception as error:  # the library raises bare Exception
+        reason = (str(error).splitlines() or ["unknown"])[0][:200]
+        raise ValueError(f"{vocab}, {merges.name}: not a byte-level BPE ({reason}); copy both files again") from error
+    pipeline = tokenizers.Tokenizer(model)
+    pipeline.decoder = decoders.ByteLevel()
+    scheme(pipeline, declared)
+    return pipeline, _with_defaults(pipeline, declared, scheme)
+
+
+def _scheme(declared: Declared, source: Path) -> Callable[[tokenizers.Tokenizer, Declared], None]:
+    """By tokenizer_class, else by config.json's model_type, else GPT-2."""
+    name = (declared.tokenizer_class or declared.model_type).lower()
+    for start, scheme in (("qwen", _qwen2), ("clip", _clip), ("gpt2", _gpt2), ("whisper", _gpt2)):
+        if name.startswith(start):
+            return scheme
+    if not name:
+        return _gpt2
+    raise ValueError(f"{source}: no rule to cut text for {name!r} (known: qwen2, gpt2, clip); add its tokenizer.json")
+
+
+def _gpt2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _qwen2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.normalizer = normalizers.NFC()
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_QWEN2), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _clip(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+    pipeline.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_CLIP), behavior="removed", invert=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bos, eos = (declared.names.get(name, "") for name in ("bos_token", "eos_token"))
+    first, last = pipeline.token_to_id(bos), pipeline.token_to_id(eos)
+    if first is not None and last is not None:
+        pipeline.post_processor = processors.RobertaProcessing(
+            (eos, last), (bos, first), trim_offsets=False, add_prefix_space=False
+        )
+
+
+def _with_defaults(
+    pipeline: tokenizers.Tokenizer, declared: Declared, scheme: Callable[[tokenizers.Tokenizer, Declared], None]
+) -> Declared:
+    """GPT-2 and Qwen2 folders may say nothing: their end of text is `<|endoftext|>`."""
+    end = "<|endoftext|>"
+    if "eos_token" in declared.names or pipeline.token_to_id(end) is None:
+        return declared
+    names = {"bos_token": end, "eos_token": end} if scheme is _gpt2 else {"eos_token": end}
+    return Declared(**{**vars(declared), "names": {**names, **declared.names}})

@@ -1,0 +1,154 @@
+"""What a model's folder says about its tokenizer beside the vocabulary: names, added tokens, template text.
+
+Sources: tokenizer_config.json, special_tokens_map.json, config.json and the chat template files.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_PIPED = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)  # U+FF5C: the wide bar of DeepSeek's tokens
+_BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """One row of `added_tokens_decoder`: a literal that is matched before the text is split into pieces."""
+
+    id: int
+    literal: str
+    special: bool
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    single_word: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    extra_special: tuple[str, ...] = ()
+    added: tuple[Added, ...] = ()
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    tokenizer_class: str = ""
+    model_type: str = ""
+    template_text: str = ""
+
+    @property
+    def special_literals(self) -> frozenset[str]:
+        """Every literal that the folder calls special."""
+        return frozenset((*self.names.values(), *self.extra_special, *(a.literal for a in self.added if a.special)))
+
+    def is_control(self, literal: str, special: bool) -> bool:
+        """Whether typed text must never become this token.
+
+        Special tokens; `<|like this|>` whatever its flag says (Qwen marks its fill-in-the-middle tokens as ordinary);
+        and bracketed added tokens that the folder's own template writes (`<think>`, `<tool_call>`, `[INST]`). Other
+        added tokens (runs of spaces, HTML tags) are ordinary text that got a short cut.
+        """
+        if special or literal in self.special_literals or _PIPED.fullmatch(literal):
+            return True
+        return bool(_BRACKETED.fullmatch(literal)) and literal in self.template_text
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; {} where the file is absent. Raises ValueError when it is not a JSON object."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not readable as JSON ({_first_line(error)}); copy the file again") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: holds a JSON {type(value).__name__}, expected an object; copy the file again")
+    return value
+
+
+def read_declared(folder: Path) -> Declared:
+    """Read a folder's side files; each may be absent. Raises ValueError naming the file that is malformed."""
+    config_path = folder / "tokenizer_config.json"
+    config = read_object(config_path)
+    special = {**read_object(folder / "special_tokens_map.json"), **config}
+    extra = [*_list(special.get("additional_special_tokens")), *_list(special.get("extra_special_tokens"))]
+    return Declared(
+        names={name: literal for name in NAMES if (literal := _literal(special.get(name)))},
+        extra_special=tuple(literal for item in extra if (literal := _literal(item))),
+        added=_added(config, config_path),
+        add_bos=_flag(config, "add_bos_token"),
+        add_eos=_flag(config, "add_eos_token"),
+        tokenizer_class=str(config.get("tokenizer_class") or ""),
+        model_type=str(read_object(folder / "config.json").get("model_type") or ""),
+        template_text="\n".join(source for _, source in read_templates(folder)),
+    )
+
+
+def read_templates(folder: Path) -> list[tuple[str, str]]:
+    """The chat templates of a folder as (name, Jinja source); the unnamed one is "default".
+
+    Order of precedence as in transformers: chat_template.jinja, chat_template.json, tokenizer_config.json.
+    """
+    jinja = folder / "chat_template.jinja"
+    if jinja.is_file():
+        try:
+            return [("default", jinja.read_text(encoding="utf-8"))]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{jinja}: not readable as UTF-8; copy the file again") from error
+    for path in (folder / "chat_template.json", folder / "tokenizer_config.json"):
+        value = read_object(path).get("chat_template")
+        if isinstance(value, str):
+            return [("default", value)]
+        if isinstance(value, list):
+            return [_named(item, path) for item in value]
+        if value is not None:
+            raise ValueError(f"{path}: chat_template must be a string or a list of named templates")
+    return []
+
+
+def _named(item: object, path: Path) -> tuple[str, str]:
+    if isinstance(item, dict):
+        name, source = item.get("name"), item.get("template")
+        if isinstance(name, str) and isinstance(source, str):
+            return name, source
+    raise ValueError(f'{path}: each entry of chat_template needs "name" and "template" strings')
+
+
+def _added(config: Mapping[str, Any], path: Path) -> tuple[Added, ...]:
+    table = config.get("added_tokens_decoder") or {}
+    flags = ("lstrip", "rstrip", "normalized", "single_word")
+    try:
+        rows = [
+            Added(int(key), row["content"], bool(row.get("special")), **{f: bool(row.get(f)) for f in flags})
+            for key, row in table.items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'{path}: added_tokens_decoder must map ids to objects with "content"') from error
+    return tuple(sorted(rows, key=lambda row: row.id))
+
+
+def _literal(value: object) -> str:
+    """A token is written as a string or as an object with "content"."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[object]:
+    if isinstance(value, dict):  # newer folders name their extra tokens
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool | None:
+    value = config.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,58 @@
+"""Which tokenizer a folder holds."""
+
+from pathlib import Path
+
+from ridgeline.text.bpe import read_bpe
+from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.declared import Declared, read_declared
+from ridgeline.text.fast import FastTokenizer, read_pipeline
+from ridgeline.text.sentencepiece import SentencePieceTokenizer
+from ridgeline.text.tokenizer import Tokenizer
+
+_MODEL_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a model's folder, or of one tokenizer file (a `.json` or SentencePiece `.model*`).
+
+    In order: tokenizer.json; vocab.json with merges.txt; a SentencePiece model; else bytes. Raises ValueError of one
+    line that names the file and what to do.
+    """
+    if not folder.exists():
+        raise ValueError(f"{folder}: no such folder; give the folder that holds the model")
+    if folder.is_file():
+        declared = read_declared(folder.parent)
+        if folder.suffix == ".json":
+            return FastTokenizer(read_pipeline(folder), declared, folder)
+        return SentencePieceTokenizer(folder, declared)
+    declared = read_declared(folder)
+    whole = folder / "tokenizer.json"
+    if whole.is_file():
+        return FastTokenizer(read_pipeline(whole), declared, whole)
+    vocab, merges = folder / "vocab.json", folder / "merges.txt"
+    if vocab.is_file() and merges.is_file():
+        pipeline, declared = read_bpe(vocab, merges, declared)
+        return FastTokenizer(pipeline, declared, vocab)
+    if vocab.is_file() or merges.is_file():
+        present, absent = (vocab, merges) if vocab.is_file() else (merges, vocab)
+        raise ValueError(f"{present}: needs {absent.name} beside it; copy both files of the release")
+    model = _sentencepiece_file(folder)
+    return SentencePieceTokenizer(model, declared) if model else _bytes(folder, declared)
+
+
+def _sentencepiece_file(folder: Path) -> Path | None:
+    for name in _MODEL_NAMES:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(path for path in folder.glob("*.model*") if path.is_file())
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ValueError(f"{folder}: several SentencePiece models ({names}); give the path of one of them")
+    return found[0] if found else None
+
+
+def _bytes(folder: Path, declared: Declared) -> Tokenizer:
+    # A folder that declares tokens has lost its vocabulary: bytes would be silently wrong.
+    if declared.added or declared.tokenizer_class:
+        raise ValueError(f"{folder}: tokenizer_config.json without a vocabulary; copy tokenizer.json beside it")
+    return ByteTokenizer(add_bos=declared.add_bos is not False)

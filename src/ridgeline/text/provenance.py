@@ -1,0 +1,137 @@
+"""Strings that know which of their characters the chat template wrote.
+
+A control token in a rendered prompt is real only if the template wrote every character of it. So the template's own
+literals are `Written` strings, what a user typed is an ordinary `str`, and whatever joins the two remembers both.
+The text itself is never altered: templates may compare, split, trim and index contents as they like. An operation that
+this class does not know yields an ordinary `str`, hence ordinary text: a gap costs a control token, never grants one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, SupportsIndex, cast
+
+_TYPED, _WRITTEN = b"\x00", b"\x01"
+
+
+class Written(str):
+    """A string with one byte a character: 1 where the template wrote it, 0 where it was typed."""
+
+    marks: bytes
+
+    def __new__(cls, text: str = "", marks: bytes | None = None) -> Written:
+        # Without marks nothing is trusted: jinja's sandbox rebuilds strings as type(s)(text) in str.format.
+        self = super().__new__(cls, text)
+        self.marks = _TYPED * len(self) if marks is None else marks
+        assert len(self.marks) == len(self)
+        return self
+
+    @classmethod
+    def by_template(cls, text: str) -> Written:
+        """A literal of the template."""
+        return cls(text, _WRITTEN * len(text))
+
+    def runs(self) -> list[tuple[str, bool]]:
+        """The text as maximal runs of (text, written by the template)."""
+        found, start = [], 0
+        while start < len(self):
+            mark = self.marks[start : start + 1]
+            end = self.marks.find(_TYPED if mark == _WRITTEN else _WRITTEN, start)
+            end = len(self) if end < 0 else end
+            found.append((str.__getitem__(self, slice(start, end)), mark == _WRITTEN))
+            start = end
+        return found
+
+    def __str__(self) -> str:
+        return self  # str(x), which jinja applies to all it prints, must not forget the marks
+
+    def __add__(self, other: str) -> Written:
+        if not isinstance(other, str) or hasattr(other, "__html__"):  # Markup escapes what it meets
+            return cast(Written, NotImplemented)
+        return concat((self, other))
+
+    def __radd__(self, other: str) -> Written:
+        return concat((other, self)) if isinstance(other, str) else cast(Written, NotImplemented)
+
+    def __mul__(self, count: SupportsIndex) -> Written:
+        return Written(str.__mul__(self, count), self.marks * int(count))
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Written:
+        at = key if isinstance(key, slice) else slice(int(key), int(key) + 1 or None)
+        return Written(str.__getitem__(self, key), self.marks[at])
+
+    def strip(self, chars: str | None = None, /) -> Written:
+        return self.lstrip(chars).rstrip(chars)
+
+    def lstrip(self, chars: str | None = None, /) -> Written:
+        return self[len(self) - len(str.lstrip(self, chars)) :]
+
+    def rstrip(self, chars: str | None = None, /) -> Written:
+        return self[: len(str.rstrip(self, chars))]
+
+    def removeprefix(self, prefix: str, /) -> Written:
+        return self[len(self) - len(str.removeprefix(self, prefix)) :]
+
+    def removesuffix(self, suffix: str, /) -> Written:
+        return self[: len(str.removesuffix(self, suffix))]
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        return self._cut(str.split(self, sep, maxsplit), sep)
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        return self._cut(str.rsplit(self, sep, maxsplit), sep)
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        if not old:
+            return str.replace(self, old, new, count)
+        return Written.join(Written(new, marks_of(new)), self.split(old, count))
+
+    def join(self, items: Iterable[str], /) -> Written:
+        texts: list[str] = []
+        for item in items:
+            texts += [self, item] if texts else [item]
+        return concat(texts)
+
+    def lower(self) -> str:
+        return self._same_length(str.lower(self))
+
+    def upper(self) -> str:
+        return self._same_length(str.upper(self))
+
+    def title(self) -> str:
+        return self._same_length(str.title(self))
+
+    def capitalize(self) -> str:
+        return self._same_length(str.capitalize(self))
+
+    def _same_length(self, text: str) -> str:
+        return Written(text, self.marks) if len(text) == len(self) else text
+
+    def _cut(self, pieces: list[str], sep: str | None) -> list[str]:
+        """Marks of the pieces of a split by an explicit separator; a split at white space is left unmarked."""
+        if sep is None:
+            return pieces
+        cut: list[str] = []
+        start = 0
+        for piece in pieces:
+            cut.append(self[start : start + len(piece)])
+            start += len(piece) + len(sep)
+        return cut
+
+
+def marks_of(text: str) -> bytes:
+    """The marks of any string; an ordinary one is typed throughout."""
+    return text.marks if isinstance(text, Written) else _TYPED * len(text)
+
+
+def concat(texts: Iterable[str]) -> Written:
+    """Join strings, keeping who wrote what."""
+    texts = list(texts)
+    return Written("".join(texts), b"".join(map(marks_of, texts)))
+
+
+def written_join(*values: Any) -> Written:
+    """Jinja's `~`: the values as strings, joined."""
+    return concat(str(value) for value in values)

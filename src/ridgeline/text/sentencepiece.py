@@ -1,0 +1,103 @@
+"""SentencePiece `.model` files, for folders (Llama, Mistral, T5) without tokenizer.json."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import sentencepiece
+
+from ridgeline.text.declared import Declared
+from ridgeline.text.sentencepiece_seal import retype_as_control
+from ridgeline.text.tokenizer import Part, Tokenizer
+from ridgeline.text.vocabulary import SPACE_MARK, build_vocabulary, metaspace
+
+_ENCODER_DECODERS = ("t5", "mt5", "umt5")
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A `.model` file. Control tokens are placed by id only; text after one gets the model's dummy prefix again, as
+    in the reference code of Llama and Mistral, which encode each text by itself."""
+
+    def __init__(self, path: Path, declared: Declared) -> None:
+        model, raw = _load(path, frozenset())
+        size = raw.vocab_size()
+        pieces = {raw.id_to_piece(index): index for index in range(size)}
+        own = (("bos_token", raw.bos_id()), ("eos_token", raw.eos_id()), ("unk_token", raw.unk_id()))
+        names = {name: raw.id_to_piece(index) for name, index in own if index >= 0} | dict(declared.names)
+        added = _added(raw, pieces, declared, {*names.values(), *declared.extra_special})
+        vocabulary = build_vocabulary(pieces, added, metaspace, declared.is_control)
+        # Without the seal a declared control token that the model holds as an ordinary piece could be spelled.
+        _, self._processor = _load(path, vocabulary.control.keys() & pieces.keys(), model)
+        probe = self._processor.encode("a", out_type=str)
+        super().__init__(
+            vocabulary,
+            names,
+            prefix=_ids(vocabulary.control, names, "bos_token", _or(declared.add_bos, not _is_t5(declared))),
+            suffix=_ids(vocabulary.control, names, "eos_token", _or(declared.add_eos, _is_t5(declared))),
+            strips_space=bool(probe) and probe[0].startswith(SPACE_MARK),
+        )
+
+    def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
+        ids: list[int] = []
+        for part in _joined(parts):
+            ids += [part] if isinstance(part, int) else self._processor.encode(part)
+        return ids
+
+
+def _added(
+    raw: sentencepiece.SentencePieceProcessor, pieces: Mapping[str, int], declared: Declared, special: AbstractSet[str]
+) -> dict[int, tuple[str, bool]]:
+    """id -> (literal, special) of everything that is not an ordinary piece."""
+    added: dict[int, tuple[str, bool]] = {}
+    for literal, index in pieces.items():
+        if raw.is_control(index) or raw.is_unknown(index) or literal in special:
+            added[index] = (literal, True)
+        elif not raw.is_byte(index) and declared.is_control(literal, False):
+            added[index] = (literal, False)
+    for row in declared.added:
+        added[row.id] = (row.literal, row.special)
+    return added
+
+
+def _joined(parts: Sequence[Part]) -> Iterator[Part]:
+    """Adjacent texts as one: a piece may cross their border."""
+    text: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            text.append(part)
+            continue
+        if any(text):
+            yield "".join(text)
+        text.clear()
+        yield part
+    if any(text):
+        yield "".join(text)
+
+
+def _load(
+    path: Path, control: AbstractSet[str], model: bytes | None = None
+) -> tuple[bytes, sentencepiece.SentencePieceProcessor]:
+    try:
+        model = path.read_bytes() if model is None else model
+        processor = sentencepiece.SentencePieceProcessor()
+        processor.LoadFromSerializedProto(retype_as_control(model, control) if control else model)
+        if processor.vocab_size() < 1:
+            raise ValueError("it has no pieces")
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or ["unknown"])[0][:200]
+        raise ValueError(f"{path}: not a SentencePiece model ({reason}); copy the file again") from error
+    return model, processor
+
+
+def _is_t5(declared: Declared) -> bool:
+    name = (declared.tokenizer_class or declared.model_type).lower()
+    return name.removesuffix("fast").removesuffix("tokenizer") in _ENCODER_DECODERS
+
+
+def _ids(control: Mapping[str, int], names: Mapping[str, str], name: str, wanted: bool) -> list[int]:
+    index = control.get(names.get(name, ""))
+    return [index] if wanted and index is not None else []
+
+
+def _or(stated: bool | None, default: bool) -> bool:
+    return default if stated is None else stated

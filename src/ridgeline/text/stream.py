@@ -1,0 +1,62 @@
+"""One choice's way out: token ids to the text a client may see."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ridgeline.text.detokenizer import Detokenizer
+from ridgeline.text.reasoning import Reasoning
+from ridgeline.text.stops import StopMatcher
+from ridgeline.text.tokenizer import Tokenizer
+
+
+class Delta(NamedTuple):
+    """What one token released; `stop` is the stop string that ended the answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    stop: str | None = None
+
+
+class OutputStream:
+    """Detokenizer, then reasoning sections, then stop strings.
+
+    Stop strings apply to the answer only: a model's thoughts are not the text that a caller's `"\\n\\n"` is about.
+    With no `reasoning` all text is answer. Call push once a token and finish at the end; a match ends the stream, and
+    finish may then be left out. An end-of-sequence token may be pushed: being special it has no text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stops: Sequence[str] = (),
+        include_stop: bool = False,
+        reasoning: Reasoning | None = None,
+        skip_special: bool = True,
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
+        self._stops = StopMatcher(stops, include_stop=include_stop)
+        self.reasoning = reasoning
+
+    def push(self, token_id: int) -> Delta:
+        """The next token."""
+        text = self._detokenizer.push(token_id)
+        if self.reasoning is None:
+            result = self._stops.push(text)
+            return Delta(result.safe, "", result.matched)
+        split = self.reasoning.push(token_id, text)
+        result = self._stops.push(split.answer)
+        return Delta(result.safe, split.reasoning, result.matched)
+
+    def finish(self) -> Delta:
+        """The end: whatever was held back, at most one match that waited."""
+        if self._stops.matched is not None:
+            return Delta()
+        text, thought = self._detokenizer.flush(), ""
+        if self.reasoning is not None:
+            text, thought = self.reasoning.finish(text)
+        result = self._stops.push(text)
+        if result.matched is not None:
+            return Delta(result.safe, thought, result.matched)
+        last = self._stops.flush()
+        return Delta(result.safe + last.safe, thought, last.matched)

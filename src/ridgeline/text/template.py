@@ -1,0 +1,158 @@
+"""Chat templates: messages to the prompt's text and token ids, with typed text kept from being control tokens."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from ridgeline.text.declared import NAMES, read_templates
+from ridgeline.text.provenance import Written, concat
+from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment
+from ridgeline.text.tokenizer import Part, Tokenizer
+
+ROLES = frozenset(
+    ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "chatbot", "tool_results")
+)
+"""Roles that a template may build control tokens from (`'<|' + role + '|>'`). Other roles are typed text."""
+
+_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered conversation: the text as it reads, and its token ids."""
+
+    text: str
+    ids: list[int]
+
+
+class ChatTemplate:
+    """One compiled template, bound to the tokenizer whose control tokens it writes.
+
+    `variables` are the names that the template reads besides messages, tools, documents and add_generation_prompt
+    (`enable_thinking`, `date_string`): what a request may set. Raises ValueError when the source is malformed.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, *, where: str = "chat template") -> None:
+        if len(source) > MAX_SOURCE:
+            raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
+        self.source = source
+        self._where = where
+        self._tokenizer = tokenizer
+        self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
+        environment = ChatEnvironment()
+        try:
+            self._compiled, names = environment.compile_chat(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise ValueError(f"{where}: not valid Jinja ({_one_line(error)}); correct the template") from error
+        self.variables = names - _RESERVED - environment.globals.keys()
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> Prompt:
+        """Render a conversation.
+
+        No character of `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is
+        changed. Raises ValueError for what the template refuses (raise_exception) or cannot read, for unknown
+        variables, and for text that is not valid Unicode.
+        """
+        unknown = sorted(variables.keys() - self.variables)
+        if unknown:
+            known = ", ".join(sorted(self.variables)) or "none"
+            raise ValueError(f"{self._where}: no variable {', '.join(unknown)}; the template reads: {known}")
+        context = {
+            **self._named,
+            **{name: _plain(value) for name, value in variables.items()},
+            "messages": [_message(message) for message in messages],
+            "tools": None if tools is None else [_plain(tool) for tool in tools],
+            "documents": None if documents is None else [_plain(document) for document in documents],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            rendered = self._compiled.render(context)
+        except Exception as error:  # a template is foreign code: any error in it is the input's
+            raise ValueError(f"{self._where}: {_one_line(error)}") from error
+        written = rendered if isinstance(rendered, Written) else concat([rendered])
+        parts = self._parts(written)
+        return Prompt("".join([text for text, _ in written.runs()]), self._tokenizer.encode_parts(parts))
+
+    def _parts(self, written: Written) -> list[Part]:
+        """Cut at the control literals that the template wrote in full."""
+        parts: list[Part] = []
+        for text, by_template in written.runs():
+            end = 0
+            for match in self._tokenizer.control_pattern.finditer(text) if by_template else ():
+                parts += [text[end : match.start()], self._tokenizer.control[match[0]]]
+                end = match.end()
+            parts.append(text[end:])
+        return [part for part in parts if part != ""]
+
+
+class ChatTemplates:
+    """A folder's templates by name. Most folders have one; some have another for conversations with tools."""
+
+    def __init__(self, templates: Mapping[str, ChatTemplate]) -> None:
+        assert templates
+        self.by_name = dict(templates)
+
+    def pick(self, *, tools: bool = False) -> ChatTemplate:
+        """As transformers does: "tool_use" for conversations with tools where it exists, else "default"."""
+        if tools and "tool_use" in self.by_name:
+            return self.by_name["tool_use"]
+        if "default" in self.by_name:
+            return self.by_name["default"]
+        if len(self.by_name) == 1:
+            return next(iter(self.by_name.values()))
+        raise ValueError(f"several chat templates and none is the default: {', '.join(self.by_name)}; name one")
+
+
+def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
+    """The chat templates of a model's folder, or None where it has none. Raises ValueError naming the folder."""
+    found = {
+        name: ChatTemplate(source, tokenizer, where=f"{folder}: chat template {name!r}")
+        for name, source in read_templates(folder)
+    }
+    return ChatTemplates(found) if found else None
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message out of plain types, its role trusted where known, its reasoning under every name templates read."""
+    plain: dict[str, Any] = _plain(message)
+    role = plain.get("role")
+    if not isinstance(role, str):
+        raise ValueError("a message without a role; give each one of: system, user, assistant, tool")
+    if role in ROLES:
+        plain["role"] = Written.by_template(role)
+    reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
+    return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+
+
+def _plain(value: Any) -> Any:
+    """Rebuilt out of exact JSON types: other objects could carry methods into the sandbox, or trusted marks."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return "".join(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    raise ValueError(f"a conversation holds a {type(value).__name__}; use text, numbers, lists and objects")
+
+
+def _one_line(error: BaseException) -> str:
+    return re.sub(r"\s+", " ", str(error) or type(error).__name__)[:500]

@@ -1,0 +1,126 @@
+"""The tokenizer as the engine sees it: text to ids, ids to text, and the exact bytes of every token."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from ridgeline.text.vocabulary import Vocabulary
+
+# A prompt in parts: typed or written text, and the ids of control tokens between them.
+Part = str | int
+
+
+class Tokenizer(ABC):
+    """Text to ids and back. Immutable once built, so threads may share it.
+
+    Decoding is the concatenated bytes of the tokens as UTF-8, each maximal invalid part one U+FFFD (Unicode 3.9,
+    as Python and Rust do), less one leading space where the vocabulary's encoder adds one.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        names: Mapping[str, str],
+        *,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+        strips_space: bool = False,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self.names = dict(names)
+        """Literals by role, as chat templates name them: {"bos_token": "<s>", ...}."""
+        self.prefix = tuple(prefix)
+        """Ids that add_special puts before the text (usually BOS or nothing)."""
+        self.suffix = tuple(suffix)
+        self.strips_space = strips_space
+        """Whether decode drops one leading space (SentencePiece's dummy prefix)."""
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`.
+
+        `add_special` adds what the folder states (BOS, for T5 EOS). With `parse_special=False` the literals of
+        control tokens in the text are ordinary text: no id of `control` can result. Raises ValueError for text that
+        is not valid Unicode.
+        """
+        parts: Sequence[Part] = self._split(_valid(text)) if parse_special else [text]
+        return self.encode_parts(parts, add_special=add_special)
+
+    def encode_parts(self, parts: Sequence[Part], *, add_special: bool = False) -> list[int]:
+        """Ids of a prompt in which only the given integers are control tokens and every string is ordinary text."""
+        ids = self._encode_parts([_valid(part) if isinstance(part, str) else part for part in parts])
+        return [*self.prefix, *ids, *self.suffix] if add_special else ids
+
+    @abstractmethod
+    def _encode_parts(self, parts: Sequence[Part]) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of `ids`; special tokens are left out or written as their literals. Unknown ids are empty."""
+        text = b"".join([self.token_bytes(i, skip_special) for i in ids]).decode("utf-8", "replace")
+        return text[1:] if self.strips_space and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes:
+        """The exact bytes that a token adds to the output; b"" for special tokens (unless they are to be written)
+        and for ids outside the vocabulary (a model's embedding may have padding rows)."""
+        return b"" if skip_special and token_id in self._vocabulary.special_ids else self._raw(token_id)
+
+    def piece(self, token_id: int) -> str:
+        """A token to look at, on one line: unprintable characters and half characters escaped."""
+        if not 0 <= token_id < self.vocab_size:
+            return f"<id {token_id}>"
+        text = self._raw(token_id).decode("utf-8", "backslashreplace")
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+    @property
+    def vocab_size(self) -> int:
+        """Highest id + 1, added tokens included. A model's embedding may have more rows."""
+        return len(self._vocabulary.tokens)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that decode leaves out."""
+        return self._vocabulary.special_ids
+
+    @property
+    def control(self) -> Mapping[str, int]:
+        """Literal -> id of every token that typed text never becomes; contains the special tokens."""
+        return self._vocabulary.control
+
+    @property
+    def bos_id(self) -> int | None:
+        """Id of the folder's bos_token."""
+        return self.control.get(self.names.get("bos_token", ""))
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Id of the folder's eos_token, or nothing. generation_config.json may state more: see the engine."""
+        eos = self.control.get(self.names.get("eos_token", ""))
+        return () if eos is None else (eos,)
+
+    @cached_property
+    def control_pattern(self) -> re.Pattern[str]:
+        """Matches any control literal, the longest where several start at one place."""
+        literals = sorted(self.control, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, literals)) or r"(?!)")
+
+    def _split(self, text: str) -> list[Part]:
+        """Cut text at the control literals in it."""
+        parts: list[Part] = []
+        end = 0
+        for match in self.control_pattern.finditer(text):
+            parts += [text[end : match.start()], self.control[match[0]]]
+            end = match.end()
+        return [part for part in [*parts, text[end:]] if part != ""]
+
+    def _raw(self, token_id: int) -> bytes:
+        tokens = self._vocabulary.tokens
+        return tokens[token_id] if 0 <= token_id < len(tokens) else b""
+
+
+def _valid(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise ValueError(f"text holds a lone surrogate U+{code:04X} at {error.start}; send valid Unicode") from None
+    return text

@@ -1,0 +1,67 @@
+"""A vocabulary as bytes: what each token id adds to the output, and which ids are control tokens.
+
+The two spellings in use: byte-level BPE writes every byte as one printable character (GPT-2); SentencePiece writes
+a space as U+2581 and bytes outside its vocabulary as `<0xNN>`.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+SPACE_MARK = "▁"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tables by token id. `tokens[i]` is the token's exact text (a special token's: its literal)."""
+
+    tokens: list[bytes]
+    special_ids: frozenset[int]  # left out of the output
+    control: Mapping[str, int]  # literals that typed text may never become; includes the special ones
+
+
+def _byte_alphabet() -> dict[int, int]:
+    """GPT-2's map from printable characters to bytes: printable bytes stand for themselves, the rest from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {**{byte: byte for byte in printable}, **{256 + i: byte for i, byte in enumerate(rest)}}
+
+
+_ALPHABET = _byte_alphabet()
+_LETTERS = frozenset(map(chr, _ALPHABET))
+
+
+def byte_level(piece: str) -> bytes:
+    """The bytes of a byte-level piece; a piece with foreign characters (an added token) is plain UTF-8."""
+    if not _LETTERS.issuperset(piece):
+        return piece.encode("utf-8", "replace")
+    return piece.translate(_ALPHABET).encode("latin-1")
+
+
+def metaspace(piece: str) -> bytes:
+    """The bytes of a SentencePiece piece: U+2581 is a space, `<0xNN>` one byte."""
+    if match := _BYTE_PIECE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    return piece.replace(SPACE_MARK, " ").encode("utf-8", "replace")
+
+
+def build_vocabulary(
+    pieces: Mapping[str, int],
+    added: Mapping[int, tuple[str, bool]],
+    spell: Callable[[str], bytes],
+    is_control: Callable[[str, bool], bool],
+) -> Vocabulary:
+    """Tables from piece -> id and added id -> (literal, special); ids without a piece are empty."""
+    size = 1 + max((*pieces.values(), *added), default=-1)
+    tokens = [b""] * size
+    for piece, index in pieces.items():
+        if index not in added:
+            tokens[index] = spell(piece)
+    for index, (literal, _) in added.items():
+        tokens[index] = literal.encode("utf-8", "replace")
+    return Vocabulary(
+        tokens=tokens,
+        special_ids=frozenset(index for index, (_, special) in added.items() if special),
+        control={literal: index for index, (literal, special) in added.items() if is_control(literal, special)},
+    )
