@@ -10,6 +10,8 @@ from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.models.families import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.ops.experts import Matrix
+from ridgeline.ops.linear import Linear
 from ridgeline.ops.shard import WHOLE, Shard
 
 Progress = Callable[[int, int], None]
@@ -56,8 +58,7 @@ def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
 
 def _put(name: str, place: tuple[nn.Module, str], full: Tensor, shard: Shard) -> None:
     module, attribute = place
-    dimension = module.shard_dim(attribute) if hasattr(module, "shard_dim") else None
-    tensor = shard.slice(full, dimension)
+    tensor = shard.slice(full, module.shard_dim(attribute)) if isinstance(module, Linear | Matrix) else full
     wanted = getattr(module, attribute)
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
@@ -78,21 +79,20 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
 
 
 def fill_dummy(model: Model, seed: int = 0) -> None:
-    """Random weights of std 0.02, for speed, not sense; norms are ones."""
+    """Random weights of std 0.02, for speed, not sense; norms and biases are ones."""
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
     block = torch.randn(1 << 20, generator=generator) * 0.02
     for module, attribute in _places(model).values():
         wanted = getattr(module, attribute)
-        tensor = (
-            torch.ones(wanted.shape, dtype=wanted.dtype)
-            if wanted.dim() == 1
-            else torch.empty(wanted.shape, dtype=wanted.dtype)
-        )
+        tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
         if wanted.dim() > 1:
-            flat, cast = tensor.view(-1), block.to(wanted.dtype)
-            for start in range(0, flat.numel(), cast.numel()):
-                stop = min(start + cast.numel(), flat.numel())
-                flat[start:stop] = cast[: stop - start]
+            _repeat(block.to(wanted.dtype), tensor.view(-1))
         setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
     model.retie()
+
+
+def _repeat(block: Tensor, flat: Tensor) -> None:
+    """Fill `flat` with `block`, over and over."""
+    for piece in torch.split(flat, block.numel()):
+        piece.copy_(block[: piece.numel()])

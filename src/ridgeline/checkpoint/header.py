@@ -10,6 +10,7 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ridgeline.models.fields import ModelRefused
 
@@ -55,9 +56,9 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     return entries
 
 
-def _entry(name: str, value: dict[str, object]) -> TensorEntry:
-    begin, end = value["data_offsets"]  # type: ignore[misc]
-    shape = tuple(int(n) for n in value["shape"])  # type: ignore[attr-defined]
+def _entry(name: str, value: dict[str, Any]) -> TensorEntry:
+    begin, end = value["data_offsets"]
+    shape = tuple(int(n) for n in value["shape"])
     return TensorEntry(name, str(value["dtype"]), shape, int(begin), int(end))
 
 

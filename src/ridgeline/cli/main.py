@@ -25,7 +25,7 @@ for command in (run, show, tokenize, env):
 
 
 def main() -> None:
-    """Run a command; an error becomes one line on stderr and an exit code: 2 usage, 3 model refused, 130 interrupted."""
+    """Run a command; an error is one line on stderr and an exit code: 2 usage, 3 model refused, 130 interrupted."""
     try:
         app(standalone_mode=True)
     except ModelRefused as error:

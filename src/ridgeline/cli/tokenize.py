@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 from ridgeline.checkpoint import model_folder
+from ridgeline.cli import options
 from ridgeline.text import density, load_tokenizer, pieces
+
+_SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
 
 
 def tokenize(
     model: Annotated[str, typer.Argument(help="A folder with a tokenizer, or a built-in model.")],
     text: Annotated[str, typer.Argument(help="The text; - reads it from standard input.")],
-    special: Annotated[bool, typer.Option("--special", help="Control tokens written in the text become control "
-                                                            "tokens; otherwise they are text, as in a prompt.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a list.")] = False,
-) -> None:  # fmt: skip
+    special: Annotated[bool, typer.Option("--special", help=_SPECIAL)] = False,
+    as_json: options.Json = False,
+) -> None:
     """Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average."""
     tokenizer = load_tokenizer(model_folder(model))
     text = sys.stdin.read() if text == "-" else text

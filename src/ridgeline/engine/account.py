@@ -27,6 +27,11 @@ class Phase:
         """Compulsory bytes a second: what the memory system had to deliver at least; 0 if nothing ran."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
+    @property
+    def flops_per_second(self) -> float:
+        """FLOPs a second; 0 if nothing ran."""
+        return self.flops / self.seconds if self.seconds else 0.0
+
 
 class Account:
     """Collects step records; a step in which some request ran several positions counts as prefill."""

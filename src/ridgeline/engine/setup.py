@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class EngineSettings:
     """
 
     kv_bytes: float | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     page_size: int = 16
     prefix_cache: bool = True
 

@@ -49,8 +49,8 @@ def bill(model: Model) -> Bill:
                     layers.append(dict.fromkeys(PARTS, 0))
                 layers[index][part] += parameter.numel()
     total = sum(parts.values())
-    kinds = [tuple(layer.items()) for layer in layers]
-    return Bill(parts, dict(max(kinds, key=kinds.count)), total, total - _idle(model), nbytes)
+    commonest = max(layers, key=layers.count)
+    return Bill(parts, commonest, total, total - _idle(model), nbytes)
 
 
 def _part_of(model: Model, path: str, module: nn.Module) -> str:

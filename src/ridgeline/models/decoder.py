@@ -84,9 +84,10 @@ class SelfAttention(nn.Module):
 
     def project(self, s: DecoderSettings) -> None:
         """Create the projections; Phi-3 stores them as one."""
-        for name, heads in (("q_proj", s.heads), ("k_proj", s.kv_heads), ("v_proj", s.kv_heads)):
-            outputs = heads * s.head_dim
-            self.add_module(name, Linear(s.hidden, outputs, s.dtype, s.qkv_bias, split="column", shard=s.shard))
+        wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        self.q_proj = Linear(s.hidden, wide, s.dtype, s.qkv_bias, split="column", shard=s.shard)
+        self.k_proj = Linear(s.hidden, narrow, s.dtype, s.qkv_bias, split="column", shard=s.shard)
+        self.v_proj = Linear(s.hidden, narrow, s.dtype, s.qkv_bias, split="column", shard=s.shard)
 
     def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each flat [rows, heads x head_dim]."""
@@ -94,7 +95,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
-        q_THD, k_TKD, v_TKD = (part.unflatten(1, (-1, self.head_dim)) for part in self.qkv(x_TD))
+        q_THD, k_TKD, v_TKD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         if self.q_norm is not None and self.k_norm is not None:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
         q_THD, k_TKD = self.rotate(q_THD, k_TKD, *angles)
@@ -109,8 +110,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, s: DecoderSettings) -> None:
         super().__init__()
-        for name in ("gate_proj", "up_proj"):
-            self.add_module(name, Linear(s.hidden, s.width, s.dtype, s.mlp_bias, split="column", shard=s.shard))
+        self.gate_proj = Linear(s.hidden, s.width, s.dtype, s.mlp_bias, split="column", shard=s.shard)
+        self.up_proj = Linear(s.hidden, s.width, s.dtype, s.mlp_bias, split="column", shard=s.shard)
         self.down_proj = Linear(s.width, s.hidden, s.dtype, s.mlp_bias, split="row", shard=s.shard)
         self.act = Activation(s.activation, s.shard.part(s.width, "MLP columns"), s.dtype, gated=True)
 

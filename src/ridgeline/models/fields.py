@@ -101,7 +101,7 @@ class Fields:
         return Fields(value, f"{self.source}: {name}")
 
     def refuse_if(self, name: str, *allowed: Any) -> None:
-        """Refuse any value of the field but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
+        """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
         value = self.values.get(name)
         if value and value not in allowed:
             raise self.refuse(f"{name} = {value!r} is not supported")

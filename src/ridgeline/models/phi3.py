@@ -16,11 +16,11 @@ class FusedSelfAttention(SelfAttention):
     """Queries, keys and values from one stored matrix."""
 
     def project(self, s: DecoderSettings) -> None:
-        self.sizes = (s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim)
+        self.sizes = [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim]
         self.qkv_proj = Linear(s.hidden, sum(self.sizes), s.dtype)
 
     def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q_TI, k_TI, v_TI = self.qkv_proj(x_TD).split(self.sizes, dim=-1)
+        q_TI, k_TI, v_TI = torch.split(self.qkv_proj(x_TD), self.sizes, dim=-1)
         return q_TI, k_TI, v_TI
 
 

@@ -112,5 +112,5 @@ class Uncached:
 
     def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
         """As KVContext.attend; nothing is stored."""
-        parts = zip(*(x.split(self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
+        parts = zip(*(torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
         return torch.cat([attend_causal(q, k.transpose(0, 1), v.transpose(0, 1), window) for q, k, v in parts])

@@ -1,4 +1,4 @@
-"""A mixture of gated MLPs, of which a router picks k a token (Shazeer et al., arXiv:1701.06538; Mixtral, 2401.04088)."""
+"""A mixture of gated MLPs, of which a router picks k a token (arXiv:1701.06538; Mixtral: arXiv:2401.04088)."""
 
 from collections.abc import Hashable
 
@@ -80,7 +80,7 @@ class Experts(nn.ModuleList, Op):
         out_TD = torch.zeros_like(x_TD)
         if x_TD.is_meta:
             return out_TD  # which experts are hit depends on data; their cost is an expectation over the router
-        for expert in picked.unique().tolist():
+        for expert in torch.unique(picked).tolist():
             row, slot = (picked == expert).nonzero(as_tuple=True)
             gate, up, down = self[expert].matrices()
             x = x_TD[row]
@@ -90,7 +90,8 @@ class Experts(nn.ModuleList, Op):
 
     def touched(self, tokens: float) -> float:
         """Distinct experts that `tokens` tokens are expected to hit under a balanced router: E (1 - (1 - k/E)^T)."""
-        return self.count * (1 - (1 - self.active / self.count) ** tokens)
+        missed: float = (1 - self.active / self.count) ** tokens
+        return self.count * (1 - missed)
 
     def cost(self, work: Work) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""

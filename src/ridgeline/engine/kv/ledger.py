@@ -131,7 +131,7 @@ class KVLedger:
         return True
 
     def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
-        """After the step that computed them: publish pages now full, let go of pages that no window reaches any more."""
+        """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
         table = self.tables[request]
         if self.prefix_cache:
             full = computed // self.page_size
