@@ -1,0 +1,38 @@
+# make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
+# make test: linters, types, tests. make check: the linters and types alone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.base
+	@echo '$$ ridgeline run tales "Once upon a time"'
+	@$(BIN)/ridgeline run tales "Once upon a time" --seed 7
+	@echo
+	@echo '$$ ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32'
+	@$(BIN)/ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing ridgeline and the CPU build of torch into $(VENV)'
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@echo 'installing what the tests need into $(VENV)'
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
