@@ -11,16 +11,13 @@ from ridgeline.models.families import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Matrix
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.op import Op
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
 
 
-def fill(
-    model: Model, checkpoint: Checkpoint, family: Family, shard: Shard = WHOLE, progress: Progress | None = None
-) -> None:
+def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progress | None = None) -> None:
     """Replace every meta parameter by its mapped tensor. `progress(bytes done, bytes in all)` is called as it goes.
 
     Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
@@ -36,7 +33,7 @@ def fill(
         if place in places:
             if place in filled:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
-            _put(place, places[place], tensor, shard)
+            _put(place, places[place], tensor)
             filled.add(place)
         elif name != tied and not any(re.fullmatch(pattern, name) for pattern in family.ignored):
             extra.append(name)
@@ -49,6 +46,8 @@ def fill(
 
 def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
     """Where each parameter lives, by path; one that two modules share has its first path."""
+    with torch.device("meta"):
+        model.expand()
     places: dict[str, tuple[nn.Module, str]] = {}
     for name, _ in model.named_parameters():
         path, _, attribute = name.rpartition(".")
@@ -56,9 +55,10 @@ def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
     return places
 
 
-def _put(name: str, place: tuple[nn.Module, str], full: Tensor, shard: Shard) -> None:
+def _put(name: str, place: tuple[nn.Module, str], full: Tensor) -> None:
     module, attribute = place
-    tensor = shard.slice(full, module.shard_dim(attribute)) if isinstance(module, Linear | Matrix) else full
+    assert isinstance(module, Op | Matrix)
+    tensor = module.take(attribute, full)
     wanted = getattr(module, attribute)
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")

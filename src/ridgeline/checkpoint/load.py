@@ -7,6 +7,7 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.models.families import build, family_of
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.ops.shard import WHOLE, Shard
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 BUILTIN = _PACKAGE / "builtin"
@@ -41,13 +42,16 @@ def read_config(name: str) -> Fields:
     return Fields.read(config)
 
 
-def load_model(name: str, *, dummy_weights: bool = False, progress: Progress | None = None) -> Model:
+def load_model(
+    name: str, *, shard: Shard = WHOLE, dummy_weights: bool = False, progress: Progress | None = None
+) -> Model:
     """Build the model of a folder and fill it with its memory-mapped weights, or with random ones.
 
-    Raises ModelRefused for anything that cannot become a model, in one line.
+    shard: the part that this rank of a tensor-parallel model holds. Raises ModelRefused for anything that cannot become
+    a model, in one line.
     """
     fields = read_config(name)
-    model = build(fields)
+    model = build(fields, shard=shard)
     if dummy_weights:
         fill_dummy(model)
     else:

@@ -46,7 +46,7 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
         "context": model.context,
         "vocabulary": model.vocabulary,
         "layers": len(model.kv_specs),
-        "dtype": format_of(model.dtype).name,
+        "dtype": format_of(model.storage.dtype).name,
         "tied": model.tied,
         "kv_bytes_per_token": sum(spec.bytes_per_token for spec in model.kv_specs),
         **dataclasses.asdict(counted),
@@ -62,7 +62,7 @@ def _print(fields: Fields, model: Model, counted: Bill) -> None:
     windows = sorted({s.window for s in model.kv_specs if s.window is not None})
     console.print(
         f"{len(model.kv_specs)} layers, {spec.heads} KV heads of {spec.k_dim}, context {model.context:,}, "
-        f"vocabulary {model.vocabulary:,}, {format_of(model.dtype).name}, "
+        f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else ""),
         markup=False,
@@ -78,5 +78,5 @@ def _print(fields: Fields, model: Model, counted: Bill) -> None:
         table.add_row("active for a token", "", f"{counted.active:,}", f"{counted.active / counted.total:.1%}")
     console.print(table)
     console.print(
-        f"weights {counted.nbytes:,} bytes = {counted.nbytes / 1e9:.2f} GB = {counted.nbytes / 2**30:.2f} GiB"
+        f"weights {counted.nbytes:,.0f} bytes = {counted.nbytes / 1e9:.2f} GB = {counted.nbytes / 2**30:.2f} GiB"
     )

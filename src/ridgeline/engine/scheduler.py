@@ -137,16 +137,18 @@ class Scheduler:
     def _admit(self, grants: dict[Request, int], only: Collection[Request] | None) -> None:
         """Start waiting requests in order of arrival, while all that each one knows fits beside what runs.
 
-        A request is not begun in the hope that pages come free: those that the running ones still need for what they
-        know, and a page each for what comes next, are not its to take.
+        A request is not begun in the hope that pages come free: those that the running ones are owed are not its to
+        take.
         """
+        if not self.waiting:
+            return
         budget = self.limits.tokens - sum(grants.values())
+        owed = sum(self._owed(request) for request in self.running)
         for request in list(self.waiting):
             if only is not None and request not in only:
                 continue
             if budget == 0 or len(self.running) >= self.limits.requests:
                 break
-            owed = sum(max(self.ledger.missing(r.id, r.known)) + 1 for r in self.running)
             hit = self.ledger.admit(request.id, request.tokens, reserve=owed)
             if hit is None:
                 break
@@ -159,6 +161,11 @@ class Scheduler:
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count
             budget -= count
+            owed += self._owed(request)
+
+    def _owed(self, request: Request) -> int:
+        """Pages that a running request still needs for what it knows, and one for what comes next."""
+        return max(self.ledger.missing(request.id, request.known)) + 1
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed

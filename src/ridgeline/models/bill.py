@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Head
 from ridgeline.ops.norm import LayerNorm, RMSNorm
+from ridgeline.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
 
@@ -19,53 +18,49 @@ class Bill:
 
     parameters: of the whole model by part; layer: of one layer of the commonest sort.
     total: all of them. active: those that one token passes through (k experts of a mixture; the whole embedding).
-    nbytes: as stored.
+    nbytes: as stored, scales included.
     """
 
     parameters: dict[str, int]
     layer: dict[str, int]
     total: int
     active: int
-    nbytes: int
+    nbytes: float
 
 
 def bill(model: Model) -> Bill:
-    """Count the parameters of a model, on meta or filled."""
+    """Count the parameters of a model, on meta or filled; of one rank's part of a divided one."""
     parts = dict.fromkeys(PARTS, 0)
-    layers: list[dict[str, int]] = []
-    seen: set[int] = set()
-    nbytes = 0
-    for path, module in model.named_modules():
-        for parameter in module.parameters(recurse=False):
-            if id(parameter) in seen:
-                continue
-            seen.add(id(parameter))
-            part = _part_of(model, path, module)
-            parts[part] += parameter.numel()
-            nbytes += parameter.nbytes
-            index = next((int(name) for name in path.split(".") if name.isdigit()), None)
-            if index is not None:
-                while len(layers) <= index:
-                    layers.append(dict.fromkeys(PARTS, 0))
-                layers[index][part] += parameter.numel()
+    layers: dict[int, dict[str, int]] = {}
+    nbytes = 0.0
+    for path, op in model.ops():
+        count = op.parameter_count()
+        if not count or (isinstance(op, Head) and model.tied):
+            continue
+        part = _part_of(model, path, op)
+        parts[part] += count
+        nbytes += op.stored_bytes()
+        index = next((int(name) for name in path.split(".") if name.isdigit()), None)
+        if index is not None:
+            layers.setdefault(index, dict.fromkeys(PARTS, 0))[part] += count
     total = sum(parts.values())
-    commonest = max(layers, key=layers.count)
-    return Bill(parts, commonest, total, total - _idle(model), nbytes)
+    bills = list(layers.values())
+    return Bill(parts, max(bills, key=bills.count), total, total - _idle(model), nbytes)
 
 
-def _part_of(model: Model, path: str, module: nn.Module) -> str:
-    if isinstance(module, Head):
+def _part_of(model: Model, path: str, op: Op) -> str:
+    if isinstance(op, Head):
         return "head"
-    if isinstance(module, Embedding):
+    if isinstance(op, Embedding):
         return "embedding"
-    if isinstance(module, RMSNorm | LayerNorm):
+    if isinstance(op, RMSNorm | LayerNorm):
         return "norms"
     while True:  # the nearest module above that says which part it is
         part = getattr(model.get_submodule(path), "part", None)
         if part is not None:
             assert part in PARTS
             return str(part)
-        assert path, f"{module} belongs to no part of the bill"
+        assert path, f"{op} belongs to no part of the bill"
         path = path.rpartition(".")[0]
 
 

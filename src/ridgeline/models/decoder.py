@@ -6,63 +6,20 @@ tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight
 Shapes: T rows of a step, R rows that need logits, D hidden, V vocabulary.
 """
 
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor, nn
 
 from ridgeline.models.model import Model
+from ridgeline.models.settings import DecoderSettings
 from ridgeline.ops.activation import Activation
 from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.linear import Head, Linear
+from ridgeline.ops.linear import Head
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
-from ridgeline.ops.rotary import Rope, RotaryTable, Rotate
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.rotary import RotaryTable, Rotate
 
 Angles = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureSettings:
-    """A feed-forward part that is a mixture of experts."""
-
-    count: int
-    active: int
-    width: int
-    renormalise: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderSettings:
-    """Everything that shapes a decoder. `windows` and `mixtures` have one entry a layer."""
-
-    vocabulary: int
-    context: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    width: int
-    activation: str
-    eps: float
-    rope: Rope
-    windows: tuple[int | None, ...]
-    mixtures: tuple[MixtureSettings | None, ...]
-    dtype: torch.dtype
-    tied: bool
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    shard: Shard = WHOLE
-
-    def kv_spec(self, layer: int) -> KVSpec:
-        """What layer `layer` keeps a position."""
-        heads = self.shard.part(self.kv_heads, "KV heads")
-        return KVSpec(heads, self.head_dim, self.head_dim, self.windows[layer], self.dtype)
 
 
 class SelfAttention(nn.Module):
@@ -76,7 +33,8 @@ class SelfAttention(nn.Module):
         self.project(s)
         heads, spec = s.shard.part(s.heads, "heads"), s.kv_spec(layer)
         inner = s.heads * s.head_dim
-        self.o_proj = Linear(inner, s.hidden, s.dtype, s.output_bias, split="row", shard=s.shard)
+        self.o_proj = s.row(inner, s.hidden, s.output_bias)
+        self.all_reduce = all_reduce(s.hidden, s.dtype, s.shard)
         self.q_norm = RMSNorm(s.head_dim, s.eps, s.dtype, per_token=heads) if s.qk_norm else None
         self.k_norm = RMSNorm(s.head_dim, s.eps, s.dtype, per_token=spec.heads) if s.qk_norm else None
         self.rotate = Rotate(heads, spec.heads, s.head_dim, s.rope, s.dtype)
@@ -85,9 +43,9 @@ class SelfAttention(nn.Module):
     def project(self, s: DecoderSettings) -> None:
         """Create the projections; Phi-3 stores them as one."""
         wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        self.q_proj = Linear(s.hidden, wide, s.dtype, s.qkv_bias, split="column", shard=s.shard)
-        self.k_proj = Linear(s.hidden, narrow, s.dtype, s.qkv_bias, split="column", shard=s.shard)
-        self.v_proj = Linear(s.hidden, narrow, s.dtype, s.qkv_bias, split="column", shard=s.shard)
+        self.q_proj = s.column(s.hidden, wide, s.qkv_bias)
+        self.k_proj = s.column(s.hidden, narrow, s.qkv_bias, s.kv_shard)
+        self.v_proj = s.column(s.hidden, narrow, s.qkv_bias, s.kv_shard)
 
     def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each flat [rows, heads x head_dim]."""
@@ -99,7 +57,7 @@ class SelfAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
         q_THD, k_TKD = self.rotate(q_THD, k_TKD, *angles)
-        out: Tensor = self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv))
+        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv)))
         return out
 
 
@@ -110,14 +68,15 @@ class GatedMLP(nn.Module):
 
     def __init__(self, s: DecoderSettings) -> None:
         super().__init__()
-        self.gate_proj = Linear(s.hidden, s.width, s.dtype, s.mlp_bias, split="column", shard=s.shard)
-        self.up_proj = Linear(s.hidden, s.width, s.dtype, s.mlp_bias, split="column", shard=s.shard)
-        self.down_proj = Linear(s.width, s.hidden, s.dtype, s.mlp_bias, split="row", shard=s.shard)
+        self.gate_proj = s.column(s.hidden, s.width, s.mlp_bias)
+        self.up_proj = s.column(s.hidden, s.width, s.mlp_bias)
+        self.down_proj = s.row(s.width, s.hidden, s.mlp_bias)
+        self.all_reduce = all_reduce(s.hidden, s.dtype, s.shard)
         self.act = Activation(s.activation, s.shard.part(s.width, "MLP columns"), s.dtype, gated=True)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.down_proj(self.act(self.gate_proj(x_TD), self.up_proj(x_TD)))
+        out: Tensor = self.all_reduce(self.down_proj(self.act(self.gate_proj(x_TD), self.up_proj(x_TD))))
         return out
 
 
@@ -153,14 +112,15 @@ class Trunk(nn.Module):
 
     def __init__(self, s: DecoderSettings, block: type[Block]) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(s.vocabulary, s.hidden, s.dtype)
+        self.embed_tokens = Embedding(s.vocabulary, s.hidden, s.dtype, s.vocabulary_shard)
+        self.all_reduce = all_reduce(s.hidden, s.dtype, s.vocabulary_shard)
         self.rotary = RotaryTable(s.rope)
         self.layers = nn.ModuleList(block(s, layer) for layer in range(len(s.windows)))
         self.norm = RMSNorm(s.hidden, s.eps, s.dtype, row_space="logits")
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext) -> Tensor:
         """ids_T, positions_T int64 [rows] -> hidden states before the last norm [rows, hidden]."""
-        x_TD: Tensor = self.embed_tokens(ids_T)
+        x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
         angles: Angles = self.rotary(positions_T)
         for layer in self.layers:
             x_TD = layer(x_TD, angles, kv)
@@ -175,9 +135,10 @@ class Decoder(Model):
     def __init__(self, s: DecoderSettings) -> None:
         super().__init__()
         self.kv_specs = tuple(s.kv_spec(layer) for layer in range(len(s.windows)))
-        self.context, self.vocabulary, self.dtype, self.tied = s.context, s.vocabulary, s.dtype, s.tied
+        self.context, self.vocabulary, self.storage, self.tied = s.context, s.vocabulary, s.storage, s.tied
         self.model = Trunk(s, self.block)
-        self.lm_head = Head(s.hidden, s.vocabulary, s.dtype, split="column", shard=s.shard)
+        self.lm_head = Head(s.hidden, s.vocabulary, s.dtype, split="column", shard=s.vocabulary_shard)
+        self.all_gather = all_gather(s.vocabulary, s.vocabulary_shard)
         self.retie()
 
     def retie(self) -> None:
@@ -188,5 +149,5 @@ class Decoder(Model):
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """As Model.forward; only the wanted rows pass the last norm and the head."""
         x_TD = self.model(ids_T, positions_T, kv)
-        logits: Tensor = self.lm_head(self.model.norm(x_TD[rows_R]))
+        logits: Tensor = self.all_gather(self.lm_head(self.model.norm(x_TD[rows_R])))
         return logits

@@ -8,9 +8,11 @@ import torch
 from ridgeline.models import gpt2, llama, mistral, mixtral, phi3, qwen2, qwen3
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.models.storage import Storage
+from ridgeline.ops.formats import KVFormat, WeightFormat
 from ridgeline.ops.shard import WHOLE, Shard
 
-Builder = Callable[[Fields, torch.dtype, Shard], Model]
+Builder = Callable[[Fields, Storage], Model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,18 @@ def family_of(fields: Fields) -> Family:
     )
 
 
-def build(fields: Fields, dtype: torch.dtype | None = None, shard: Shard = WHOLE) -> Model:
+def build(
+    fields: Fields,
+    dtype: torch.dtype | None = None,
+    *,
+    shard: Shard = WHOLE,
+    weights: WeightFormat | None = None,
+    kv: KVFormat | None = None,
+) -> Model:
     """The model of a config on the meta device: shapes without memory, ready to be priced or filled.
 
-    `dtype`: the number format of its weights, as the config says by default. Raises ModelRefused.
+    dtype: the number format of its weights, as the config says by default. shard: one rank of a tensor-parallel model.
+    weights, kv: narrower formats, priced only. Raises ModelRefused.
     """
     family = family_of(fields)
     if fields.has("quantization_config"):
@@ -67,7 +77,7 @@ def build(fields: Fields, dtype: torch.dtype | None = None, shard: Shard = WHOLE
         raise fields.refuse(f"weights quantised by {method!r} are not supported; use the unquantised checkpoint")
     try:
         with torch.device("meta"):
-            return family.build(fields, dtype or fields.dtype, shard).eval()
+            return family.build(fields, Storage(dtype or fields.dtype, shard, weights, kv)).eval()
     except ModelRefused:
         raise
     except ValueError as error:  # what an op found when it divided itself

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import torch
-
-from ridgeline.models.decoder import Decoder, DecoderSettings
+from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.rope import read_rope
+from ridgeline.models.settings import DecoderSettings
+from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import ACTIVATIONS
-from ridgeline.ops.shard import Shard
 
 
-def read_settings(fields: Fields, dtype: torch.dtype, shard: Shard, **own: Any) -> DecoderSettings:
+def read_settings(fields: Fields, storage: Storage, **own: Any) -> DecoderSettings:
     """The settings that Llama's descendants spell alike; `own` are those that a family reads itself."""
     heads = fields.count("num_attention_heads")
     hidden = fields.count("hidden_size")
@@ -37,16 +36,15 @@ def read_settings(fields: Fields, dtype: torch.dtype, shard: Shard, **own: Any) 
         "rope": read_rope(fields, head_dim),
         "windows": (None,) * fields.layers,
         "mixtures": (None,) * fields.layers,
-        "dtype": dtype,
+        "storage": storage,
         "tied": fields.flag("tie_word_embeddings", False),
-        "shard": shard,
     }
     return DecoderSettings(**(settings | own))
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+def build(fields: Fields, storage: Storage) -> Decoder:
     """Llama: grouped heads from Llama 2 70B on; one KV head a query head where the config does not say."""
     bias = fields.flag("attention_bias", False)
     kv_heads = fields.count("num_key_value_heads", fields.count("num_attention_heads"))
     own = {"kv_heads": kv_heads, "qkv_bias": bias, "output_bias": bias, "mlp_bias": fields.flag("mlp_bias", False)}
-    return Decoder(read_settings(fields, dtype, shard, **own))
+    return Decoder(read_settings(fields, storage, **own))

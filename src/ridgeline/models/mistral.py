@@ -1,11 +1,9 @@
 """Mistral 7B (arXiv:2310.06825): Llama with a sliding window, where the config states one."""
 
-import torch
-
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
-from ridgeline.ops.shard import Shard
+from ridgeline.models.storage import Storage
 
 
 def same_window(fields: Fields) -> tuple[int | None, ...]:
@@ -14,6 +12,6 @@ def same_window(fields: Fields) -> tuple[int | None, ...]:
     return (window,) * fields.layers
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+def build(fields: Fields, storage: Storage) -> Decoder:
     """Mistral 7B and its descendants that keep the block."""
-    return Decoder(read_settings(fields, dtype, shard, windows=same_window(fields)))
+    return Decoder(read_settings(fields, storage, windows=same_window(fields)))

@@ -1,14 +1,14 @@
 """Mixtral (arXiv:2401.04088): Mistral whose MLP is a mixture of experts in every layer."""
 
-import torch
 from torch import nn
 
-from ridgeline.models.decoder import Block, Decoder, DecoderSettings, MixtureSettings
+from ridgeline.models.decoder import Block, Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
 from ridgeline.models.mistral import same_window
 from ridgeline.models.mixture import Mixture
-from ridgeline.ops.shard import Shard
+from ridgeline.models.settings import DecoderSettings, MixtureSettings
+from ridgeline.models.storage import Storage
 
 
 class MixtralBlock(Block):
@@ -28,11 +28,11 @@ class Mixtral(Decoder):
     block = MixtralBlock
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Mixtral:
+def build(fields: Fields, storage: Storage) -> Mixtral:
     """Mixtral 8x7B and 8x22B; weights of the experts picked are always renormalised."""
     count, active = fields.count("num_local_experts"), fields.count("num_experts_per_tok")
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than num_local_experts {count}")
     mixture = MixtureSettings(count, active, fields.count("intermediate_size"), renormalise=True)
     own = {"windows": same_window(fields), "mixtures": (mixture,) * fields.layers}
-    return Mixtral(read_settings(fields, dtype, shard, **own))
+    return Mixtral(read_settings(fields, storage, **own))

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 
-import torch
 from torch import Tensor, nn
 
+from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import KVContext
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Op
 
@@ -16,7 +17,7 @@ class Model(nn.Module, ABC):
     kv_specs: tuple[KVSpec, ...]
     context: int
     vocabulary: int
-    dtype: torch.dtype
+    storage: Storage
     tied: bool
 
     @abstractmethod
@@ -31,6 +32,12 @@ class Model(nn.Module, ABC):
     def windows(self) -> frozenset[int | None]:
         """The window classes of its layers, as Work wants them."""
         return frozenset(spec.window for spec in self.kv_specs)
+
+    def expand(self) -> None:
+        """Create the parameters that pricing does without, before a loader fills them."""
+        for module in self.modules():
+            if isinstance(module, Experts):
+                module.expand()
 
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""

@@ -3,21 +3,23 @@
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import Block, Decoder, DecoderSettings, SelfAttention
+from ridgeline.models.decoder import Block, Decoder, SelfAttention
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
 from ridgeline.models.mistral import same_window
+from ridgeline.models.settings import DecoderSettings
+from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import Activation
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.shard import Shard
+from ridgeline.ops.collective import all_reduce
 
 
 class FusedSelfAttention(SelfAttention):
     """Queries, keys and values from one stored matrix."""
 
     def project(self, s: DecoderSettings) -> None:
-        self.sizes = [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim]
-        self.qkv_proj = Linear(s.hidden, sum(self.sizes), s.dtype)
+        parts = [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim]
+        self.qkv_proj = s.column(s.hidden, sum(parts), parts=parts)
+        self.sizes = [s.shard.part(size, "projections") for size in parts]
 
     def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q_TI, k_TI, v_TI = torch.split(self.qkv_proj(x_TD), self.sizes, dim=-1)
@@ -31,14 +33,15 @@ class FusedMLP(nn.Module):
 
     def __init__(self, s: DecoderSettings) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(s.hidden, 2 * s.width, s.dtype)
-        self.down_proj = Linear(s.width, s.hidden, s.dtype)
-        self.act = Activation(s.activation, s.width, s.dtype, gated=True)
+        self.gate_up_proj = s.column(s.hidden, 2 * s.width, parts=[s.width, s.width])
+        self.down_proj = s.row(s.width, s.hidden)
+        self.all_reduce = all_reduce(s.hidden, s.dtype, s.shard)
+        self.act = Activation(s.activation, s.shard.part(s.width, "MLP columns"), s.dtype, gated=True)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         gate_TF, up_TF = self.gate_up_proj(x_TD).chunk(2, dim=-1)
-        out: Tensor = self.down_proj(self.act(gate_TF, up_TF))
+        out: Tensor = self.all_reduce(self.down_proj(self.act(gate_TF, up_TF)))
         return out
 
 
@@ -57,8 +60,6 @@ class Phi3(Decoder):
     block = FusedBlock
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Phi3:
+def build(fields: Fields, storage: Storage) -> Phi3:
     """Contexts stretched by longrope are refused where the rope is read."""
-    if shard.size > 1:
-        raise fields.refuse("fused projections are not divided over devices")
-    return Phi3(read_settings(fields, dtype, shard, windows=same_window(fields)))
+    return Phi3(read_settings(fields, storage, windows=same_window(fields)))

@@ -1,11 +1,9 @@
 """Qwen2 and Qwen2.5 (arXiv:2407.10671): Llama with biases on q, k and v, and a window on the upper layers if asked."""
 
-import torch
-
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
-from ridgeline.ops.shard import Shard
+from ridgeline.models.storage import Storage
 
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
@@ -24,6 +22,6 @@ def upper_windows(fields: Fields) -> tuple[int | None, ...]:
     return tuple(window if LAYER_TYPES[kind] else None for kind in kinds)
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+def build(fields: Fields, storage: Storage) -> Decoder:
     """Qwen2 and Qwen2.5 of every size."""
-    return Decoder(read_settings(fields, dtype, shard, windows=upper_windows(fields), qkv_bias=True))
+    return Decoder(read_settings(fields, storage, windows=upper_windows(fields), qkv_bias=True))

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import torch
 from torch import nn
 
-from ridgeline.models.decoder import Block, Decoder, DecoderSettings, GatedMLP, MixtureSettings
+from ridgeline.models.decoder import Block, Decoder, GatedMLP
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
 from ridgeline.models.mixture import Mixture
 from ridgeline.models.qwen2 import upper_windows
-from ridgeline.ops.shard import Shard
+from ridgeline.models.settings import DecoderSettings, MixtureSettings
+from ridgeline.models.storage import Storage
 
 
 def _own(fields: Fields) -> dict[str, Any]:
@@ -18,9 +18,9 @@ def _own(fields: Fields) -> dict[str, Any]:
     return {"windows": upper_windows(fields), "qk_norm": True, "qkv_bias": bias, "output_bias": bias}
 
 
-def build(fields: Fields, dtype: torch.dtype, shard: Shard) -> Decoder:
+def build(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3, dense."""
-    return Decoder(read_settings(fields, dtype, shard, **_own(fields)))
+    return Decoder(read_settings(fields, storage, **_own(fields)))
 
 
 class MixtureBlock(Block):
@@ -39,7 +39,7 @@ class MixtureDecoder(Decoder):
     block = MixtureBlock
 
 
-def build_mixture(fields: Fields, dtype: torch.dtype, shard: Shard) -> MixtureDecoder:
+def build_mixture(fields: Fields, storage: Storage) -> MixtureDecoder:
     """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
     mixture = MixtureSettings(
         fields.count("num_experts"),
@@ -53,4 +53,4 @@ def build_mixture(fields: Fields, dtype: torch.dtype, shard: Shard) -> MixtureDe
     mixtures = tuple(
         mixture if layer not in dense and (layer + 1) % step == 0 else None for layer in range(fields.layers)
     )
-    return MixtureDecoder(read_settings(fields, dtype, shard, mixtures=mixtures, **_own(fields)))
+    return MixtureDecoder(read_settings(fields, storage, mixtures=mixtures, **_own(fields)))

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
+from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.op import Op, weight
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import Work
@@ -17,33 +17,22 @@ from ridgeline.ops.work import Work
 class Matrix(nn.Module):
     """One matrix of one expert, under the name that the checkpoint gives it."""
 
-    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, shard_dim: int) -> None:
+    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, shard: Shard, shard_dim: int) -> None:
         super().__init__()
         self.weight = weight(outputs, inputs, dtype=dtype)
-        self._shard_dim = shard_dim
+        self.shard, self.shard_dim = shard, shard_dim
 
-    def shard_dim(self, name: str) -> int | None:
-        """As Linear.shard_dim."""
-        return self._shard_dim
-
-
-class Expert(nn.Module):
-    """gate, up and down of one expert, named as the checkpoint names them."""
-
-    def __init__(self, hidden: int, width: int, dtype: torch.dtype, names: tuple[str, str, str]) -> None:
-        super().__init__()
-        gate, up, down = names
-        self.add_module(gate, Matrix(width, hidden, dtype, shard_dim=0))
-        self.add_module(up, Matrix(width, hidden, dtype, shard_dim=0))
-        self.add_module(down, Matrix(hidden, width, dtype, shard_dim=1))
-
-    def matrices(self) -> tuple[Tensor, ...]:
-        """The weights of gate, up and down."""
-        return tuple(self.parameters())
+    def take(self, name: str, full: Tensor) -> Tensor:
+        """As Op.take."""
+        return self.shard.slice(full, self.shard_dim)
 
 
 class Experts(nn.ModuleList, Op):
-    """The experts of one layer; a step reads the weights of each expert that some token picked, once."""
+    """The experts of one layer; a step reads the weights of each expert that some token picked, once.
+
+    Priced from its shapes; `expand` creates the parameters of all experts when they are to be filled, because a model
+    of 12,000 experts that is only priced should not wait for 36,000 modules.
+    """
 
     kind = "experts"
 
@@ -59,12 +48,39 @@ class Experts(nn.ModuleList, Op):
         renormalise: bool,
         names: tuple[str, str, str],
         shard: Shard = WHOLE,
+        stored: WeightFormat | None = None,
     ) -> None:
-        part = shard.part(width, "columns of an expert")
-        super().__init__(Expert(hidden, part, dtype, names) for _ in range(count))
-        self.count, self.active, self.hidden, self.width, self.dtype = count, active, hidden, part, dtype
-        self.activation = ACTIVATIONS[activation]
-        self.renormalise = renormalise
+        """`names`: what the checkpoint calls an expert's gate, up and down matrices. `width`: of all ranks together."""
+        super().__init__()
+        self.count, self.active, self.hidden, self.dtype = count, active, hidden, dtype
+        self.width = shard.part(width, "columns of an expert")
+        self.activation, self.renormalise = ACTIVATIONS[activation], renormalise
+        self.names, self.shard, self.stored = names, shard, stored
+
+    def expand(self) -> None:
+        """Create every expert's parameters on the current device."""
+        if len(self):
+            return
+        gate, up, down = self.names
+        for _ in range(self.count):
+            expert = nn.Module()
+            expert.add_module(gate, Matrix(self.width, self.hidden, self.dtype, self.shard, shard_dim=0))
+            expert.add_module(up, Matrix(self.width, self.hidden, self.dtype, self.shard, shard_dim=0))
+            expert.add_module(down, Matrix(self.hidden, self.width, self.dtype, self.shard, shard_dim=1))
+            self.append(expert)
+
+    def parameter_count(self) -> int:
+        """As Op.parameter_count, of all experts."""
+        return self.count * 3 * self.hidden * self.width
+
+    def stored_bytes(self) -> float:
+        """As Op.stored_bytes, of all experts."""
+        return self.count * self._expert_bytes()
+
+    def _expert_bytes(self) -> float:
+        if self.stored is None:
+            return 3 * self.hidden * self.width * format_of(self.dtype).bytes
+        return 2 * self.stored.nbytes(self.width, self.hidden) + self.stored.nbytes(self.hidden, self.width)
 
     def route(self, router_TE: Tensor) -> tuple[Tensor, Tensor]:
         """Router logits [rows, experts] -> weights fp32 and ids int64 of the experts picked, each [rows, active]."""
@@ -82,7 +98,7 @@ class Experts(nn.ModuleList, Op):
             return out_TD  # which experts are hit depends on data; their cost is an expectation over the router
         for expert in torch.unique(picked).tolist():
             row, slot = (picked == expert).nonzero(as_tuple=True)
-            gate, up, down = self[expert].matrices()
+            gate, up, down = self[expert].parameters()
             x = x_TD[row]
             y = functional.linear(self.activation(functional.linear(x, gate)) * functional.linear(x, up), down)
             out_TD.index_add_(0, row, (y * weights[row, slot, None]).to(out_TD.dtype))
@@ -95,17 +111,15 @@ class Experts(nn.ModuleList, Op):
 
     def cost(self, work: Work) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
-        number = format_of(self.dtype)
-        expert = 3 * self.hidden * self.width
         rows = work.tokens * self.active
         return Cost(
-            flops={number.name: 2.0 * rows * expert},
-            weight_bytes=self.touched(work.tokens) * expert * number.bytes,
-            activation_bytes=(2 * work.tokens * self.hidden + 3 * rows * self.width) * number.bytes,
+            flops={arithmetic(self.dtype, self.stored): 2.0 * rows * 3 * self.hidden * self.width},
+            weight_bytes=self.touched(work.tokens) * self._expert_bytes(),
+            activation_bytes=(2 * work.tokens * self.hidden + 3 * rows * self.width) * format_of(self.dtype).bytes,
         )
 
     def signature(self) -> Hashable:
-        return self.count, self.active, self.hidden, self.width, self.dtype
+        return self.count, self.active, self.hidden, self.width, self.dtype, self.stored
 
     def extra_repr(self) -> str:
         return f"{self.active} of {self.count}, {self.hidden} x {self.width}"

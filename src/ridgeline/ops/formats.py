@@ -1,13 +1,15 @@
 """Number formats: what a weight or a cache entry is stored as, and how many bytes that takes."""
 
+import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to store numbers. `name` is the key of FLOPs in a Cost and of peaks on a Device."""
+    """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device."""
 
     name: str
     bits: int
@@ -19,11 +21,51 @@ class Format:
         return self.bits / 8
 
 
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """A way to store matrices narrower than the model's dtype.
+
+    group: inputs that share a scale (None: a whole output row). scale_bits and zero_bits: of each group. computes: the
+    format whose arithmetic units it uses, None for the model's dtype, to which weights are widened on the way.
+    """
+
+    name: str
+    bits: int
+    group: int | None
+    scale_bits: int
+    zero_bits: int = 0
+    computes: str | None = None
+
+    def nbytes(self, outputs: int, inputs: int) -> float:
+        """Bytes of a matrix with its scales."""
+        groups = outputs * (1 if self.group is None else math.ceil(inputs / self.group))
+        return (outputs * inputs * self.bits + groups * (self.scale_bits + self.zero_bits)) / 8
+
+
+@dataclass(frozen=True, slots=True)
+class KVFormat:
+    """A way to store keys and values narrower than the model's dtype. scale_bits: for each head's K or V of a token."""
+
+    name: str
+    bits: int
+    scale_bits: int = 0
+
+
+F = TypeVar("F", WeightFormat, KVFormat)
+
 FP32 = Format("fp32", 32, torch.float32)
 FP16 = Format("fp16", 16, torch.float16)
 BF16 = Format("bf16", 16, torch.bfloat16)
-
 FORMATS = (FP32, FP16, BF16)
+
+# fp8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of 128
+# with a scale and a zero, as AWQ and GPTQ store them.
+WEIGHT_FORMATS = (
+    WeightFormat("fp8", 8, None, 32, computes="fp8"),
+    WeightFormat("int8", 8, None, 16),
+    WeightFormat("int4", 4, 128, 16, 4),
+)
+KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16))
 
 
 def format_of(dtype: torch.dtype) -> Format:
@@ -40,3 +82,25 @@ def format_named(name: str) -> Format:
         if name in (known.name, str(known.dtype).removeprefix("torch.")):
             return known
     raise ValueError(f"unknown number format {name!r}; use one of {', '.join(f.name for f in FORMATS)}")
+
+
+def weight_format_named(name: str) -> WeightFormat:
+    """The weight format called `name`. Raises ValueError with the names there are."""
+    return _named(name, WEIGHT_FORMATS, "weight")
+
+
+def kv_format_named(name: str) -> KVFormat:
+    """The KV format called `name`. Raises ValueError with the names there are."""
+    return _named(name, KV_FORMATS, "KV")
+
+
+def arithmetic(dtype: torch.dtype, stored: WeightFormat | None) -> str:
+    """The format whose arithmetic units a matrix of this dtype, stored so, keeps busy."""
+    return format_of(dtype).name if stored is None or stored.computes is None else stored.computes
+
+
+def _named(name: str, known: tuple[F, ...], what: str) -> F:
+    for candidate in known:
+        if candidate.name == name:
+            return candidate
+    raise ValueError(f"unknown {what} format {name!r}; use one of {', '.join(f.name for f in known)}")

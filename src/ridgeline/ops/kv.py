@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.ops.formats import format_of
+from ridgeline.ops.formats import KVFormat, format_of
 
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
     """The keys and values of one position in one layer. Layers with equal specs form a KV group.
 
-    `window`: how many positions back a layer looks, itself included; None for all of them.
+    window: how many positions back a layer looks, itself included; None for all of them. stored: a narrower format
+    than the model's dtype, priced but not run.
     """
 
     heads: int
@@ -19,6 +20,7 @@ class KVSpec:
     v_dim: int
     window: int | None
     dtype: torch.dtype
+    stored: KVFormat | None = None
 
     @property
     def kind(self) -> str:
@@ -28,4 +30,7 @@ class KVSpec:
     @property
     def bytes_per_token(self) -> float:
         """Bytes that one position takes in one such layer."""
-        return self.heads * (self.k_dim + self.v_dim) * format_of(self.dtype).bytes
+        numbers = self.heads * (self.k_dim + self.v_dim)
+        if self.stored is None:
+            return numbers * format_of(self.dtype).bytes
+        return (numbers * self.stored.bits + 2 * self.heads * self.stored.scale_bits) / 8

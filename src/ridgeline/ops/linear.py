@@ -1,6 +1,6 @@
-"""Linear: y = x W^T + b. Column-split, row-split or whole."""
+"""Linear: y = x W^T + b. Whole, or a rank's columns or rows of it."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op, nbytes, weight
+from ridgeline.ops.formats import WeightFormat, arithmetic
+from ridgeline.ops.op import Op, weight
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import Work
 
@@ -19,7 +19,9 @@ Split = Literal["column", "row"]
 class Linear(Op):
     """A matrix product with a stored weight [out, in] ([in, out] where the checkpoint stores it `transposed`).
 
-    split="column" holds a part of the outputs, split="row" a part of the inputs (Megatron-LM, arXiv:1909.08053).
+    split: "column" holds a part of the outputs, "row" a part of the inputs (then an AllReduce adds the ranks up).
+    parts: the outputs of each matrix that the checkpoint fused into this one. stored: a format narrower than the dtype,
+    priced but not run.
     """
 
     kind = "linear"
@@ -34,38 +36,49 @@ class Linear(Op):
         transposed: bool = False,
         split: Split | None = None,
         shard: Shard = WHOLE,
+        parts: Sequence[int] | None = None,
+        stored: WeightFormat | None = None,
     ) -> None:
         super().__init__()
         self.inputs = shard.part(inputs, "inputs") if split == "row" else inputs
-        self.outputs = shard.part(outputs, "outputs") if split == "column" else outputs
-        self.transposed, self.split = transposed, split
+        self.outputs = sum(shard.part(n, "outputs") for n in parts or [outputs]) if split == "column" else outputs
+        self.transposed, self.split, self.shard, self.parts, self.stored = transposed, split, shard, parts, stored
         shape = (self.inputs, self.outputs) if transposed else (self.outputs, self.inputs)
         self.weight = weight(*shape, dtype=dtype)
         self.bias = weight(self.outputs, dtype=dtype) if bias else None
 
-    def shard_dim(self, name: str) -> int | None:
-        """The dimension of parameter `name` that ranks divide, None for one that every rank holds whole."""
-        if self.split is None:
-            return None
-        if name == "bias":
-            return 0 if self.split == "column" else None
-        return 0 if (self.split == "column") != self.transposed else 1
+    def take(self, name: str, full: Tensor) -> Tensor:
+        """As Op.take."""
+        if self.split is None or (name == "bias" and self.split == "row"):
+            return full
+        if self.split == "row":
+            return self.shard.slice(full, 0 if self.transposed else 1)
+        return self.shard.slice(full, 1 if self.transposed and name == "weight" else 0, self.parts)
 
     def forward(self, x_TI: Tensor) -> Tensor:
-        """x_TI [rows, inputs] -> [rows, outputs]."""
-        return functional.linear(x_TI, self.weight.t() if self.transposed else self.weight, self.bias)
+        """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
+        matrix = self.weight.t() if self.transposed else self.weight
+        once = self.split == "row" and self.shard.rank > 0  # the sum over ranks has one bias
+        return functional.linear(x_TI, matrix, None if once else self.bias)
 
     def cost(self, work: Work) -> Cost:
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
         rows, width = self.rows(work), self.weight.element_size()
         return Cost(
-            flops={format_of(self.weight.dtype).name: 2.0 * rows * self.inputs * self.outputs},
-            weight_bytes=nbytes(self),
+            flops={arithmetic(self.weight.dtype, self.stored): 2.0 * rows * self.inputs * self.outputs},
+            weight_bytes=self.stored_bytes(),
             activation_bytes=rows * (self.inputs + self.outputs) * width,
         )
 
+    def stored_bytes(self) -> float:
+        """As Op.stored_bytes; biases stay in the model's dtype."""
+        if self.stored is None:
+            return super().stored_bytes()
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return self.stored.nbytes(self.outputs, self.inputs) + bias
+
     def signature(self) -> Hashable:
-        return self.inputs, self.outputs, self.bias is None, self.weight.dtype
+        return self.inputs, self.outputs, self.bias is None, self.weight.dtype, self.stored
 
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}"

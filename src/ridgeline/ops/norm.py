@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Op, RowSpace, nbytes, weight
+from ridgeline.ops.op import Op, RowSpace, weight
 from ridgeline.ops.work import Work
 
 
@@ -37,7 +37,7 @@ class RMSNorm(Op):
         elements = self.rows(work) * self.per_token * self.width
         return Cost(
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
-            weight_bytes=nbytes(self),
+            weight_bytes=self.stored_bytes(),
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
@@ -69,7 +69,7 @@ class LayerNorm(Op):
         elements = self.rows(work) * self.width
         return Cost(
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
-            weight_bytes=nbytes(self),
+            weight_bytes=self.stored_bytes(),
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 

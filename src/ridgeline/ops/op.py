@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Work
@@ -35,12 +35,19 @@ class Op(nn.Module, ABC):
         """How many rows the op runs over in such a step: every token, or only those whose logits are wanted."""
         return work.tokens if self.row_space == "tokens" else work.logit_rows
 
+    def parameter_count(self) -> int:
+        """How many parameters it holds."""
+        return sum(p.numel() for p in self.parameters(recurse=False))
+
+    def stored_bytes(self) -> float:
+        """Bytes that its parameters take as stored, scales included."""
+        return float(sum(p.nbytes for p in self.parameters(recurse=False)))
+
+    def take(self, name: str, full: Tensor) -> Tensor:
+        """What this rank holds of the checkpoint tensor for its parameter `name`: all, unless the op is divided."""
+        return full
+
 
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
     """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""
     return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)
-
-
-def nbytes(module: nn.Module) -> int:
-    """Bytes of a module's own parameters as stored, children excluded."""
-    return sum(p.nbytes for p in module.parameters(recurse=False))

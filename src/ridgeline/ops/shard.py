@@ -1,7 +1,9 @@
-"""Shard: which part of a tensor-parallel model this process holds."""
+"""Shard: which part of a tensor-parallel model this process holds (Megatron-LM, arXiv:1909.08053)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -21,12 +23,23 @@ class Shard:
             raise ValueError(f"{total} {what} do not divide over {self.size} devices; use a divisor of {total}")
         return total // self.size
 
-    def slice(self, full: Tensor, dim: int | None) -> Tensor:
-        """This rank's rows or columns of a checkpoint tensor; all of it where `dim` is None."""
-        if dim is None or self.size == 1:
+    def of_heads(self, kv_heads: int) -> "Shard":
+        """How KV heads are divided: where there are fewer of them than devices, several devices hold the same one."""
+        if kv_heads >= self.size or self.size % kv_heads:
+            return self
+        return Shard(self.rank * kv_heads // self.size, kv_heads)
+
+    def if_divides(self, total: int) -> "Shard":
+        """This shard, or the whole where `total` does not divide."""
+        return self if total % self.size == 0 else WHOLE
+
+    def slice(self, full: Tensor, dim: int, parts: Sequence[int] | None = None) -> Tensor:
+        """This rank's part of a checkpoint tensor along `dim`; of each of the `parts` that it is fused from."""
+        if self.size == 1:
             return full
-        step = full.shape[dim] // self.size
-        return full.narrow(dim, self.rank * step, step)
+        pieces = torch.split(full, list(parts), dim) if parts is not None else (full,)
+        own = [piece.narrow(dim, self.rank * (n := piece.shape[dim] // self.size), n) for piece in pieces]
+        return own[0] if len(own) == 1 else torch.cat(own, dim)
 
 
 WHOLE = Shard()

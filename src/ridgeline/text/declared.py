@@ -12,6 +12,7 @@ from typing import Any
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PIPED = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)  # U+FF5C: the wide bar of DeepSeek's tokens
+_TAGS = re.compile(r"</?(?:think|tool_call|tool_response)>")
 _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 
@@ -50,10 +51,11 @@ class Declared:
         """Whether typed text must never become this token.
 
         Special tokens; `<|like this|>` whatever its flag says (Qwen marks its fill-in-the-middle tokens as ordinary);
-        and bracketed added tokens that the folder's own template writes (`<think>`, `<tool_call>`, `[INST]`). Other
-        added tokens (runs of spaces, HTML tags) are ordinary text that got a short cut.
+        the tags of reasoning and tool calls; and bracketed added tokens that the folder's own template writes
+        (`[INST]`, `<start_of_turn>`). Other added tokens (runs of spaces, HTML tags) are ordinary text that got a
+        short cut.
         """
-        if special or literal in self.special_literals or _PIPED.fullmatch(literal):
+        if special or literal in self.special_literals or _PIPED.fullmatch(literal) or _TAGS.fullmatch(literal):
             return True
         return bool(_BRACKETED.fullmatch(literal)) and literal in self.template_text
 

@@ -104,9 +104,7 @@ def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
     (pipeline.add_special_tokens if row.special else pipeline.add_tokens)([token])
 
 
-def _read_vocabulary(
-    pipeline: tokenizers.Tokenizer, declared: Declared, source: Path
-) -> tuple[Vocabulary, bool]:
+def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> tuple[Vocabulary, bool]:
     """Tables by id, and whether decoding drops one leading space."""
     decoder = json.loads(pipeline.decoder.__getstate__()) if pipeline.decoder is not None else {"type": None}
     stages = {stage["type"]: stage for stage in _stages(decoder)}
@@ -138,9 +136,7 @@ def _stages(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     return [stage for inner in decoder["decoders"] for stage in _stages(inner)]
 
 
-def _frame(
-    pipeline: tokenizers.Tokenizer, declared: Declared, vocabulary: Vocabulary
-) -> tuple[list[int], list[int]]:
+def _frame(pipeline: tokenizers.Tokenizer, declared: Declared, vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
     """What the post-processor puts before and after a text, corrected by add_bos_token and add_eos_token."""
     bare = list(pipeline.encode("a", add_special_tokens=False).ids)
     full = list(pipeline.encode("a", add_special_tokens=True).ids)

@@ -32,9 +32,7 @@ class Density:
         return self.tokens / self.words if self.words else 0.0
 
 
-def pieces(
-    tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True
-) -> list[Piece]:
+def pieces(tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[Piece]:
     """The tokens of a text in order."""
     ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
     return [Piece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]

@@ -38,7 +38,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             "raise_exception": _raise_exception,
             "strftime_now": lambda form: datetime.now().strftime(form),
             "namespace": _Namespace,
-            "dict": lambda *args, **kwargs: dict(*args, **kwargs),  # without the attributes of the type
+            "dict": _dict,
         }
         self.written_join = written_join
 
@@ -55,9 +55,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def compile_chat(self, source: str) -> tuple[jinja2.Template, frozenset[str]]:
         """The compiled template and the names that a caller may set. Raises jinja2.TemplateError."""
-        tree = self.parse(source)
-        names = _inputs(tree)
-        return self.from_string(_MarkLiterals(self).visit(tree)), names
+        names = _inputs(self.parse(source))  # a tree of its own: looking for names folds constants in place
+        return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
 
     def keep(self, text: str) -> nodes.Expr:
         """A node that evaluates to `text` as written by the template."""
@@ -83,20 +82,20 @@ class _MarkLiterals(NodeTransformer):
     def __init__(self, environment: ChatEnvironment) -> None:
         self._environment = environment
 
-    def visit_Const(self, node: nodes.Const) -> nodes.Expr:
-        if not isinstance(node.value, str):
+    def visit_Const(self, node: nodes.Const) -> nodes.Expr:  # noqa: N802 - jinja's name
+        if type(node.value) is not str:
             return node
         return self._environment.keep(node.value).set_lineno(node.lineno)  # type: ignore[return-value]
 
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Expr:
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Expr:  # noqa: N802 - jinja's name
         return self._environment.keep(node.data).set_lineno(node.lineno)  # type: ignore[return-value]
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802 - jinja's name
         parts = [self.visit(part) for part in node.nodes]
         join = nodes.EnvironmentAttribute("written_join")
         return nodes.Call(join, parts, [], None, None, lineno=node.lineno)
 
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802 - jinja's name
         node.node = self.visit(node.node)
         if not isinstance(node.arg, nodes.Const):  # a key is no output; as a constant it is looked up faster
             node.arg = self.visit(node.arg)
@@ -131,6 +130,11 @@ def _check_name(name: str) -> None:
         raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
 
 
+def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """`dict` without the attributes of the type."""
+    return dict(*args, **kwargs)
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
@@ -143,5 +147,3 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-

@@ -17,8 +17,8 @@ class StopMatcher:
     """Cuts a text exactly before the stop string that starts first, however the text is split into pushes.
 
     Of several that start at one place the shortest wins. A stop string that is complete while an earlier one may still
-    become so waits for it. Knuth-Morris-Pratt: each character costs a few steps for each stop string, and at most the
-    longest of them is held back.
+    become so waits for it. Knuth-Morris-Pratt: a character costs a few steps for each stop string, and nothing
+    while none has begun; at most the longest of them is held back.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
@@ -26,6 +26,7 @@ class StopMatcher:
             raise ValueError("an empty stop string would stop before the first character; remove it")
         self._stops = tuple(dict.fromkeys(stops))
         self._include = include_stop
+        self._firsts = frozenset(stop[0] for stop in self._stops)
         self._failures = [_failure(stop) for stop in self._stops]
         self._states = [0] * len(self._stops)  # length of the longest prefix of each stop that ends the text
         self._held = ""
@@ -36,7 +37,8 @@ class StopMatcher:
     def push(self, text: str) -> StopResult:
         """Read more text. After a match nothing more may be pushed."""
         assert self.matched is None, "text after a stop string"
-        if not self._stops:
+        if not any(self._states) and self._firsts.isdisjoint(text):
+            self._length += len(text)
             return StopResult(text)
         held = self._held + text
         for at, character in enumerate(text):

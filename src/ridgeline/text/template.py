@@ -19,6 +19,7 @@ ROLES = frozenset(
 """Roles that a template may build control tokens from (`'<|' + role + '|>'`). Other roles are typed text."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
+_ASKS_FOR_NONE = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -43,6 +44,7 @@ class ChatTemplate:
         self.source = source
         self._where = where
         self._tokenizer = tokenizer
+        self._keeps_null_content = bool(_ASKS_FOR_NONE.search(source))
         self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
         environment = ChatEnvironment()
         try:
@@ -73,7 +75,7 @@ class ChatTemplate:
         context = {
             **self._named,
             **{name: _plain(value) for name, value in variables.items()},
-            "messages": [_message(message) for message in messages],
+            "messages": [self._message(message) for message in messages],
             "tools": None if tools is None else [_plain(tool) for tool in tools],
             "documents": None if documents is None else [_plain(document) for document in documents],
             "add_generation_prompt": add_generation_prompt,
@@ -96,6 +98,22 @@ class ChatTemplate:
                 end = match.end()
             parts.append(text[end:])
         return [part for part in parts if part != ""]
+
+    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message out of plain types, its role trusted where known, its reasoning under every name templates read.
+
+        Keys that hold null are left out, as transformers does, for templates would write "None"; but a null content
+        stays for those that ask for it (DeepSeek's).
+        """
+        kept = {k: v for k, v in message.items() if v is not None or (k == "content" and self._keeps_null_content)}
+        plain: dict[str, Any] = _plain(kept)
+        role = plain.get("role")
+        if not isinstance(role, str):
+            raise ValueError("a message without a role; give each one of: system, user, assistant, tool")
+        if role in ROLES:
+            plain["role"] = Written.by_template(role)
+        reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
+        return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
 
 
 class ChatTemplates:
@@ -123,18 +141,6 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
         for name, source in read_templates(folder)
     }
     return ChatTemplates(found) if found else None
-
-
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message out of plain types, its role trusted where known, its reasoning under every name templates read."""
-    plain: dict[str, Any] = _plain(message)
-    role = plain.get("role")
-    if not isinstance(role, str):
-        raise ValueError("a message without a role; give each one of: system, user, assistant, tool")
-    if role in ROLES:
-        plain["role"] = Written.by_template(role)
-    reasoning = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
-    return plain if reasoning is None else {"thinking": reasoning, **plain, "reasoning_content": reasoning}
 
 
 def _plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from ridgeline.text.literals import literal_pattern
 from ridgeline.text.vocabulary import Vocabulary
 
 # A prompt in parts: typed or written text, and the ids of control tokens between them.
@@ -100,8 +101,7 @@ class Tokenizer(ABC):
     @cached_property
     def control_pattern(self) -> re.Pattern[str]:
         """Matches any control literal, the longest where several start at one place."""
-        literals = sorted(self.control, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, literals)) or r"(?!)")
+        return literal_pattern(self.control)
 
     def _split(self, text: str) -> list[Part]:
         """Cut text at the control literals in it."""

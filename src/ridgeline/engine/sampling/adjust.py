@@ -37,7 +37,7 @@ def _penalise(logits_V: FloatsC, row: SampleRow) -> None:
     Repetition over prompt and output is transformers' formula, frequency and presence over the output are OpenAI's.
     """
     assert row.history is not None
-    params, ids_D, counts_D = row.params, row.history.ids_D, row.history.counts_D
+    params, ids_D, counts_D = row.params, row.history.ids, row.history.counts
     logits_D = logits_V[ids_D]
     if params.repetition_penalty != 1.0:
         penalty = np.float32(params.repetition_penalty)

@@ -49,11 +49,11 @@ class History:
         return slot
 
     @property
-    def ids_D(self) -> NDArray[np.int64]:
+    def ids(self) -> NDArray[np.int64]:
         """The distinct tokens of prompt and output, int64[D], in order of first appearance."""
         return self._ids[: self._size]
 
     @property
-    def counts_D(self) -> NDArray[np.float32]:
-        """How often each of `ids_D` was output, float32[D]; 0 for a token that only the prompt has."""
+    def counts(self) -> NDArray[np.float32]:
+        """How often each of `ids` was output, float32[D]; 0 for a token that only the prompt has."""
         return self._counts[: self._size]

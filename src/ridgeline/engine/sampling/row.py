@@ -30,7 +30,9 @@ class SampleRow:
     history: History | None = None
 
     def __post_init__(self) -> None:
-        assert self.position >= 0 and self.choice >= 0 and self.generated >= 0
+        assert self.position >= 0
+        assert self.choice >= 0
+        assert self.generated >= 0
         assert self.history is not None or not self.params.uses_history, "a row with penalties brings its History"
 
 

@@ -62,7 +62,8 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
         SampleRow give the same result, bit for bit, in any batch.
     """
     assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
-    assert logits_RV.dim() == 2 and logits_RV.shape[0] == len(rows), (tuple(logits_RV.shape), len(rows))
+    assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
+    assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
     logits = logits_RV.detach().cpu().contiguous().numpy()
     if all(row.params.greedy for row in rows):
         point_R = np.zeros(len(rows))

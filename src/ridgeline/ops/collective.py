@@ -1,0 +1,76 @@
+"""Collectives: what the ranks of a tensor-parallel model (torch.distributed's default group) tell each other."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor, distributed, nn
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Op, RowSpace
+from ridgeline.ops.shard import Shard
+from ridgeline.ops.work import Work
+
+
+class AllReduce(Op):
+    """Adds up the rows that each rank has a summand of, so that all have the sum."""
+
+    kind = "communication"
+
+    def __init__(self, width: int, dtype: torch.dtype, shard: Shard) -> None:
+        super().__init__()
+        self.width, self.dtype, self.size = width, dtype, shard.size
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """x_TD [rows, width] -> the sum over ranks, in place."""
+        if not x_TD.is_meta:
+            distributed.all_reduce(x_TD)
+        return x_TD
+
+    def cost(self, work: Work) -> Cost:
+        """The message: every rank's rows. How often each byte travels is the link's affair."""
+        return Cost(communication_bytes=self.rows(work) * self.width * self.dtype.itemsize)
+
+    def signature(self) -> Hashable:
+        return self.width, self.size, self.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.width} over {self.size}"
+
+
+class AllGather(Op):
+    """Joins the columns that each rank computed of the logits."""
+
+    kind = "communication"
+    row_space: RowSpace = "logits"
+
+    def __init__(self, width: int, shard: Shard) -> None:
+        super().__init__()
+        self.width, self.size = width, shard.size
+
+    def forward(self, x_RV: Tensor) -> Tensor:
+        """x_RV fp32 [logit rows, vocabulary / size] -> [logit rows, vocabulary]."""
+        if x_RV.is_meta:
+            return x_RV.repeat(1, self.size)
+        parts = [torch.empty_like(x_RV) for _ in range(self.size)]
+        distributed.all_gather(parts, x_RV.contiguous())
+        return torch.cat(parts, dim=-1)
+
+    def cost(self, work: Work) -> Cost:
+        """The message: the joined rows, fp32."""
+        return Cost(communication_bytes=self.rows(work) * self.width * 4)
+
+    def signature(self) -> Hashable:
+        return self.width, self.size
+
+    def extra_repr(self) -> str:
+        return f"{self.width} from {self.size}"
+
+
+def all_reduce(width: int, dtype: torch.dtype, shard: Shard) -> nn.Module:
+    """An AllReduce, or nothing where there is one rank."""
+    return AllReduce(width, dtype, shard) if shard.size > 1 else nn.Identity()
+
+
+def all_gather(width: int, shard: Shard) -> nn.Module:
+    """An AllGather, or nothing where there is one rank."""
+    return AllGather(width, shard) if shard.size > 1 else nn.Identity()
