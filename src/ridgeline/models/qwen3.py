@@ -42,7 +42,7 @@ class MixtureDecoder(Decoder):
 def build_mixture(fields: Fields, storage: Storage) -> MixtureDecoder:
     """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
     mixture = MixtureSettings(
-        fields.count("num_experts"),
+        fields.count("num_experts" if fields.has("num_experts") else "num_local_experts"),  # transformers 5 renamed it
         fields.count("num_experts_per_tok"),
         fields.count("moe_intermediate_size"),
         fields.flag("norm_topk_prob", False),

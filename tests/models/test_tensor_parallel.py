@@ -1,0 +1,93 @@
+"""Two processes over gloo compute what one does: what is priced as tensor parallel can be run."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checkpoints import random_model
+from torch import distributed, multiprocessing
+
+from ridgeline.checkpoint import load_model
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Uncached
+from ridgeline.ops.shard import Shard
+from ridgeline.ops.work import Segment
+
+IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
+_COMMON: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "head_dim": 10,
+    "max_position_embeddings": 64,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-biases": ("llama", {**_COMMON, "num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
+    "llama-tied": ("llama", {**_COMMON, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "llama-one-kv-head-for-two": ("llama", {**_COMMON, "num_key_value_heads": 1}),
+    "qwen3-odd-vocabulary": ("qwen3", {**_COMMON, "num_key_value_heads": 2, "vocab_size": 51}),
+    "qwen3-moe": (
+        "qwen3_moe",
+        {**_COMMON, "num_key_value_heads": 2, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+    ),
+    "phi3-fused": (
+        "phi3",
+        {**_COMMON, "num_key_value_heads": 2, "hidden_size": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
+}
+
+
+def _logits(model: Model) -> torch.Tensor:
+    length = len(IDS)
+    with torch.inference_mode():
+        return model(IDS, torch.arange(length), Uncached([Segment(length, length)]), torch.arange(length))
+
+
+def _rank(rank: int, meeting: str, folder: str) -> None:
+    """What each process does: its part of every case, saved for the test to compare."""
+    torch.set_num_threads(1)
+    store = distributed.FileStore(meeting, 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    for name in CASES:
+        model = load_model(f"{folder}/{name}", shard=Shard(rank, 2))
+        torch.save(_logits(model), f"{folder}/{name}.{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of all cases, and the logits of two ranks beside them."""
+    folder = tmp_path_factory.mktemp("parallel")
+    for seed, (name, (model_type, config)) in enumerate(CASES.items()):
+        random_model(model_type, config, seed).save_pretrained(folder / name)
+    multiprocessing.spawn(_rank, (str(folder / "meeting"), str(folder)), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_equal_one(folder: Path, name: str) -> None:
+    expected = _logits(load_model(str(folder / name)))
+    for rank in range(2):
+        got = torch.load(folder / f"{name}.{rank}.pt")
+        assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_divide_the_matrices(folder: Path, name: str) -> None:
+    """Each rank holds half of every block's matrices (of one KV head for two ranks: all of it), and no more."""
+    whole = dict(load_model(str(folder / name)).named_parameters())
+    halves = dict(load_model(str(folder / name), shard=Shard(1, 2)).named_parameters())
+    assert halves.keys() == whole.keys()
+    matrices = [n for n in whole if "layers." in n and "mlp" in n and "gate.weight" not in n and whole[n].dim() == 2]
+    for parameter in matrices:
+        assert 2 * halves[parameter].numel() == whole[parameter].numel(), parameter
+
+
+def test_heads_that_do_not_divide_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="do not divide over 3 devices"):
+        load_model(str(folder / "llama-tied"), shard=Shard(0, 3))
