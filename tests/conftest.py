@@ -4,8 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# One thread: small tensors gain nothing from more, and what else runs on the machine would decide how long tests take.
+torch.set_num_threads(1)
+# No deadline for an example, for the same reason.
+settings.register_profile("ridgeline", deadline=None)
+settings.load_profile("ridgeline")
 
 
 @pytest.fixture(scope="session")

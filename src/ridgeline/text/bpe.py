@@ -5,6 +5,7 @@ are those of the released tokenizer.json files of GPT-2, Qwen2 and CLIP.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import tokenizers
@@ -88,4 +89,4 @@ def _with_defaults(
     if "eos_token" in declared.names or pipeline.token_to_id(end) is None:
         return declared
     names = {"bos_token": end, "eos_token": end} if scheme is _gpt2 else {"eos_token": end}
-    return Declared(**{**vars(declared), "names": {**names, **declared.names}})
+    return replace(declared, names={**names, **declared.names})

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Declared:
     model_type: str = ""
     template_text: str = ""
 
-    @property
+    @cached_property
     def special_literals(self) -> frozenset[str]:
         """Every literal that the folder calls special."""
         return frozenset((*self.names.values(), *self.extra_special, *(a.literal for a in self.added if a.special)))

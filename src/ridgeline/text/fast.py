@@ -38,6 +38,7 @@ class FastTokenizer(Tokenizer):
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         """First as it stands, which is right unless the text spells a control token; only then the sealed copy."""
         written = [part for part in parts if isinstance(part, int)]
+        assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
         text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
         if sum(1 for _ in self.control_pattern.finditer(text)) == len(written):
             ids = self._run(self._pipeline, text)

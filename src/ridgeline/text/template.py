@@ -18,6 +18,9 @@ ROLES = frozenset(
 )
 """Roles that a template may build control tokens from (`'<|' + role + '|>'`). Other roles are typed text."""
 
+MAX_DEPTH = 64
+"""Deepest nesting of a message, tool or document."""
+
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
 _ASKS_FOR_NONE = re.compile(r"content['\"\]]*\s+is\s+(?:not\s+)?none")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -143,8 +146,10 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
     return ChatTemplates(found) if found else None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Rebuilt out of exact JSON types: other objects could carry methods into the sandbox, or trusted marks."""
+    if depth == 0:
+        raise ValueError(f"a conversation is nested deeper than {MAX_DEPTH}; flatten it")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -154,9 +159,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, depth - 1) for item in value]
     raise ValueError(f"a conversation holds a {type(value).__name__}; use text, numbers, lists and objects")
 
 
