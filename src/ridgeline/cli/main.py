@@ -2,9 +2,11 @@
 
 import os
 import sys
+from typing import Annotated, cast
 
 import typer
 
+from ridgeline import __version__
 from ridgeline.cli.env import env
 from ridgeline.cli.run import run
 from ridgeline.cli.show import show
@@ -13,13 +15,24 @@ from ridgeline.models import ModelRefused
 
 USAGE, REFUSED, INTERRUPTED = 2, 3, 130
 
+# The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
 app = typer.Typer(
-    help="An inference engine that knows its own limits. Results go to stdout, everything else to stderr.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    """An inference engine that knows its own limits. Results go to stdout, everything else to stderr."""
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
 for command in (run, show, tokenize, env):
     app.command()(command)
 
@@ -27,19 +40,21 @@ for command in (run, show, tokenize, env):
 def main() -> None:
     """Run a command; an error is one line on stderr and an exit code: 2 usage, 3 model refused, 130 interrupted."""
     try:
-        app(standalone_mode=True)
+        app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except _UsageError as error:
+        _fail(f"{error.format_message()} (see ridgeline --help)", USAGE)
     except ModelRefused as error:
         _fail(error, REFUSED)
     except ValueError as error:
         _fail(error, USAGE)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has seen enough (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception | str, code: int) -> None:
     print(f"ridgeline: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(code)
 
