@@ -15,6 +15,8 @@ from ridgeline.ops.op import Op
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
+_PAGE_BYTES = 4096
+_ROWS_COMPARED = 64
 
 
 def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progress | None = None) -> None:
@@ -26,6 +28,7 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     filled: set[str] = set()
     tied = "lm_head.weight" if model.tied else None
     extra: list[str] = []
+    repeated: Tensor | None = None
     done = 0
     for name, tensor in checkpoint.tensors():
         place = name if name in places else family.trunk + name
@@ -35,13 +38,29 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
             _put(place, places[place], tensor)
             filled.add(place)
-        elif name != tied and not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+        elif name == tied:
+            repeated = tensor
+        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
     _refuse_names(checkpoint, "has tensors that the model does not", extra)
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in filled])
     model.retie()
+    if repeated is not None:
+        _check_repeated(checkpoint, repeated, model)
+
+
+def _check_repeated(checkpoint: Checkpoint, full: Tensor, model: Model) -> None:
+    """A tied head that the checkpoint holds all the same must be the embedding; some rows are enough to tell."""
+    head = model.get_submodule("lm_head")
+    assert isinstance(head, Op)
+    own, kept = head.take("weight", full), head.get_parameter("weight")
+    step = max(1, len(kept) // _ROWS_COMPARED)
+    if own.shape != kept.shape or own.dtype != kept.dtype or not torch.equal(own[::step], kept[::step]):
+        raise ModelRefused(
+            f"{checkpoint.folder}: lm_head.weight is not the embedding, but tie_word_embeddings says so; correct the config"
+        )
 
 
 def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
@@ -67,7 +86,14 @@ def _put(name: str, place: tuple[nn.Module, str], full: Tensor) -> None:
     # Scales and biases are small enough to look at; one NaN in them spoils every token.
     if tensor.dim() == 1 and not torch.isfinite(tensor).all():
         raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
+    _page_in(tensor)
     setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _page_in(tensor: Tensor) -> None:
+    """Touch every page of a mapped tensor now, under a progress bar, rather than in the middle of the first prefill."""
+    if tensor.is_contiguous():
+        tensor.view(-1).view(torch.uint8)[::_PAGE_BYTES].sum()
 
 
 def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ridgeline.checkpoint.header import TensorEntry, read_header
@@ -30,15 +30,18 @@ class Checkpoint:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor, memory-mapped, file by file."""
         for path in dict.fromkeys(self.files.values()):
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
-                    yield name, file.get_tensor(name)
+            try:
+                with safe_open(path, framework="pt", device="cpu") as file:
+                    for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
+                        yield name, file.get_tensor(name)
+            except SafetensorError as error:
+                raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Find the tensors of a folder and check their files. Raises ModelRefused."""
     index = folder / "model.safetensors.index.json"
-    paths = _indexed(index) if index.exists() else sorted(folder.glob("*.safetensors"))
+    paths = _indexed(index) if index.exists() else sorted(p for p in folder.glob("*.safetensors") if p.is_file())
     if not paths:
         if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
             raise ModelRefused(
@@ -57,12 +60,16 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 def _indexed(index: Path) -> list[Path]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError):
+        match json.loads(index.read_text(encoding="utf-8")):
+            case {"weight_map": {**files}} if files and all(isinstance(name, str) for name in files.values()):
+                names = sorted(set(files.values()))
+            case _:
+                raise ValueError("it maps no tensors to files")
+    except (OSError, ValueError, RecursionError):
         raise ModelRefused(f"{index} is not a safetensors index; fetch it again") from None
     for name in names:
-        if Path(name).name != name:
-            raise ModelRefused(f"{index} points outside its folder: {name}")
+        if Path(name).name != name or not name.isprintable():
+            raise ModelRefused(f"{index} points outside its folder: {name!r}")
         if not (index.parent / name).is_file():
             raise ModelRefused(f"{index.parent} lacks the shard {name}; fetch it again")
     return [index.parent / name for name in names]

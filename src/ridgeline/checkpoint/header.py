@@ -10,12 +10,13 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ridgeline.models.fields import ModelRefused
 
 _LENGTH_BYTES = 8
 _MOST_HEADER = 100_000_000  # the limit that the format's own library has
+_MOST_DIMENSIONS, _MOST_BYTES = 64, 1 << 63
 _WIDTHS = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
@@ -35,40 +36,60 @@ class TensorEntry:
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """The tensors of one file. Raises ModelRefused naming the file, the tensor and what is wrong with it."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(_LENGTH_BYTES)
-        if len(start) < _LENGTH_BYTES:
-            raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
-        (length,) = struct.unpack("<Q", start)
-        if length > min(size - _LENGTH_BYTES, _MOST_HEADER):
-            raise ModelRefused(
-                f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}"
-            )
-        raw = file.read(length)
     try:
-        header = json.loads(raw)
-        header.pop("__metadata__", None)
-        entries = {name: _entry(name, value) for name, value in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ModelRefused(f"{path} has a broken safetensors header; fetch it again") from None
-    _check_layout(path, list(entries.values()), size - _LENGTH_BYTES - length)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            raw = _read_raw(path, file, size)
+    except OSError as error:
+        raise ModelRefused(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ModelRefused(f"{path} has a broken safetensors header; fetch it again")
+    header.pop("__metadata__", None)
+    entries = {name: _entry(path, name, value) for name, value in header.items()}
+    _check_layout(path, list(entries.values()), size - _LENGTH_BYTES - len(raw))
     return entries
 
 
-def _entry(name: str, value: dict[str, Any]) -> TensorEntry:
-    begin, end = value["data_offsets"]
-    shape = tuple(int(n) for n in value["shape"])
-    return TensorEntry(name, str(value["dtype"]), shape, int(begin), int(end))
+def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
+    start = file.read(_LENGTH_BYTES)
+    if len(start) < _LENGTH_BYTES:
+        raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
+    (length,) = struct.unpack("<Q", start)
+    if length > min(size - _LENGTH_BYTES, _MOST_HEADER):
+        raise ModelRefused(f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}")
+    return file.read(length)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one that has a name twice is broken."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name is there twice")
+    return values
+
+
+def _entry(path: Path, name: str, value: object) -> TensorEntry:
+    match value:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
+            name.isprintable()
+            and len(shape) <= _MOST_DIMENSIONS
+            and all(type(n) is int and 0 <= n < _MOST_BYTES for n in (*shape, begin, end))
+        ):
+            return TensorEntry(name, dtype, tuple(shape), begin, end)
+    raise ModelRefused(f"{path}: tensor {name!r} has no dtype, shape and data_offsets that make sense; fetch it again")
 
 
 def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> None:
-    previous: TensorEntry | None = None
+    previous, reached = "", 0
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.dtype not in _WIDTHS:
-            raise ModelRefused(f"{path}: tensor {entry.name} has the unknown dtype {entry.dtype}")
+            raise ModelRefused(f"{path}: tensor {entry.name} has the unknown dtype {entry.dtype!r}")
         wanted = math.prod(entry.shape) * _WIDTHS[entry.dtype]
-        if entry.begin < 0 or entry.end - entry.begin != wanted:
+        if entry.end - entry.begin != wanted:
             held = entry.end - entry.begin
             raise ModelRefused(
                 f"{path}: tensor {entry.name} {list(entry.shape)} needs {wanted} bytes, its place has {held}"
@@ -77,6 +98,12 @@ def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> No
             raise ModelRefused(
                 f"{path} is truncated: tensor {entry.name} ends at byte {entry.end} of {data_bytes}; fetch it again"
             )
-        if previous is not None and entry.begin < previous.end:
-            raise ModelRefused(f"{path}: tensors {previous.name} and {entry.name} overlap; fetch it again")
-        previous = entry
+        if entry.begin < reached:
+            raise ModelRefused(f"{path}: tensors {previous} and {entry.name} overlap; fetch it again")
+        if entry.begin > reached:
+            raise ModelRefused(
+                f"{path}: bytes {reached} to {entry.begin}, before tensor {entry.name}, are nobody's; fetch it again"
+            )
+        previous, reached = entry.name, entry.end
+    if reached < data_bytes:
+        raise ModelRefused(f"{path}: bytes {reached} to {data_bytes}, after the last tensor, are nobody's; fetch it again")

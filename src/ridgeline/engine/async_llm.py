@@ -3,7 +3,9 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from functools import partial
 
 from ridgeline.engine.events import Event
 from ridgeline.engine.llm import Prompt, encode_prompt
@@ -11,16 +13,20 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import Loaded
 
+Mailbox = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]
+
 
 class AsyncLLM:
-    """Runs a loaded engine in a thread of its own. Use `async with`, or call `close`."""
+    """Runs a loaded engine in a thread of its own, which alone touches it. Use `async with`, or call `close`."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
         self._engine = loaded.engine
-        self._queues: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]] = {}
-        self._aborts: deque[int] = deque()
-        self._lock = threading.Lock()  # guards the engine between steps
+        self._mailboxes: dict[int, Mailbox] = {}
+        # What callers ask of the engine, done between steps. A lock around each step instead would keep them waiting:
+        # the thread that lets go of it takes it again before any other wakes up.
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()  # nothing enters the inbox once it has closed
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ridgeline engine", daemon=True)
@@ -34,9 +40,11 @@ class AsyncLLM:
         ids = encode_prompt(self.loaded.tokenizer, prompt)
         params = params or self.loaded.defaults
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
-        request = await asyncio.to_thread(self._add, ids, params, asyncio.get_running_loop(), queue)
+        added: Future[int] = Future()
+        self._ask(partial(self._add, added, ids, params, (asyncio.get_running_loop(), queue)))
         unfinished = params.n
         try:
+            await asyncio.wrap_future(added)
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, Exception):
@@ -44,10 +52,7 @@ class AsyncLLM:
                 unfinished -= event.finish is not None
                 yield event
         finally:
-            if unfinished:
-                self._aborts.append(request)
-                self._wake.set()
-            self._queues.pop(request, None)
+            added.add_done_callback(self._leave)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
@@ -58,58 +63,83 @@ class AsyncLLM:
             completion.take([event])
         return completion
 
-    def _add(
-        self,
-        ids: list[int],
-        params: SamplingParams,
-        loop: asyncio.AbstractEventLoop,
-        queue: "asyncio.Queue[Event | Exception]",
-    ) -> int:
-        with self._lock:
-            if self._closing:
-                raise RuntimeError("the engine is closed")
-            request = self._engine.add(ids, params)
-            self._queues[request] = (loop, queue)
-        self._wake.set()
-        return request
-
-    def _run(self) -> None:
-        while not self._closing:
-            self._wake.wait()
-            self._wake.clear()
-            try:
-                while self._step():
-                    pass
-            except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
-                self._closing = True
-                for request in list(self._queues):
-                    self._send(request, error)
-                raise
-
-    def _step(self) -> bool:
-        with self._lock:
-            while self._aborts:
-                self._engine.abort(self._aborts.popleft())
-            for event in self._engine.step():
-                self._send(event.request, event)
-            return self._engine.has_work and not self._closing
-
-    def _send(self, request: int, message: Event | Exception) -> None:
-        target = self._queues.get(request)
-        if target is not None:
-            loop, queue = target
-            loop.call_soon_threadsafe(queue.put_nowait, message)
-
     def close(self) -> None:
         """Stop the thread after its present step. Requests under way get a RuntimeError."""
         self._closing = True
         self._wake.set()
         self._thread.join()
-        for request in list(self._queues):
-            self._send(request, RuntimeError("closed"))
 
     async def __aenter__(self) -> "AsyncLLM":
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
+
+    def _ask(self, message: Callable[[], object]) -> None:
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the engine is closed")
+            self._inbox.append(message)
+        self._wake.set()
+
+    def _leave(self, added: "Future[int]") -> None:
+        """A consumer has gone, if its request was added at all; to abort one that has finished is no error."""
+        if added.cancelled() or added.exception() is not None:
+            return
+        self._mailboxes.pop(added.result(), None)
+        if not self._closing:
+            self._inbox.append(partial(self._engine.abort, added.result()))
+            self._wake.set()
+
+    # -- the engine's thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        reason: Exception = RuntimeError("closed")
+        try:
+            while not self._closing:
+                self._wake.wait()
+                self._wake.clear()
+                while self._step():
+                    pass
+        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
+            reason = error
+            raise
+        finally:
+            with self._lock:
+                self._closing = True
+            while self._inbox:
+                self._inbox.popleft()()
+            for request in list(self._mailboxes):
+                self._send(request, reason)
+
+    def _step(self) -> bool:
+        while self._inbox:
+            self._inbox.popleft()()
+        for event in self._engine.step():
+            self._send(event.request, event)
+        return self._engine.has_work and not self._closing
+
+    def _add(self, added: "Future[int]", ids: list[int], params: SamplingParams, mailbox: Mailbox) -> None:
+        if not added.set_running_or_notify_cancel():
+            return  # whoever asked has gone
+        if self._closing:
+            added.set_exception(RuntimeError("the engine is closed"))
+            return
+        try:
+            request = self._engine.add(ids, params)
+        except Exception as error:  # whoever asked for it hears of it; the others go on
+            added.set_exception(error)
+            return
+        self._mailboxes[request] = mailbox
+        added.set_result(request)
+
+    def _send(self, request: int, message: Event | Exception) -> None:
+        mailbox = self._mailboxes.get(request)
+        if mailbox is None:
+            return
+        loop, queue = mailbox
+        try:
+            loop.call_soon_threadsafe(queue.put_nowait, message)
+        except RuntimeError:  # its event loop is closed: nobody is left to tell
+            self._mailboxes.pop(request, None)
+            self._engine.abort(request)

@@ -1,5 +1,6 @@
 """The engine: add requests, take steps. Tokens in, tokens and safe text out; the caller's thread does the work."""
 
+import operator
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -35,7 +36,7 @@ class Engine:
         """context: positions a sequence may have. vocabulary: how many token ids there are. open_stream: makes the way
         from a request's tokens to its text; None for tokens alone. on_step: told of each step that ran."""
         self.executor, self.ledger, self.on_step = executor, ledger, on_step
-        self._open_stream = open_stream
+        self.open_stream = open_stream
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.windows = frozenset(spec.window for spec in ledger.specs)
@@ -43,7 +44,7 @@ class Engine:
         self._streams: dict[int, OutputStream] = {}
         self._group_of: dict[int, int] = {}  # a choice's own id -> the id that add() returned
         self._next_id = 1
-        self._suspects: list[Request] = []
+        self._suspects: dict[Request, int] = {}  # of a step that failed, and how far each has to get by itself
 
     @property
     def has_work(self) -> bool:
@@ -55,6 +56,10 @@ class Engine:
     def add(self, prompt: Sequence[int], params: SamplingParams | None = None) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing."""
         params = params or SamplingParams()
+        try:
+            prompt = [operator.index(token) for token in prompt]
+        except TypeError:
+            raise ValueError("the prompt is not a list of token ids; give whole numbers") from None
         limit = self._check(prompt, params)
         seed = params.seed if params.seed is not None else random.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
@@ -67,8 +72,8 @@ class Engine:
             )
             if params.uses_history:
                 request.history = History(prompt)
-            if self._open_stream is not None:
-                self._streams[request.id] = self._open_stream(params, prompt)
+            if self.open_stream is not None:
+                self._streams[request.id] = self.open_stream(params, prompt)
             choices.append(request)
             self.requests[request.id] = request
             self._group_of[request.id] = group
@@ -84,7 +89,7 @@ class Engine:
         bad = next((token for token in prompt if not 0 <= token < self.vocabulary), None)
         if bad is not None:
             raise ValueError(f"token id {bad} is out of range; the model has ids 0 to {self.vocabulary - 1}")
-        if params.stop and self._open_stream is None:
+        if params.stop and self.open_stream is None:
             raise ValueError("stop strings need a tokenizer; give stop_token_ids instead")
         params.check_vocab(self.vocabulary)
         length = len(prompt)
@@ -108,8 +113,7 @@ class Engine:
         request.finish, request.error = finish, error
         request.timing.finished = time.perf_counter()
         self.scheduler.release(request)
-        if request in self._suspects:
-            self._suspects.remove(request)
+        self._suspects.pop(request, None)
         del self.requests[request.id]
         group = self._group_of.pop(request.id)
         stream = self._streams.pop(request.id, None)
@@ -134,7 +138,7 @@ class Engine:
             return self._fail(plan, error)
         finished = time.perf_counter()
         self.scheduler.settle(plan, self.requests)
-        self._suspects = [r for r in self._suspects if r.id not in {item.request for item in plan.items}]
+        self._suspects = {r: end for r, end in self._suspects.items() if r.computed < end}
         if self.on_step is not None:
             prompt = sum(len(item.tokens) for item in plan.items if not item.logits or len(item.tokens) > 1)
             self.on_step(StepRecord(plan.work(self.windows), finished - started, prompt, len(rows)))
@@ -147,7 +151,7 @@ class Engine:
     def _plan(self) -> StepPlan | None:
         """The next plan. After a step failed, those that were in it run one at a time, to find the one to blame."""
         if self._suspects:
-            plan = self.scheduler.schedule(only=self._suspects[:1])
+            plan = self.scheduler.schedule(only=[next(iter(self._suspects))])
             if plan is not None:
                 return plan
             others = [r for r in self.requests.values() if r not in self._suspects]
@@ -155,14 +159,16 @@ class Engine:
         return self.scheduler.schedule()
 
     def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
-        requests = [self.requests[item.request] for item in plan.items]
-        self.ledger.copied(plan.copies)
-        if len(requests) == 1:
-            return [self._finish(requests[0], Finish.ERROR, error=f"{type(error).__name__}: {error}")]
-        for request in reversed(requests):
-            self.scheduler.preempt(request)  # what the step wrote is not to be trusted
-        self._suspects = requests
+        self.scheduler.undo(plan)
+        ends = {self.requests[item.request]: item.segment.kv_len for item in plan.items}
+        if len(ends) == 1:
+            return self._give_up(next(iter(ends)), " ".join(f"{type(error).__name__}: {error}".split()))
+        self._suspects = ends
         return []
+
+    def _give_up(self, request: Request, reason: str) -> list[Event]:
+        """End a request that failed, and the choices that were to start from its prompt, which is what failed."""
+        return [self._finish(choice, Finish.ERROR, error=reason) for choice in (request, *request.children)]
 
     def _row(self, request_id: int) -> SampleRow:
         request = self.requests[request_id]
@@ -179,7 +185,7 @@ class Engine:
     def _accept(self, request: Request, sampled: Sampled | RowFailure) -> list[Event]:
         """Take a sampled token into a request."""
         if isinstance(sampled, RowFailure):
-            return [self._finish(request, Finish.ERROR, error=sampled.reason)]
+            return self._give_up(request, sampled.reason)
         for child in request.children:
             self.scheduler.fork(request, child)
         request.children = []

@@ -52,8 +52,7 @@ class Scheduler:
         """Start `child` from its parent's pages; its last prompt position is computed again, for logits of its own."""
         computed = child.known - 1
         if len(self.running) < self.limits.requests and self.ledger.fork(parent.id, child.id, computed):
-            child.computed = child.cached = computed
-            self.running.append(child)
+            self._start(child, computed)
         else:
             self.waiting.appendleft(child)
 
@@ -101,6 +100,14 @@ class Scheduler:
             request = requests[item.request]
             request.computed = item.start + len(item.tokens)
             self.ledger.settle(request.id, request.tokens, request.computed)
+
+    def undo(self, plan: StepPlan) -> None:
+        """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
+        the runner may not have heard is said again."""
+        self._forget += plan.forget
+        planned = {item.request for item in plan.items}
+        for request in [request for request in reversed(self.running) if request.id in planned]:
+            self.preempt(request)
 
     def preempt(self, request: Request) -> None:
         """Take a request's pages and put it back at the head of the queue; it keeps what it knows."""
@@ -153,15 +160,20 @@ class Scheduler:
             if hit is None:
                 break
             self.waiting.remove(request)
-            self.running.append(request)
-            self.running.sort(key=lambda r: r.timing.arrived)
-            request.computed = request.cached = hit
+            self._start(request, hit)
             count = min(self._wanted(request), budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count
             budget -= count
             owed += self._owed(request)
+
+    def _start(self, request: Request, computed: int) -> None:
+        request.computed = computed
+        if not request.preemptions:  # later it may find pages that it filled itself
+            request.cached = computed
+        self.running.append(request)
+        self.running.sort(key=lambda r: r.timing.arrived)
 
     def _owed(self, request: Request) -> int:
         """Pages that a running request still needs for what it knows, and one for what comes next."""

@@ -37,7 +37,7 @@ def bill(model: Model) -> Bill:
         count = op.parameter_count()
         if not count or (isinstance(op, Head) and model.tied):
             continue
-        part = _part_of(model, path, op)
+        part = part_of(model, path, op)
         parts[part] += count
         nbytes += op.stored_bytes()
         index = next((int(name) for name in path.split(".") if name.isdigit()), None)
@@ -48,7 +48,8 @@ def bill(model: Model) -> Bill:
     return Bill(parts, max(bills, key=bills.count), total, total - _idle(model), nbytes)
 
 
-def _part_of(model: Model, path: str, op: Op) -> str:
+def part_of(model: Model, path: str, op: Op) -> str:
+    """Which of PARTS an op of a model belongs to; `path` is where it is."""
     if isinstance(op, Head):
         return "head"
     if isinstance(op, Embedding):

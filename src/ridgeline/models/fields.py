@@ -1,7 +1,7 @@
 """config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from ridgeline.ops.formats import format_named
 # Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
 MOST_LAYERS = 2_000
 MOST_WIDTH = 10_000_000
+MOST_EXPERTS = 10_000
+_MOST_NUMBER = sys.float_info.max
+_MOST_SHOWN = 200  # characters of an absurd value
 
 
 class ModelRefused(ValueError):
@@ -36,15 +39,15 @@ class Fields:
             values = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ModelRefused(f"{path} cannot be read: {error.strerror}; give a folder with a config.json") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
         if not isinstance(values, dict):
             raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
         return cls(values, str(path))
 
     def refuse(self, problem: str) -> ModelRefused:
-        """An error about this config, to be raised by the caller."""
-        return ModelRefused(f"{self.source}: {problem}")
+        """An error about this config, in one line, to be raised by the caller."""
+        return ModelRefused(f"{self.source}: {' '.join(problem.split())}")
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
@@ -62,49 +65,57 @@ class Fields:
         """A positive integer, at most `most`."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise self.refuse(f"{name} is {value!r}; it must be an integer from 1 to {most}")
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 1 to {most}")
+        return value
+
+    def natural(self, name: str) -> int:
+        """An integer from 0 on, at most MOST_WIDTH."""
+        value = self._get(name, None)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_WIDTH:
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 0 to {MOST_WIDTH}")
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
         """A finite number above zero."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise self.refuse(f"{name} is {value!r}; it must be a finite number above 0")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value <= _MOST_NUMBER:  # NaN is not; an integer too large for a float is not either
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number above 0")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
         """true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
-            raise self.refuse(f"{name} is {value!r}; it must be true or false")
+            raise self.refuse(f"{name} is {_shown(value)}; it must be true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
         """A string."""
         value = self._get(name, default)
         if not isinstance(value, str):
-            raise self.refuse(f"{name} is {value!r}; it must be a string")
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a string")
         return value
 
     def integers(self, name: str) -> list[int]:
         """A list of integers; empty where the field is absent."""
         value = self.values.get(name) or []
         if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
-            raise self.refuse(f"{name} is {value!r}; it must be a list of integers")
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a list of integers")
         return value
 
     def section(self, name: str) -> "Fields":
         """An object inside the config; empty where it is absent."""
         value = self.values.get(name) or {}
         if not isinstance(value, dict):
-            raise self.refuse(f"{name} is {value!r}; it must be an object")
+            raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
         return Fields(value, f"{self.source}: {name}")
 
     def refuse_if(self, name: str, *allowed: Any) -> None:
         """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
         value = self.values.get(name)
         if value and value not in allowed:
-            raise self.refuse(f"{name} = {value!r} is not supported")
+            raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
     @property
     def architecture(self) -> str:
@@ -127,3 +138,9 @@ class Fields:
             return format_named(str(name)).dtype
         except ValueError as error:
             raise self.refuse(str(error)) from None
+
+
+def _shown(value: object) -> str:
+    """A value for an error's one line."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

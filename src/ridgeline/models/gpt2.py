@@ -173,7 +173,8 @@ class GPT2(Model):
 
 def build(fields: Fields, storage: Storage) -> GPT2:
     """GPT-2 of every size; its config has names of its own."""
-    fields.refuse_if("scale_attn_by_inverse_layer_idx")
+    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        fields.refuse_if(name)
     if not fields.flag("scale_attn_weights", True):
         raise fields.refuse("scale_attn_weights = false is not supported")
     hidden, heads = fields.count("n_embd"), fields.count("n_head")

@@ -5,13 +5,17 @@ from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
 from ridgeline.models.storage import Storage
 
+UNSTATED_WINDOW = 4096  # what transformers takes for Mistral and Qwen where `sliding_window` is not null but absent
 
-def same_window(fields: Fields) -> tuple[int | None, ...]:
-    """The window of every layer: `sliding_window`, or none."""
-    window = fields.count("sliding_window") if fields.has("sliding_window") else None
-    return (window,) * fields.layers
+
+def read_window(fields: Fields, unstated: int | None = None) -> int | None:
+    """`sliding_window`: null for none, `unstated` where the config does not have the field."""
+    if "sliding_window" not in fields.values:
+        return unstated
+    return fields.count("sliding_window") if fields.has("sliding_window") else None
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Mistral 7B and its descendants that keep the block."""
-    return Decoder(read_settings(fields, storage, windows=same_window(fields)))
+    window = read_window(fields, UNSTATED_WINDOW)
+    return Decoder(read_settings(fields, storage, windows=(window,) * fields.layers))

@@ -3,9 +3,9 @@
 from torch import nn
 
 from ridgeline.models.decoder import Block, Decoder
-from ridgeline.models.fields import Fields
+from ridgeline.models.fields import MOST_EXPERTS, Fields
 from ridgeline.models.llama import read_settings
-from ridgeline.models.mistral import same_window
+from ridgeline.models.mistral import read_window
 from ridgeline.models.mixture import Mixture
 from ridgeline.models.settings import DecoderSettings, MixtureSettings
 from ridgeline.models.storage import Storage
@@ -30,9 +30,9 @@ class Mixtral(Decoder):
 
 def build(fields: Fields, storage: Storage) -> Mixtral:
     """Mixtral 8x7B and 8x22B; weights of the experts picked are always renormalised."""
-    count, active = fields.count("num_local_experts"), fields.count("num_experts_per_tok")
+    count, active = fields.count("num_local_experts", most=MOST_EXPERTS), fields.count("num_experts_per_tok")
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than num_local_experts {count}")
     mixture = MixtureSettings(count, active, fields.count("intermediate_size"), renormalise=True)
-    own = {"windows": same_window(fields), "mixtures": (mixture,) * fields.layers}
-    return Mixtral(read_settings(fields, storage, **own))
+    own = {"windows": (read_window(fields),) * fields.layers, "mixtures": (mixture,) * fields.layers}
+    return Mixtral(read_settings(fields, storage, theta=1_000_000.0, **own))

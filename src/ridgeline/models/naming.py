@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 _NAME = re.compile(
-    r"(?P<family>[A-Za-z]+?)(?P<version>\d+(?:[._]\d+)?)?(?P<kind>Moe)?"
-    r"(?P<task>For[A-Z]\w*|LMHeadModel|Model)?"
+    r"(?P<family>T5|[A-Za-z]+?)(?:V?(?P<version>\d+(?:[._]\d+)?))?(?P<kind>Mo[eE])?"
+    r"(?P<task>For[A-Z]\w*|LMHeadModel|(?:Text|Encoder|Vision)?Model(?:WithProjection)?)?"
 )
 _TASKS = {
     "ForCausalLM": "causal LM",
@@ -13,7 +13,7 @@ _TASKS = {
     "ForConditionalGeneration": "conditional generation",
     "Model": "bare model, no head",
 }
-_MIXTURES = {"Mixtral"}
+_MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss")  # that do not say it in their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ def parse(architecture: str) -> ArchitectureName:
     if match is None:
         return ArchitectureName(architecture, "", "unknown", "unknown")
     family, task = match["family"], match["task"] or ""
-    # GPT2LMHeadModel and T5ForConditionalGeneration carry their version in the name; Phi3 and Qwen3 too.
-    moe = match["kind"] is not None or family in _MIXTURES
+    moe = match["kind"] is not None or architecture.startswith(_MIXTURES)
     spoken = _TASKS.get(task) or re.sub(r"(?<!^)(?=[A-Z][a-z])", " ", task.removeprefix("For")).lower()
     return ArchitectureName(family, (match["version"] or "").replace("_", "."), "MoE" if moe else "dense", spoken)

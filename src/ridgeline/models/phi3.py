@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ridgeline.models.decoder import Block, Decoder, SelfAttention
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
-from ridgeline.models.mistral import same_window
+from ridgeline.models.mistral import read_window
 from ridgeline.models.settings import DecoderSettings
 from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import Activation
@@ -62,4 +62,8 @@ class Phi3(Decoder):
 
 def build(fields: Fields, storage: Storage) -> Phi3:
     """Contexts stretched by longrope are refused where the rope is read."""
-    return Phi3(read_settings(fields, storage, windows=same_window(fields)))
+    windows = (read_window(fields),) * fields.layers
+    settings = read_settings(fields, storage, partial_rotary=True, windows=windows)
+    if settings.rope.scaling is not None:  # old Phi-3 configs say "yarn" and mean longrope
+        raise fields.refuse("rope scaling of Phi-3 is not supported; its checkpoints use longrope under several names")
+    return Phi3(settings)

@@ -3,6 +3,7 @@
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_settings
+from ridgeline.models.mistral import UNSTATED_WINDOW, read_window
 from ridgeline.models.storage import Storage
 
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
@@ -10,14 +11,14 @@ LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
-    if not fields.flag("use_sliding_window", False) or not fields.has("sliding_window"):
-        return (None,) * fields.layers
-    window, layers = fields.count("sliding_window"), fields.layers
+    window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
+    if not fields.flag("use_sliding_window", False) or window is None:
+        return (None,) * layers
     kinds = fields.values.get("layer_types")
     if kinds is None:
-        first = fields.values.get("max_window_layers", layers)
+        first = fields.natural("max_window_layers")
         return tuple(window if layer >= first else None for layer in range(layers))
-    if len(kinds) != layers or not all(kind in LAYER_TYPES for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(str(kind) in LAYER_TYPES for kind in kinds):
         raise fields.refuse(f"layer_types must name {layers} layers, each one of {', '.join(LAYER_TYPES)}")
     return tuple(window if LAYER_TYPES[kind] else None for kind in kinds)
 

@@ -5,8 +5,9 @@ from typing import Any
 from torch import nn
 
 from ridgeline.models.decoder import Block, Decoder, GatedMLP
-from ridgeline.models.fields import Fields
+from ridgeline.models.fields import MOST_EXPERTS, Fields
 from ridgeline.models.llama import read_settings
+from ridgeline.models.mistral import UNSTATED_WINDOW, read_window
 from ridgeline.models.mixture import Mixture
 from ridgeline.models.qwen2 import upper_windows
 from ridgeline.models.settings import DecoderSettings, MixtureSettings
@@ -15,12 +16,12 @@ from ridgeline.models.storage import Storage
 
 def _own(fields: Fields) -> dict[str, Any]:
     bias = fields.flag("attention_bias", False)
-    return {"windows": upper_windows(fields), "qk_norm": True, "qkv_bias": bias, "output_bias": bias}
+    return {"qk_norm": True, "qkv_bias": bias, "output_bias": bias}
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3, dense."""
-    return Decoder(read_settings(fields, storage, **_own(fields)))
+    return Decoder(read_settings(fields, storage, windows=upper_windows(fields), **_own(fields)))
 
 
 class MixtureBlock(Block):
@@ -41,16 +42,20 @@ class MixtureDecoder(Decoder):
 
 def build_mixture(fields: Fields, storage: Storage) -> MixtureDecoder:
     """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
+    count = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
     mixture = MixtureSettings(
-        fields.count("num_experts" if fields.has("num_experts") else "num_local_experts"),  # transformers 5 renamed it
+        fields.count(count, most=MOST_EXPERTS),
         fields.count("num_experts_per_tok"),
         fields.count("moe_intermediate_size"),
         fields.flag("norm_topk_prob", False),
     )
     if mixture.active > mixture.count:
-        raise fields.refuse(f"num_experts_per_tok {mixture.active} is more than num_experts {mixture.count}")
+        raise fields.refuse(f"num_experts_per_tok {mixture.active} is more than {count} {mixture.count}")
     step, dense = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
     mixtures = tuple(
         mixture if layer not in dense and (layer + 1) % step == 0 else None for layer in range(fields.layers)
     )
-    return MixtureDecoder(read_settings(fields, storage, mixtures=mixtures, **_own(fields)))
+    # Unlike its dense kin it has one window for all layers, whatever `max_window_layers` says.
+    window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None
+    own = {"windows": (window,) * fields.layers, "mixtures": mixtures, **_own(fields)}
+    return MixtureDecoder(read_settings(fields, storage, **own))

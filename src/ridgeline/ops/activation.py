@@ -55,6 +55,15 @@ class Activation(Op):
             activation_bytes=elements * streams * format_of(self.dtype).bytes,
         )
 
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return "elementwise.gated" if self.gated else "elementwise.plain"
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.dtype).name
+
     def signature(self) -> Hashable:
         return self.width, self.gated, self.dtype
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.work import Segment, Work
 
 
@@ -30,10 +30,12 @@ class Attention(Op):
     """softmax(q k^T / sqrt(D)) v over the positions that the mask leaves (GQA: Ainslie et al., arXiv:2305.13245)."""
 
     kind = "attention"
+    reads_context = True
 
     def __init__(self, layer: int, heads: int, spec: KVSpec) -> None:
         super().__init__()
         self.layer, self.heads, self.spec = layer, heads, spec
+        self._decode, self._prefill = by_head("attention.decode", spec.k_dim), by_head("attention.prefill", spec.k_dim)
 
     def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, kv: KVContext) -> Tensor:
         """q_THD [rows, heads, D], k_TKD and v_TKD [rows, kv_heads, D] -> [rows, heads x D]."""
@@ -42,14 +44,40 @@ class Attention(Op):
     def cost(self, work: Work) -> Cost:
         """4 x heads x D FLOPs a pair (q.k and p.v); K and V of the context read once a step, the new ones written."""
         asked = work.attention[self.spec.window]
+        return self._cost(work.tokens, asked.pairs, asked.kv_read)
+
+    def _cost(self, tokens: int, pairs: int, kv_read: int) -> Cost:
         number = format_of(self.spec.dtype)
         position = self.spec.bytes_per_token
         return Cost(
-            flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.spec.v_dim) * asked.pairs},
-            kv_read_bytes=asked.kv_read * position,
-            kv_write_bytes=work.tokens * position,
-            activation_bytes=work.tokens * self.heads * (self.spec.k_dim + self.spec.v_dim) * number.bytes,
+            flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.spec.v_dim) * pairs},
+            kv_read_bytes=kv_read * position,
+            kv_write_bytes=tokens * position,
+            activation_bytes=tokens * self.heads * (self.spec.k_dim + self.spec.v_dim) * number.bytes,
         )
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """As Op.kernels: one call for the sequences that run a single position, one for each of the others."""
+        asked = work.attention[self.spec.window]
+        if work.tokens == work.sequences:
+            return (Kernel(self._decode, self.number, 1, self.cost(work)),)
+        others = work.sequences - work.alone
+        tokens, pairs, kv_read = work.tokens - work.alone, asked.pairs - asked.alone, asked.kv_read - asked.alone
+        several = Kernel(self._prefill, self.number, others, self._cost(tokens, pairs, kv_read))
+        if not work.alone:
+            return (several,)
+        return (Kernel(self._decode, self.number, 1, self._cost(work.alone, asked.alone, asked.alone)), several)
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.spec.dtype).name
+
+    def score_matrix_bytes(self, work: Work) -> float:
+        """What a kernel that keeps its score matrix in memory moves beside `cost`: q k^T written, read for the softmax,
+        written back, read for the product with v (Dao et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
+        """
+        return 4 * self.heads * work.attention[self.spec.window].pairs * format_of(self.spec.dtype).bytes
 
     def signature(self) -> Hashable:
         return self.heads, self.spec

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Op, weight
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import Work
@@ -42,6 +43,11 @@ class Embedding(Op):
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
         row = self.weight.shape[1] * self.weight.element_size()
         return Cost(weight_bytes=work.tokens * row / self.shard.size, activation_bytes=work.tokens * row)
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
         return self.weight.shape[1], self.weight.dtype, self.shard.size

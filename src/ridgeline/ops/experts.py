@@ -9,7 +9,7 @@ from torch.nn import functional
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
-from ridgeline.ops.op import Op, weight
+from ridgeline.ops.op import Kernel, Op, weight
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import Work
 
@@ -113,10 +113,19 @@ class Experts(nn.ModuleList, Op):
         """FLOPs of k experts a token, bytes of the experts hit."""
         rows = work.tokens * self.active
         return Cost(
-            flops={arithmetic(self.dtype, self.stored): 2.0 * rows * 3 * self.hidden * self.width},
+            flops={self.number: 2.0 * rows * 3 * self.hidden * self.width},
             weight_bytes=self.touched(work.tokens) * self._expert_bytes(),
             activation_bytes=(2 * work.tokens * self.hidden + 3 * rows * self.width) * format_of(self.dtype).bytes,
         )
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """As Op.kernels: a call each touched expert."""
+        return (Kernel(self.kernel(work), self.number, self.touched(work.tokens), self.cost(work)),)
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return arithmetic(self.dtype, self.stored)
 
     def signature(self) -> Hashable:
         return self.count, self.active, self.hidden, self.width, self.dtype, self.stored

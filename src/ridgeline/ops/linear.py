@@ -65,10 +65,20 @@ class Linear(Op):
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
         rows, width = self.rows(work), self.weight.element_size()
         return Cost(
-            flops={arithmetic(self.weight.dtype, self.stored): 2.0 * rows * self.inputs * self.outputs},
+            flops={self.number: 2.0 * rows * self.inputs * self.outputs},
             weight_bytes=self.stored_bytes(),
             activation_bytes=rows * (self.inputs + self.outputs) * width,
         )
+
+    def kernel(self, work: Work) -> str:
+        """A matrix times one row is another kernel than times several; so is one that is stored the other way."""
+        rows = "vector" if self.rows(work) == 1 else "matrix"
+        return f"{self.kind}.{rows}{'.transposed' if self.transposed else ''}"
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return arithmetic(self.weight.dtype, self.stored)
 
     def stored_bytes(self) -> float:
         """As Op.stored_bytes; biases stay in the model's dtype."""

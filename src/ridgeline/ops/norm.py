@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Op, RowSpace, weight
 from ridgeline.ops.work import Work
 
@@ -41,6 +42,15 @@ class RMSNorm(Op):
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return "norm.rms"
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.weight.dtype).name
+
     def signature(self) -> Hashable:
         return self.width, self.per_token, self.row_space, self.weight.dtype
 
@@ -72,6 +82,15 @@ class LayerNorm(Op):
             weight_bytes=self.stored_bytes(),
             activation_bytes=2 * elements * self.weight.element_size(),
         )
+
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return "norm.layer"
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
         return self.width, self.row_space, self.weight.dtype

@@ -1,7 +1,9 @@
 """Op: the contract of everything that computes."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,19 +15,55 @@ from ridgeline.ops.work import Work
 RowSpace = Literal["tokens", "logits"]
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What one sort of kernel does of an op in a step.
+
+    name: its calibration class, from the general to the particular: `attention.decode`. number: the format it works
+    on. calls: how often it is launched. cost: of all calls together.
+    """
+
+    name: str
+    number: str
+    calls: float
+    cost: Cost
+
+
+def by_head(kernel: str, head_dim: int) -> str:
+    """The name of a kernel that works head by head: `attention.decode` -> `attention.decode.64`. What a pair or a row
+    takes beside its products (a softmax's exp, a short copy) weighs more, the narrower a head is."""
+    return f"{kernel}.{1 << round(math.log2(head_dim))}"
+
+
 class Op(nn.Module, ABC):
     """A step of computation that states its own price.
 
     A model calls ops and nothing else computes, so the ops that a forward runs and the ops that a price sums are the
-    same objects. `kind` is the calibration class: ops of one kind run on one sort of kernel.
+    same objects. `kind` is what it is called in tables; the kernels that it runs, each a calibration class of its own,
+    are its `kernels`. `reads_context`: whether its cost depends on `Work.attention`, that is on how long the sequences
+    are.
     """
 
     kind: ClassVar[str]
+    reads_context: ClassVar[bool] = False
     row_space: RowSpace = "tokens"
 
     @abstractmethod
     def cost(self, work: Work) -> Cost:
         """What this op must do for a step of `work`."""
+
+    def kernel(self, work: Work) -> str:
+        """The sort of kernel that `forward` calls for such a step, from the general to the particular."""
+        return self.kind
+
+    @property
+    def number(self) -> str:
+        """The format that its kernel works on; empty where there is but one."""
+        return ""
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """`cost`, by the kernels that `forward` calls for such a step. Most ops call one."""
+        return (Kernel(self.kernel(work), self.number, 1, self.cost(work)),)
 
     @abstractmethod
     def signature(self) -> Hashable:

@@ -28,6 +28,15 @@ class Add(Op):
         elements = work.tokens * self.width
         return Cost(flops={"fp32": float(elements)}, activation_bytes=3 * elements * format_of(self.dtype).bytes)
 
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return "elementwise.add"
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.dtype).name
+
     def signature(self) -> Hashable:
         return self.width, self.dtype
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Op, by_head
 from ridgeline.ops.work import Work
 
 
@@ -93,7 +93,7 @@ def _yarn(inverse: Tensor, s: Yarn, rope: Rope) -> Tensor:
     if s.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
-    span = max(high - low, 1e-3)
+    span = (high - low) or 1e-3  # the reference's way around a ramp of no width
     interpolate = ((torch.arange(rope.dim // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
     return inverse / s.factor * interpolate + inverse * (1 - interpolate)
 
@@ -116,6 +116,10 @@ class RotaryTable(Op):
     def cost(self, work: Work) -> Cost:
         elements = work.tokens * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
+
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return "elementwise.angles"
 
     def signature(self) -> Hashable:
         return self.rope
@@ -152,6 +156,15 @@ class Rotate(Op):
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
             activation_bytes=2 * elements * format_of(self.dtype).bytes,
         )
+
+    def kernel(self, work: Work) -> str:
+        """As Op.kernel."""
+        return by_head("elementwise.rotate", self.head_dim)
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return format_of(self.dtype).name
 
     def signature(self) -> Hashable:
         return self.heads, self.head_dim, self.dim, self.dtype

@@ -1,17 +1,43 @@
 """Device: a card or processor, as far as a price needs it. Facts with their sources; efficiencies apart from them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+_BY_WIDTH = ("int4", "fp4", "int8", "fp8", "fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
     """How a class of kernels falls short of the roofs: seconds a launch takes, and the shares of peak FLOP/s and of
-    bandwidth that it reaches when only that roof matters."""
+    bandwidth that it reaches when only that roof matters.
+
+    each: whether every call that an op's `kernels` states is a launch; else one kernel serves them all. overlaps:
+    whether it reads while it computes; else it does one after the other.
+    """
 
     launch: float
     compute: float
     memory: float
+    each: bool = False
+    overlaps: bool = True
+
+    def seconds(self, launches: float, compute: float, memory: float) -> float:
+        """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone."""
+        compute, memory = compute / self.compute, memory / self.memory
+        both = math.hypot(compute, memory) if self.overlaps else compute + memory
+        return self.launch * launches + both
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
+    batch, what lies between two ops, sampler)."""
+
+    step: float
+    op: float
+    sequence: float
+    token: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +73,11 @@ class Device:
     """One card.
 
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
-    shows them. efficiency: by kernel class (an op's `kind`), from calibration or measured kernels; `default` for the
-    others. calibrated: whether those come from this very machine.
+    shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
+    kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
+    where it is known. fuses: whether engines on it run the projections of one input (q, k and v; gate and up) as one
+    kernel, so that they share a launch. calibrated: whether those come from this very machine. sources: of every
+    figure, by its field in cards.toml; of `efficiency` also how far it can be trusted.
     """
 
     name: str
@@ -62,35 +91,50 @@ class Device:
     watts: float | None = None
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
+    host: Host | None = None
+    fuses: bool = False
     calibrated: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def peak(self, number: str) -> float:
-        """FLOP/s in a number format. One the card has no units for runs at the next wider format's speed.
+        """FLOP/s in a number format. One the card has no units for runs at the next wider format's speed; where none
+        wider is known (fp32 of many accelerators) the next narrower one's is a roof that it cannot beat.
 
-        Raises ValueError if there is none wider either.
+        Raises ValueError for what is no number format.
         """
-        order = ("int4", "fp4", "int8", "fp8", "fp16", "bf16", "fp32")
-        candidates = order[order.index(number) :] if number in order else (number,)
-        for name in candidates:
-            if name in self.peaks:
-                return self.peaks[name]
+        if number in self.peaks:
+            return self.peaks[number]
+        if number in _BY_WIDTH:
+            at = _BY_WIDTH.index(number)
+            for name in (*_BY_WIDTH[at:], *reversed(_BY_WIDTH[:at])):
+                if name in self.peaks:
+                    return self.peaks[name]
         raise ValueError(f"{self.name} has no peak for {number}; it has {', '.join(self.peaks)}")
 
     def bandwidth_of(self, working_set: float) -> float:
         """Bytes a second when a step goes over `working_set` bytes again and again: of the nearest cache that holds
         them, else of the main memory."""
-        fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
-        return max((cache.bandwidth for cache in fitting), default=self.bandwidth)
+        bandwidth = self.bandwidth
+        for cache in self.caches:  # a plain loop: a simulator asks several times a step
+            if cache.nbytes >= working_set and cache.bandwidth > bandwidth:
+                bandwidth = cache.bandwidth
+        return bandwidth
 
     def place_of(self, working_set: float) -> str:
         """The name of the memory that `bandwidth_of` means."""
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"
 
-    def efficiency_of(self, kind: str) -> Efficiency:
-        """The efficiency of a kernel class."""
-        return self.efficiency.get(kind) or self.efficiency["default"]
+    def efficiency_of(self, kernel: str, number: str = "") -> Efficiency:
+        """The efficiency of a kernel: of the most particular class that is known. `linear.vector` on bf16 looks for
+        `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`, in that order."""
+        known = self.efficiency
+        while kernel:
+            found = known.get(f"{kernel}/{number}") or known.get(kernel)
+            if found is not None:
+                return found
+            kernel = kernel.rpartition(".")[0]
+        return known["default"]
 
     def ridge(self, number: str) -> float:
         """FLOPs a byte at which compute and memory take equally long."""

@@ -3,13 +3,16 @@
 floor: the whole step, max(FLOPs / peak, compulsory bytes / bandwidth); nothing can beat it.
 bound: each op's own max, summed; what a perfect kernel for every op would take.
 expected: t0 + sqrt((FLOPs / (ec peak))^2 + (bytes / (em bandwidth))^2) for each op, with the constants of its kernel
-class; the blend is right near the ridge, where a max is not.
+class; the blend is right near the ridge, where a max is not. Classes that do not overlap the two add them up. With what
+lies between ops, where that is known.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Kernel
+from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 
 
@@ -54,10 +57,33 @@ def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
 
 
 def op_seconds(kind: str, cost: Cost, device: Device, working_set: float, devices: int = 1) -> OpTime:
-    """Bound and expected seconds of one op of a kernel class."""
-    if cost.communication_bytes:
-        return OpTime(*communication_seconds(cost, device, devices), "communication")
-    compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
-    e = device.efficiency_of(kind)
-    expected = e.launch + math.hypot(compute / e.compute, memory / e.memory)
+    """Bound and expected seconds of one op that is a single kernel of a class."""
+    kernel = Kernel(kind, next(iter(cost.flops), ""), 1, cost)  # an op computes in one format
+    return kernel_seconds((kernel,), device, working_set, devices)
+
+
+def kernel_seconds(
+    kernels: Sequence[Kernel], device: Device, working_set: float, devices: int = 1, share: float = 1.0
+) -> OpTime:
+    """Bound and expected seconds of one op that runs these kernels: expected is their sum, the bound that of a kernel
+    for them all. share: the op's part of a launch, on a device that fuses."""
+    if not device.fuses:
+        share = 1.0
+    if kernels[0].cost.communication_bytes:
+        return OpTime(*communication_seconds(kernels[0].cost, device, devices), "communication")
+    compute = memory = expected = 0.0
+    for kernel in kernels:
+        e = device.efficiency_of(kernel.name, kernel.number)
+        arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
+        compute += arithmetic
+        memory += traffic
+        expected += e.seconds(share * (kernel.calls if e.each else 1), arithmetic, traffic)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
+
+
+def host_seconds(work: Work, ops: int, device: Device) -> float:
+    """Expected seconds of a step of `ops` ops that no op has; 0 where the device says nothing of it."""
+    host = device.host
+    if host is None:
+        return 0.0
+    return host.step + host.op * ops + host.sequence * work.sequences + host.token * work.tokens

@@ -142,7 +142,7 @@ class KVLedger:
                         pool.publish(pages[index], table.keys[index])
             table.published = max(table.published, full)
         for pool, spec, pages in zip(self.pools, self.specs, table.pages, strict=True):
-            self._let_go(pool, pages, self._first_page(spec, computed))
+            self._let_go(pool, pages, self._first_page(spec, computed - 1))  # a fork runs the last position again
 
     @staticmethod
     def _let_go(pool: PagePool, pages: list[int], first: int) -> None:
@@ -162,6 +162,7 @@ class KVLedger:
         table = Table([pages[:full] for pages in source.pages], source.keys[:full], sent=[0] * len(self.pools))
         table.published = min(source.published, full)
         for group, (pool, pages) in enumerate(zip(self.pools, table.pages, strict=True)):
+            assert NULL_PAGE not in pages[self._first_page(self.specs[group], computed) :]
             for page in pages:
                 if page != NULL_PAGE:
                     pool.share(page)
@@ -180,26 +181,33 @@ class KVLedger:
             self.pools[copy.group].release(copy.source)
 
     def truncate(self, request: int, positions: int) -> None:
-        """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten."""
+        """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten.
+
+        What others see stays as it is: the page that `positions` ends in must be the request's own. The runner has to
+        be given the whole table again.
+        """
         table = self.tables[request]
         keep, full = self.pages_for(positions), positions // self.page_size
-        for group, (pool, pages) in enumerate(zip(self.pools, table.pages, strict=True)):
-            for page in pages[keep:]:
-                if page != NULL_PAGE:
-                    pool.release(page)
-            del pages[keep:]
-            table.sent[group] = min(table.sent[group], keep)
+        for pool, spec, pages in zip(self.pools, self.specs, table.pages, strict=True):
+            assert NULL_PAGE not in pages[self._first_page(spec, positions) : keep], "a window has passed"
+            assert keep == full or pool.private(pages[full]), "others see what would be written again"
+        self._give_back(table, keep)
+        table.sent = [0] * len(self.pools)
         del table.keys[full:]
         table.published = min(table.published, full)
 
     def release(self, request: int) -> None:
         """Close a request's table. Its later pages lose their place in the cache before its earlier ones."""
-        table = self.tables.pop(request)
-        self.copied([copy for copy in self.copies if copy.target in table.pages[copy.group]])  # copies for nobody
+        self._give_back(self.tables.pop(request), 0)
+
+    def _give_back(self, table: Table, keep: int) -> None:
+        """Release a table's pages but for the first `keep`; copies to them are for nobody."""
+        self.copied([copy for copy in self.copies if copy.target in table.pages[copy.group][keep:]])
         for pool, pages in zip(self.pools, table.pages, strict=True):
-            for page in reversed(pages):
+            for page in reversed(pages[keep:]):
                 if page != NULL_PAGE:
                     pool.release(page)
+            del pages[keep:]
 
     def unsent(self, request: int) -> tuple[tuple[int, ...], ...]:
         """The entries added since the last call, group by group; they are now known to the runner."""

@@ -1,0 +1,259 @@
+"""Predicted beside measured, for published measurements: `python benchmarks/accuracy.py` writes benchmarks/accuracy.md.
+
+Facts are in benchmarks/measured/; the constants are the kernels' of roofline/cards.toml. Nothing is tuned here.
+"""
+
+import fnmatch
+import statistics
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import accuracy_kernels as kernels
+import accuracy_memory as memory
+from accuracy_replay import MEASURED, Row, facts, predict, read
+from ridgeline.roofline.guard import beats_floor
+from ridgeline.roofline.plan.estimate import Estimate
+
+OUT = Path(__file__).resolve().parent / "accuracy.md"
+FAR = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row and what was predicted for it."""
+
+    row: Row
+    predicted: Estimate
+
+    @property
+    def error(self) -> float:
+        """Expected over measured, less one: above 0 is too slow for a time and too fast for a rate."""
+        return self.predicted.expected / self.row.measured - 1
+
+    @property
+    def guard(self) -> str | None:
+        """What the physics guard says of the measurement."""
+        if self.row.is_rate:
+            return beats_floor(1 / self.row.measured, 1 / self.predicted.floor)
+        return beats_floor(self.row.measured, self.predicted.floor)
+
+    @property
+    def family(self) -> str:
+        """What sort of model and storage it is."""
+        if self.row.metric in ("TTFT", "TPOT"):
+            return "serving under load"
+        if "mixtral" in self.row.model or "a3b" in self.row.model:
+            return "mixture of experts"
+        if self.row.engine.startswith("llama.cpp") or self.row.card in ("rtx-3090", "rtx-4090", "rtx-3090-ti"):
+            return "one user, desktop cards"
+        stored = "narrow weights" if self.row.weights not in ("bf16", "fp16") else "16-bit weights"
+        return f"dense, {stored}, {'several cards' if self.row.devices > 1 else 'one card'}"
+
+
+def results(name: str) -> list[Result]:
+    """Predictions of one file of facts."""
+    return [Result(row, predict(row)) for row in read(name)]
+
+
+def judged() -> list[str]:
+    """The ids of the rows on which time is judged."""
+    lines = (MEASURED / "judged.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def why(name: str) -> str:
+    """The reason on file for a row that misses; empty if there is none."""
+    reasons = tomllib.loads((MEASURED / "explained.toml").read_text(encoding="utf-8"))["reason"]
+    return next((r["why"] for r in reasons if any(fnmatch.fnmatch(name, pattern) for pattern in r["rows"])), "")
+
+
+def median_error(found: Iterable[Result]) -> float:
+    """Median of the absolute errors."""
+    return statistics.median(abs(result.error) for result in found)
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
+
+
+def percent(value: float) -> str:
+    """A signed share."""
+    return f"{value:+.1%}"
+
+
+def shown(row: Row, value: float) -> str:
+    """A figure in the unit that was published."""
+    return f"{value / {'ms': 1e-3, 's': 1.0, 'tok/s': 1.0}[row.unit]:.4g} {row.unit}"
+
+
+def family_table(groups: dict[str, list[Result]]) -> str:
+    """Medians by family."""
+    return table(
+        ("family", "rows", "median error", "median absolute error", "within 15 %"),
+        [
+            (
+                name, len(found), percent(statistics.median(r.error for r in found)), f"{median_error(found):.1%}",
+                f"{sum(abs(r.error) <= 0.15 for r in found)} of {len(found)}",
+            )
+            for name, found in groups.items()
+        ],
+    )  # fmt: skip
+
+
+def row_table(found: Iterable[Result]) -> str:
+    """One line a row."""
+    return table(
+        ("id", "model", "cards", "weights", "batch", "in / out", "what", "measured", "expected", "floor", "error"),
+        [
+            (
+                r.row.id, r.row.model, f"{r.row.devices} x {r.row.card}", r.row.weights, r.row.batch or "?",
+                f"{r.row.input} / {r.row.output}", r.row.metric, shown(r.row, r.row.measured),
+                shown(r.row, r.predicted.expected), shown(r.row, r.predicted.floor), percent(r.error),
+            )
+            for r in found
+        ],
+    )  # fmt: skip
+
+
+def misses(names: Iterable[tuple[str, float]]) -> str:
+    """Rows beyond a quarter, with the reason on file, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, error in names:
+        if abs(error) > FAR:
+            by_reason.setdefault(why(name) or "not explained", []).append(f"{name} ({percent(error)})")
+    return "\n".join(f"- {', '.join(ids)}: {reason}." for reason, ids in by_reason.items()) or "None."
+
+
+def grouped(found: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
+    """By family, in order of appearance."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(key(result), []).append(result)
+    return groups
+
+
+def report() -> str:
+    """The whole page."""
+    timed = results("static.csv") + results("serving.csv")
+    ids = set(judged())
+    chosen = [result for result in timed if result.row.id in ids]
+    most, kernel_rows, memory_rows = results("envelope.csv"), kernels.rows(), memory.rows()
+    below = [r for r in most if r.predicted.bound < r.row.measured]
+    guarded = [(r.row.id, r.guard) for r in timed + most if r.guard]
+    unpriced: dict[str, list[str]] = {}
+    for line in facts("unpriced.csv"):
+        unpriced.setdefault(line["reason"], []).append(line["id"])
+    within, mean = sum(abs(r.error) <= 0.15 for r in chosen), statistics.mean(abs(r.error) for r in chosen)
+    return f"""# Predicted and measured
+
+Made by `python benchmarks/accuracy.py` from the facts in `benchmarks/measured/`; each row there names its source.
+Error is expected over measured, less one, in the unit of the row: above zero is too slow for a time, too fast for a
+rate. A floor is what nothing can beat: the least time, the highest rate. The constants are fits to kernel times
+(`roofline/cards.toml`); none was chosen by a row of time, judged or not.
+What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
+
+## Judged rows
+
+**{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**
+The list is `measured/judged.txt`.
+
+{family_table(grouped(chosen, lambda r: r.family))}
+
+By engine:
+
+{family_table(grouped(chosen, lambda r: r.row.engine))}
+
+{row_table(chosen)}
+
+Beyond 25 %:
+
+{misses((r.row.id, r.error) for r in chosen)}
+
+## Other rows
+
+Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and others.
+
+{row_table(r for r in timed if r.row.id not in ids)}
+
+Beyond 25 %:
+
+{misses((r.row.id, r.error) for r in timed if r.row.id not in ids)}
+
+## Maximum throughput: the bound is the envelope
+
+Tables that give the highest rate a tool found, batch unknown. The bound (perfect kernels, the most users memory holds)
+must not be below them: {len(below)} of {len(most)} rows are. The expected figure is shown beside it; its median
+absolute error is {median_error(most):.1%}.
+
+{
+        table(
+            ("id", "model", "cards", "in / out", "measured tok/s", "expected", "bound", "expected error"),
+            [
+                (
+                    r.row.id,
+                    r.row.model,
+                    f"{r.row.devices} x {r.row.card}",
+                    f"{r.row.input} / {r.row.output}",
+                    f"{r.row.value:.0f}",
+                    f"{r.predicted.expected:.0f}",
+                    f"{r.predicted.bound:.0f}",
+                    percent(r.error),
+                )
+                for r in most
+            ],
+        )
+    }
+
+## Kernels
+
+Single kernels, from the tables that the constants were fitted to: how well three figures describe them.
+
+{kernels.summary(kernel_rows)}
+
+{
+        table(
+            ("id", "kernel", "shape", "tokens", "context", "card", "measured us", "expected us", "floor us", "error"),
+            [k.line() for k in kernel_rows],
+        )
+    }
+
+Beyond 25 %:
+
+{misses((k.id, k.error) for k in kernel_rows)}
+
+## Memory
+
+Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under `plan`'s
+one rule for overhead (10 % allowed).
+
+{table(("id", "model", "cards", "what", "measured", "ours", "error", "allowed"), [m.line() for m in memory_rows])}
+
+{memory.summary(memory_rows)}
+
+{chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in memory_rows if m.missed)}
+
+## Physics guard
+
+Measurements better than the floor by more than 10 %, which would be an error in spec, shape or timer:
+{", ".join(f"{name}: {text}" for name, text in guarded) or "none"}.
+
+## Not priced
+
+{chr(10).join(f"- {reason}: {len(names)} rows ({', '.join(names)})" for reason, names in unpriced.items())}
+"""
+
+
+def main() -> None:
+    """Write the page, and say in one line how it went."""
+    page = report()
+    OUT.write_text(page, encoding="utf-8")
+    headline = next(line for line in page.splitlines() if line.startswith("**"))
+    print(f"{OUT.name}: {headline.strip('*')}")
+
+
+if __name__ == "__main__":
+    main()

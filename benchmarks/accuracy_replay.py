@@ -1,0 +1,177 @@
+"""Published measurements, and what the ledger says of each: a row of facts becomes a prediction with its floor.
+
+What a metric means, in steps of the priced model:
+    inter-token, decode tok/s    one decode step of the batch at the mean context of the output
+    first token                  the prefill of the whole batch, all prompts there at once
+    request, output tok/s        that prefill, then output - 1 decode steps (the prefill emits the first token)
+    prefill tok/s                one prefill
+    TTFT, TPOT                   a closed loop of `batch` users, step by step (accuracy_loop.py)
+    output tok/s without a batch the most over all numbers of users that memory holds, steadily mixed
+"""
+
+import csv
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import accuracy_loop
+from accuracy_loop import Loop
+from ridgeline.checkpoint.load import CATALOGUE
+from ridgeline.models import build
+from ridgeline.models.fields import Fields
+from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
+from ridgeline.ops.shard import Shard
+from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan.case import Case, Setup
+from ridgeline.roofline.plan.estimate import Estimate
+from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.roofline.plan.phases import decode_step
+from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.price import Price
+
+MEASURED = Path(__file__).resolve().parent / "measured"
+
+# Formats that published engines store weights in and ours does not.
+FOREIGN = (WeightFormat("int4-g32", 4, 32, 16, 16),)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measurement as published: figures and conditions, with their source. batch: 0 where it is not published."""
+
+    id: str
+    model: str
+    card: str
+    devices: int
+    weights: str
+    kv: str
+    batch: int
+    input: int
+    output: int
+    step_tokens: int
+    metric: str
+    value: float
+    unit: str
+    engine: str
+    conditions: str
+    source: str
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better: tokens a second, not seconds."""
+        return self.metric.endswith("tok/s")
+
+    @property
+    def measured(self) -> float:
+        """The value in seconds, or tokens a second."""
+        return self.value * {"ms": 1e-3, "s": 1.0, "tok/s": 1.0}[self.unit]
+
+
+def read(name: str) -> list[Row]:
+    """The rows of one file of facts."""
+    return [_row(line) for line in facts(name)]
+
+
+def _row(line: dict[str, str]) -> Row:
+    def count(key: str) -> int:
+        return int(line.get(key) or 0)
+
+    return Row(
+        line["id"], line["model"], line["card"], count("devices"), line["weights"], line["kv"], count("batch"),
+        count("input"), count("output"), count("step_tokens"), line["metric"], float(line["value"]), line["unit"],
+        line["engine"], line["conditions"], line["source"],
+    )  # fmt: skip
+
+
+def facts(name: str) -> list[dict[str, str]]:
+    """The lines of one file of facts."""
+    with (MEASURED / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@lru_cache(maxsize=64)
+def case_of(model: str, card: str, devices: int, weights: str, kv: str = "", utilization: float = 0.9) -> Case:
+    """A model on cards; configs come from the catalogue, else from beside the facts."""
+    path = CATALOGUE / f"{model}.json"
+    fields = Fields.read(path if path.is_file() else MEASURED / "models" / f"{model}.json")
+    stored = next((f for f in (*WEIGHT_FORMATS, *FOREIGN) if f.name == weights), None)
+    dtype = fields.dtype if stored else format_named(weights).dtype
+    cached = next((f for f in KV_FORMATS if f.name == kv), None)
+    built = build(fields, dtype, shard=Shard(0, devices), weights=stored, kv=cached)
+    return Case(Setup(load_card(card), devices, utilization=utilization), built, Price(built, devices))
+
+
+def predict(row: Row) -> Estimate:
+    """Floor, bound and expected of what the row measures, in its unit (seconds, or tokens a second)."""
+    case = case_of(row.model, row.card, row.devices, row.weights, row.kv)
+    if row.metric in ("TTFT", "TPOT"):
+        return serve(row, case)
+    if not row.batch:
+        return most(row, case)
+    match row.metric:
+        case "inter-token":
+            return decode(row, case)
+        case "decode tok/s":
+            return decode(row, case).per_second(row.batch)
+        case "first token":
+            return prefill(row, case)
+        case "prefill tok/s":
+            return prefill(row, case).per_second(row.batch * row.input)
+        case "request":
+            return request(row, case)
+        case "output tok/s":
+            return request(row, case).per_second(row.batch * row.output)
+    raise ValueError(f"{row.id}: no prediction is defined for the metric {row.metric!r}")
+
+
+def decode(row: Row, case: Case) -> Estimate:
+    """One decode step at the mean context of the output."""
+    return Estimate.of([decode_step(case, row.batch, row.input + max(1, row.output // 2))])
+
+
+def prefill(row: Row, case: Case) -> Estimate:
+    """All prompts of the batch in one step."""
+    work = Work.of([Segment(row.input, row.input)] * row.batch, case.price.windows)
+    return Estimate.of([case.price.on(case.device, work)])
+
+
+def request(row: Row, case: Case) -> Estimate:
+    """From the first prompt token to the last of the output."""
+    return prefill(row, case) + decode(row, case) * (row.output - 1)
+
+
+def serve(row: Row, case: Case) -> Estimate:
+    """What each of `batch` users gets in a closed loop; no floor of it is below one prompt's, or one step's."""
+    policy = "prefill first" if row.engine.startswith("sglang") else "mixed"
+    loop = Loop(row.batch, row.input, row.output, policy, step_tokens=row.step_tokens)
+    ttft, tpot = accuracy_loop.replay(loop, case.price, case.device)
+    least = prefill(replace(row, batch=1), case) if row.metric == "TTFT" else decode(row, case)
+    return Estimate(least.floor, least.bound, ttft if row.metric == "TTFT" else tpot)
+
+
+def most(row: Row, case: Case) -> Estimate:
+    """The highest rate over all numbers of users that memory holds.
+
+    Steadily mixed: every step gives each user a token, and runs the prompts that came in place of the requests that
+    ended, `users / output` of them. Requests are at all ages, so each holds the KV of half its output.
+    """
+    memory = memory_of(case, Workload(row.input, row.output, step_tokens=8192))
+    context = row.input + max(1, row.output // 2)
+    held = max(1, memory.kv_tokens // context)
+    rates = []
+    for users in {min(held, 2**power) for power in range(14)}:
+        work = Work.decode([context] * users, case.price.windows) + _prompts(row, users, case)
+        rates.append(Estimate.of([case.price.on(case.device, work)]).per_second(users))
+    return max(rates, key=lambda rate: rate.expected)
+
+
+def _prompts(row: Row, users: int, case: Case) -> Work:
+    """The prompt positions of a mixed step: `users / output` prompts, on average."""
+    one, share = Work.of([Segment(row.input, row.input)], case.price.windows, logit_rows=0), users / row.output
+    attention = {
+        window: AttentionWork(round(asked.pairs * share), round(asked.kv_read * share))
+        for window, asked in one.attention.items()
+    }
+    return Work(round(row.input * share), 0, math.ceil(share), attention)

@@ -1,0 +1,45 @@
+"""An engine around a model that has no folder: token ids in, token ids out. For measurements and experiments."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.events import StepRecord
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models.model import Model
+from ridgeline.ops.work import Work
+
+_ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
+
+
+def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], None] | None = None) -> Engine:
+    """An engine whose KV memory holds `positions` positions, without a prefix cache and without text."""
+    limits = Limits(tokens=positions)
+    layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
+    pages = (layout.pages,) * len(layout.specs)
+    return Engine(
+        Runner(model, layout, limits.tokens),
+        KVLedger(layout.specs, pages, layout.page_size, prefix_cache=False),
+        limits,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        on_step=on_step,
+    )
+
+
+def drive(model: Model, prompts: Sequence[int], tokens: int, now: Callable[[], float]) -> Iterator[tuple[Work, float]]:
+    """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
+    asked, and its seconds by the clock `now`, scheduler and sampler included."""
+    works: list[Work] = []
+    positions = sum(length + tokens + 16 for length in prompts)
+    engine = bare_engine(model, positions, on_step=lambda record: works.append(record.work))
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
+    for length in prompts:
+        engine.add([1] * length, params)
+    while engine.has_work:
+        start = now()
+        engine.step()
+        yield works[-1], now() - start

@@ -1,0 +1,273 @@
+"""The hardware catalogue: cards.toml, or a user's file with the same fields, becomes a Device."""
+
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice, Link
+
+FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
+KINDS = ("gpu", "cpu", "accelerator")
+CLASSES = ("linear", "head", "experts", "attention", "elementwise", "norm", "embedding", "default")
+
+# A class without constants of its own behaves like another one.
+ALIKE = {"head": "linear", "norm": "elementwise", "embedding": "elementwise"}
+
+
+def names() -> tuple[str, ...]:
+    """The names of the catalogue, in its order."""
+    return tuple(_catalogue()["cards"])
+
+
+def cards() -> tuple[Device, ...]:
+    """Every card of the catalogue, in its order."""
+    catalogue = _catalogue()
+    return tuple(_device(name, Card(values, name), catalogue) for name, values in catalogue["cards"].items())
+
+
+def load_card(name: str) -> Device:
+    """The card called `name`, or described by the .json or .toml file at the path `name`.
+
+    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones, and whatever is
+    wrong with a file.
+    """
+    catalogue = _catalogue()
+    if name.endswith((".json", ".toml")):
+        path = Path(name)
+        return _device(path.stem, Card(_read(path), str(path)), catalogue)
+    wanted = name.strip().lower()
+    if wanted in catalogue["cards"]:
+        return _device(wanted, Card(catalogue["cards"][wanted], wanted), catalogue)
+    raise ValueError(_unknown(name, wanted, list(catalogue["cards"])))
+
+
+class Card:
+    """One card's fields, with checked access: every reader raises ValueError naming field, value and fix."""
+
+    def __init__(self, values: object, source: str, path: str = "") -> None:
+        self.source, self.path = source, path
+        if not isinstance(values, dict):
+            raise self.wrong("", values, "a table of fields")
+        self.values: dict[str, Any] = values
+
+    def wrong(self, field: str, value: object, expected: str) -> ValueError:
+        """An error about one field, to be raised by the caller."""
+        where = f"{self.path}{field}".rstrip(".") or "the card"
+        return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
+
+    def only(self, *known: str) -> None:
+        """Refuse fields that nothing reads: most are misspelt."""
+        for field in self.values:
+            if field not in known:
+                near = difflib.get_close_matches(field, known, 1)
+                hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+                raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
+
+    def has(self, field: str) -> bool:
+        """Whether the field is there."""
+        return field in self.values
+
+    def need(self, field: str) -> Any:
+        """A field that must be there."""
+        if field not in self.values:
+            raise ValueError(f"{self.source}: {self.path}{field} is missing")
+        return self.values[field]
+
+    def positive(self, field: str) -> float:
+        """A finite number above zero."""
+        return self._number(field, self.need(field), zero=False)
+
+    def _number(self, field: str, value: object, *, zero: bool) -> float:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]
+            raise self.wrong(field, value, f"a finite number {'from' if zero else 'above'} 0")
+        return float(value)  # type: ignore[arg-type]
+
+    def text(self, field: str) -> str:
+        """A string that is not empty."""
+        value = self.need(field)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(field, value, "a text")
+        return value
+
+    def table(self, field: str) -> "Card":
+        """A table inside the card."""
+        return Card(self.need(field), self.source, f"{self.path}{field}.")
+
+    def numbers(self, field: str, count: int) -> tuple[float, ...]:
+        """A list of `count` numbers from 0 up."""
+        value = self.need(field)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.wrong(field, value, f"a list of {count} numbers")
+        return tuple(self._number(field, entry, zero=True) for entry in value)
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    return tomllib.loads(resources.files("ridgeline.roofline").joinpath("cards.toml").read_text(encoding="utf-8"))
+
+
+def _read(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; give a card's name or a .json or .toml file"
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text; give a .json or .toml file") from None
+    try:
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from None
+
+
+def _unknown(name: str, wanted: str, known: list[str]) -> str:
+    family = [card for card in known if wanted and card.startswith(wanted)]
+    if family:
+        return f"{name!r} is not one card; say which: {', '.join(family)}"
+    near = difflib.get_close_matches(wanted, known, 5, 0.4)
+    near += [card for card in known if card not in near and wanted.partition("-")[0] == card.partition("-")[0]]
+    offer = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
+    return f"unknown card {name!r}; {offer}; or give a .json or .toml file"
+
+
+def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
+    card.only(
+        "title", "kind", "tflops", "bandwidth", "memory", "caches", "link", "watts", "price", "efficiency", "sources"
+    )
+    kind = card.text("kind")
+    if kind not in KINDS:
+        raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
+    peaks, price = _peaks(card.table("tflops")), _price(card, catalogue)
+    link = _link(card.table("link")) if card.has("link") else None
+    efficiency, basis = _efficiency(name, card, kind, catalogue)
+    sources = _sources(card, catalogue) | {"efficiency": basis}
+    if price is not None:
+        sources["price"] = price.source
+    return Device(
+        name=name,
+        title=card.text("title"),
+        kind=kind,
+        peaks=peaks,
+        bandwidth=card.positive("bandwidth") * 1e9,
+        memory=_memory(card.table("memory")),
+        caches=_caches(card),
+        link=link,
+        watts=card.positive("watts") if card.has("watts") else None,
+        price=price,
+        efficiency=efficiency,
+        fuses=kind != "cpu",
+        sources=sources,
+    )
+
+
+def _peaks(table: Card) -> dict[str, float]:
+    table.only(*FORMATS)
+    if not table.values:
+        raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
+    return {number: table.positive(number) * 1e12 for number in table.values}
+
+
+def _memory(table: Card) -> float:
+    table.only("mib", "gb")
+    if len(table.values) != 1:
+        raise table.wrong("", table.values, "{ mib = ... } as the driver shows it, or { gb = ... } as sold")
+    return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
+
+
+def _caches(card: Card) -> tuple[Cache, ...]:
+    entries = card.values.get("caches", [])
+    if not isinstance(entries, list):
+        raise card.wrong("caches", entries, "a list of { name, mib, bandwidth }")
+    caches = []
+    for entry in entries:
+        table = Card(entry, card.source, "caches.")
+        table.only("name", "mib", "bandwidth")
+        caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
+    return tuple(caches)
+
+
+def _link(table: Card) -> Link:
+    table.only("name", "bandwidth", "all_reduce")
+    measured: dict[int, tuple[float, float]] = {}
+    if table.has("all_reduce"):
+        entries = table.table("all_reduce")
+        for count in entries.values:
+            if not count.isdecimal() or int(count) < 2:
+                raise entries.wrong("", count, "a number of cards, 2 or more")
+            alpha, beta = entries.numbers(count, 2)
+            if not beta:
+                raise entries.wrong(
+                    count, entries.values[count], "microseconds before the first byte and GB/s after it"
+                )
+            measured[int(count)] = (alpha * 1e-6, beta * 1e9)
+    return Link(table.text("name"), table.positive("bandwidth") * 1e9, measured)
+
+
+def _price(card: Card, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
+    if not card.has("price"):
+        return None
+    table = card.table("price")
+    table.only("dollars", "date", "source")
+    source = table.text("source")
+    return HourlyPrice(table.positive("dollars"), table.text("date"), catalogue["sources"].get(source, source))
+
+
+def _efficiency(name: str, card: Card, kind: str, catalogue: Mapping[str, Any]) -> tuple[dict[str, Efficiency], str]:
+    """The constants of each kernel class, and where they come from."""
+    sets = catalogue["efficiency"]
+    chosen = card.values.get("efficiency", kind)
+    if isinstance(chosen, dict):
+        table, basis = card.table("efficiency"), f"stated in {card.source}"
+    elif isinstance(chosen, str) and chosen in sets:
+        table = Card({k: v for k, v in sets[chosen].items() if k not in ("source", "card")}, f"efficiency {chosen}")
+        basis = catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
+        where = sets[chosen].get("card", name)
+        if where != name:
+            basis = f"{basis}, on {where}; uncalibrated here, +-20 %"
+    else:
+        raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
+    if not table.has("default"):
+        raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
+    constants: dict[str, Efficiency] = {}
+    for key in table.values:
+        kernel, _, number = key.partition("/")
+        if kernel.partition(".")[0] not in CLASSES or (number and number not in FORMATS):
+            raise ValueError(
+                f"{card.source}: unknown class efficiency.{key}; "
+                f"known are {', '.join(CLASSES)}, each also as class.kernel and class/format"
+            )
+        launch, compute, memory = table.numbers(key, 3)
+        if not 0 < compute <= 1 or not 0 < memory <= 1:
+            raise table.wrong(key, table.values[key], "[launch in us, share of peak, share of bandwidth], shares to 1")
+        constants[key] = Efficiency(launch * 1e-6, compute, memory)
+    for other, base in ALIKE.items():
+        for key in [key for key in constants if key.partition("/")[0] == base]:
+            constants.setdefault(key.replace(base, other, 1), constants[key])
+    return constants, basis
+
+
+def _sources(card: Card, catalogue: Mapping[str, Any]) -> dict[str, str]:
+    """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none."""
+    own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
+    fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]
+    fields += [f"tflops.{number}" for number in card.values["tflops"]]
+    if card.has("link") and "all_reduce" in card.values["link"]:
+        fields.append("link.all_reduce")
+    for field in own:
+        if field != "all" and field not in (*fields, "tflops"):
+            raise ValueError(f"{card.source}: sources.{field} belongs to no field of the card")
+    named = {field: own.get(field) or own.get(field.partition(".")[0]) or own.get("all") for field in fields}
+    for field, source in named.items():
+        if not isinstance(source, str):
+            raise ValueError(
+                f"{card.source}: sources.{field} is missing; say where the figure is from, or give sources.all"
+            )
+    return {field: catalogue["sources"].get(source, source) for field, source in named.items()}

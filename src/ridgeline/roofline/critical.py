@@ -1,0 +1,84 @@
+"""Where a model on a card turns: from memory-bound to compute-bound, and from reading weights to reading KV.
+
+All of it against the floor, so of the card and not of its kernels. The arithmetic is that of the matrices: elementwise
+operations run on units of their own.
+"""
+
+from collections.abc import Callable
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
+
+# Beyond any batch or context there is: what has not turned here never does.
+_MOST = 2**40
+
+
+def critical_batch(price: Price, device: Device, context: int) -> float | None:
+    """The batch from which a decode step at this context is compute-bound; None if no batch ever is.
+
+    Weights are read once a step and shared, KV is each sequence's own: where a token's KV takes longer to read than
+    the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included.
+    """
+    one = Work.of([Segment(1, context)], price.windows)
+
+    def excess(batch: int) -> float:
+        cost = price.step(_times(one, batch))
+        return _compute(cost, device) - _memory(cost, device)
+
+    batch = _first(lambda batch: excess(batch) >= 0)
+    if batch is None or batch == 1:
+        return None if batch is None else 1.0
+    under, over = excess(batch - 1), excess(batch)
+    return batch - over / (over - under)
+
+
+def compute_bound_prompt(price: Price, device: Device) -> int | None:
+    """The prompt length from which one prompt's prefill is compute-bound; None if none is."""
+
+    def holds(length: int) -> bool:
+        cost = price.step(Work.of([Segment(length, length)], price.windows))
+        return _compute(cost, device) >= _memory(cost, device)
+
+    return _first(holds)
+
+
+def context_where_kv_outweighs_weights(price: Price, batch: int = 1) -> int | None:
+    """The context from which a decode step of `batch` sequences reads more KV than weights; None where windows keep it
+    below for good."""
+
+    def holds(context: int) -> bool:
+        cost = price.step(_times(Work.of([Segment(1, context)], price.windows), batch))
+        return cost.kv_read_bytes >= cost.weight_bytes
+
+    return _first(holds)
+
+
+def _times(one: Work, batch: int) -> Work:
+    """The work of `batch` sequences like this one."""
+    attention = {w: AttentionWork(asked.pairs * batch, asked.kv_read * batch) for w, asked in one.attention.items()}
+    return Work(one.tokens * batch, one.logit_rows * batch, one.sequences * batch, attention)
+
+
+def _compute(cost: Cost, device: Device) -> float:
+    number = max(cost.flops, key=lambda name: cost.flops[name])
+    return cost.flops[number] / device.peak(number)
+
+
+def _memory(cost: Cost, device: Device) -> float:
+    return cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
+
+
+def _first(holds: Callable[[int], bool]) -> int | None:
+    """The smallest positive integer for which `holds`, given that it holds for all greater ones."""
+    over = 1
+    while not holds(over):
+        if over >= _MOST:
+            return None
+        over *= 2
+    under = over // 2
+    while over - under > 1:
+        middle = (under + over) // 2
+        under, over = (under, middle) if holds(middle) else (middle, over)
+    return over

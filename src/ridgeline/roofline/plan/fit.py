@@ -1,0 +1,59 @@
+"""Ways to make a model fit: more cards, or a narrower format."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from ridgeline.models import ModelRefused
+from ridgeline.ops.formats import WEIGHT_FORMATS
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Setup, Shelf
+from ridgeline.roofline.plan.memory import Memory, memory_of
+from ridgeline.roofline.plan.workload import Workload
+
+DEVICES = (1, 2, 4, 8)
+# More than one machine has: said, but not priced, since nothing is known of what joins them.
+_MORE_DEVICES = (16, 32)
+
+
+def ways_to_fit(shelf: Shelf, setup: Setup, workload: Workload) -> list[Setup]:
+    """What would make the model and one request fit: the widest format with the cards asked for, the fewest cards with
+    the format asked for, and if neither does, the fewest cards with the narrowest format. Empty if nothing does."""
+    ways = [
+        next((s for s in _narrower(setup) if fits(shelf, s, workload)), None),
+        fewest_devices(shelf, setup, workload, (*DEVICES, *_MORE_DEVICES)),
+    ]
+    if ways == [None, None]:
+        ways = [fewest_devices(shelf, narrow, workload) for narrow in _narrower(setup)[-1:]]
+    return [way for way in ways if way is not None]
+
+
+def fewest_devices(shelf: Shelf, setup: Setup, workload: Workload, counts: Sequence[int] = DEVICES) -> Setup | None:
+    """The setup over the fewest cards on which it fits; None if it does on none of the `counts`."""
+    tried = (dataclasses.replace(setup, devices=count) for count in counts)
+    return next((s for s in tried if (s.devices == 1 or s.device.link) and fits(shelf, s, workload)), None)
+
+
+def fits(shelf: Shelf, setup: Setup, workload: Workload) -> bool:
+    """Whether the weights and one request fit; False also where the model does not divide so."""
+    memory = _memory(shelf, setup, workload)
+    return memory is not None and memory.fits
+
+
+def eight_bits(device: Device) -> str:
+    """The eight-bit weight format that a card has arithmetic for, else the one that is widened on the way."""
+    return "fp8" if "fp8" in device.peaks else "int8"
+
+
+def _memory(shelf: Shelf, setup: Setup, workload: Workload) -> Memory | None:
+    try:
+        return memory_of(shelf.case(setup), workload)
+    except ModelRefused:
+        return None
+
+
+def _narrower(setup: Setup) -> list[Setup]:
+    """The same with narrower weights, the widest first."""
+    order = (eight_bits(setup.device), "int4")
+    asked = next((f.bits for f in WEIGHT_FORMATS if f.name == setup.weights), 16)
+    bits = {f.name: f.bits for f in WEIGHT_FORMATS}
+    return [dataclasses.replace(setup, weights=name) for name in order if bits[name] < asked]

@@ -1,0 +1,148 @@
+"""A card's memory, subtraction by subtraction: what is left for keys and values, and how many requests that holds."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.models.bill import part_of
+from ridgeline.ops.formats import format_of
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.linear import Head
+from ridgeline.ops.residual import Add
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.price import Price
+
+# The one rule for what is neither weights nor KV nor activations; vLLM's logs leave 0.3 to 3 GiB for it.
+OVERHEAD_RULE = "driver, libraries, sampler: 1 GiB + 1 % of the card (+ 0.25 GiB between cards)"
+_OVERHEAD, _OVERHEAD_SHARE, _OVERHEAD_LINKED = 2.0**30, 0.01, 2.0**28
+# Requests whose logits one step has at most, as the engine limits them.
+_MOST_LOGIT_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsRow:
+    """Weights of one part of the model in one format, on one card: parameters, and bytes with scales."""
+
+    part: str
+    format: str
+    parameters: int
+    nbytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One card's memory in bytes.
+
+    total: as the driver shows it. budget: the share of it that may be used. left: of the budget after weights,
+    activations and overhead, for KV; negative where not even the weights fit. request_bytes: KV of one request at its
+    end, in whole pages; request_tokens: the positions it then has.
+    """
+
+    total: float
+    budget: float
+    weights: float
+    activations: float
+    overhead: float
+    left: float
+    kv_bytes_per_token: float
+    page_size: int
+    pages: int
+    request_tokens: int
+    request_bytes: float
+
+    @property
+    def page_bytes(self) -> float:
+        """Bytes of one KV page in all layers."""
+        return self.page_size * self.kv_bytes_per_token
+
+    @property
+    def kv_tokens(self) -> int:
+        """Positions that the pages hold."""
+        return self.pages * self.page_size
+
+    @property
+    def users(self) -> int:
+        """Requests whose KV fits at their end."""
+        return int(self.pages * self.page_bytes // self.request_bytes)
+
+    @property
+    def concurrency(self) -> float:
+        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take."""
+        whole = math.ceil(self.request_tokens / self.page_size) * self.page_size
+        return self.pages * self.page_bytes / self.request_bytes * whole / self.request_tokens
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights and one request fit."""
+        return self.users >= 1
+
+    @property
+    def missing(self) -> float:
+        """Bytes that a card lacks for the weights and one request; 0 where they fit."""
+        return 0.0 if self.fits else self.request_bytes - self.left
+
+
+def memory_of(case: Case, workload: Workload) -> Memory:
+    """What a card holds in this case."""
+    device, specs = case.device, case.model.kv_specs
+    budget = device.memory * case.setup.utilization
+    weights = weight_bytes(case)
+    activations = activation_peak(case.price, workload.step_tokens)
+    overhead = overhead_of(device, case.setup.devices)
+    left = budget - weights - activations - overhead
+    per_token = sum(spec.bytes_per_token for spec in specs)
+    page = workload.page_size
+    return Memory(
+        device.memory, budget, weights, activations, overhead, left, per_token, page,
+        max(0, int(left // (page * per_token))),
+        workload.tokens,
+        sequence_bytes(specs, math.ceil(workload.tokens / page) * page),
+    )  # fmt: skip
+
+
+def weight_bytes(case: Case) -> float:
+    """Bytes of one card's weights; a tied head is the embedding's."""
+    kept = (p for p in case.price.ops if not (isinstance(p.op, Head) and case.model.tied))
+    return sum(priced.op.stored_bytes() * priced.count for priced in kept)
+
+
+def weights_table(case: Case) -> list[WeightsRow]:
+    """The same by part and format."""
+    parameters: Counter[tuple[str, str]] = Counter()
+    nbytes: Counter[tuple[str, str]] = Counter()
+    model = case.model
+    for path, op in model.ops():
+        if not op.parameter_count() or (isinstance(op, Head) and model.tied):
+            continue
+        stored = getattr(op, "stored", None)
+        key = part_of(model, path, op), format_of(model.storage.dtype).name if stored is None else stored.name
+        parameters[key] += op.parameter_count()
+        nbytes[key] += op.stored_bytes()  # type: ignore[assignment]
+    return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
+
+
+def activation_peak(price: Price, tokens: int) -> float:
+    """Most bytes of activations alive at once in a step of so many tokens.
+
+    The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
+    block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
+    bf16, the figure of vLLM's memory profiler.
+    """
+    work = Work.of([Segment(tokens, tokens)], price.windows, min(tokens, _MOST_LOGIT_ROWS))
+    widest = max(priced.op.cost(work).activation_bytes for priced in price.ops)
+    residual = max(p.op.cost(work).activation_bytes for p in price.ops if isinstance(p.op, Add))  # two in, one out
+    return widest + residual
+
+
+def overhead_of(device: Device, devices: int) -> float:
+    """Bytes by OVERHEAD_RULE."""
+    return _OVERHEAD + _OVERHEAD_SHARE * device.memory + (_OVERHEAD_LINKED if devices > 1 else 0.0)
+
+
+def sequence_bytes(specs: Sequence[KVSpec], positions: int) -> float:
+    """KV bytes of one sequence of so many positions; a layer with a window keeps no more than that."""
+    return sum(spec.bytes_per_token * min(positions, spec.window or positions) for spec in specs)

@@ -1,0 +1,147 @@
+"""Prefill and decode: what a phase must do, how long that takes, and which roof it is under."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.plan.estimate import Estimate
+from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.price import StepPrice
+from ridgeline.roofline.time import compute_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRow:
+    """The ops of one kernel class in a phase. share: of the bound; limit: the roof that most of their time is under."""
+
+    kind: str
+    flops: float
+    nbytes: float
+    bound: float
+    expected: float
+    share: float
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase on one card.
+
+    steps: how many there are. tokens: positions run in all of them. context: positions that a sequence has at its end
+    (prefill) or on average (decode). flops, and bytes by where they come from, of all steps. intensity: FLOPs a
+    byte of weights and KV; ridge: where the card turns. limit: compute, memory or communication. idle: the share of
+    the floor in which the arithmetic units have nothing to do.
+    """
+
+    steps: int
+    tokens: int
+    context: int
+    flops: float
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    activation_bytes: float
+    communication_bytes: float
+    intensity: float
+    ridge: float
+    limit: str
+    idle: float
+    seconds: Estimate
+    classes: tuple[ClassRow, ...]
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes of weights and KV."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
+
+
+def prefill_steps(case: Case, workload: Workload, prompts: int) -> list[StepPrice]:
+    """The steps that run `prompts` prompts, oldest first, each step as full as it may be."""
+    return [case.price.on(case.device, work) for work in _packed(case, workload, prompts)]
+
+
+def decode_step(case: Case, batch: int, context: int) -> StepPrice:
+    """One step that gives `batch` sequences of `context` positions a token each."""
+    return case.price.on(case.device, decode_work(case.price.windows, batch, context))
+
+
+def decode_work(windows: Iterable[int | None], batch: int, context: int) -> Work:
+    """The work of `Segment(1, context)`, `batch` times."""
+    seen = {w: batch * min(context, w or context) for w in windows}
+    return Work(batch, batch, batch, {w: AttentionWork(n, n, n) for w, n in seen.items()}, batch)
+
+
+def prefill_phase(case: Case, workload: Workload) -> Phase:
+    """The prefill of the workload's batch, all prompts there at once."""
+    works = list(_packed(case, workload, workload.batch))
+    steps = [case.price.on(case.device, work) for work in works]
+    return _phase(case.device, steps, sum(work.tokens for work in works), workload.input)
+
+
+def decode_phase(case: Case, batch: int, context: int) -> Phase:
+    """One decode step of `batch` sequences at this context."""
+    return _phase(case.device, [decode_step(case, batch, context)], batch, context)
+
+
+def _packed(case: Case, workload: Workload, prompts: int) -> Iterator[Work]:
+    """Steps of at most `step_tokens` positions: prompts follow each other, a chunk sees all of its own before it."""
+    segments: list[Segment] = []
+    ends, room = 0, workload.step_tokens
+    for _ in range(prompts):
+        done = 0
+        while done < workload.input:
+            count = min(room, workload.input - done)
+            done += count
+            room -= count
+            segments.append(Segment(count, done))
+            ends += done == workload.input
+            if room == 0:
+                yield Work.of(segments, case.price.windows, ends)
+                segments, ends, room = [], 0, workload.step_tokens
+    if segments:
+        yield Work.of(segments, case.price.windows, ends)
+
+
+def _phase(device: Device, steps: Sequence[StepPrice], tokens: int, context: int) -> Phase:
+    cost = sum((step.cost for step in steps), Cost())
+    arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
+    seconds = Estimate.of(steps)
+    bandwidth = device.bandwidth_of(steps[0].working_set)
+    number = max(cost.flops, key=lambda name: cost.flops[name])
+    classes = _classes(steps)
+    talking = sum(row.bound for row in classes if row.limit == "communication")
+    limit = "compute" if arithmetic > cost.memory_bytes / bandwidth else "memory"
+    return Phase(
+        len(steps), tokens, context, cost.total_flops,
+        cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication_bytes,
+        intensity=cost.total_flops / cost.memory_bytes,
+        ridge=device.peak(number) / bandwidth,
+        limit="communication" if talking > seconds.bound / 2 else limit,
+        idle=1 - arithmetic / seconds.floor,
+        seconds=seconds,
+        classes=classes,
+    )  # fmt: skip
+
+
+def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:
+    """Op classes by the time of their bounds, the longest first."""
+    whole = sum(step.bound for step in steps)
+    sums: dict[str, dict[str, float]] = {}
+    limits: dict[str, dict[str, float]] = {}
+    for row in (row for step in steps for row in step.rows):
+        kind, count = row.priced.op.kind, row.priced.count
+        entry = sums.setdefault(kind, dict.fromkeys(("flops", "nbytes", "bound", "expected"), 0.0))
+        entry["flops"] += row.cost.total_flops * count
+        entry["nbytes"] += (row.cost.total_bytes + row.cost.communication_bytes) * count
+        entry["bound"] += row.time.bound * count
+        entry["expected"] += row.time.expected * count
+        under = limits.setdefault(kind, {})
+        under[row.time.limit] = under.get(row.time.limit, 0.0) + row.time.bound * count
+    rows = [
+        ClassRow(kind, **entry, share=entry["bound"] / whole, limit=max(limits[kind], key=lambda r: limits[kind][r]))
+        for kind, entry in sums.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.bound))

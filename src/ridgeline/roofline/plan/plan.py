@@ -1,0 +1,136 @@
+"""The plan: a model, a card and a workload become every figure that one decides by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.models import Fields
+from ridgeline.models.bill import Bill, bill
+from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case, Setup, Shelf
+from ridgeline.roofline.plan.compare import compare
+from ridgeline.roofline.plan.fit import DEVICES, ways_to_fit
+from ridgeline.roofline.plan.levers import Change, batch_lever, catalogue_outcomes, levers, sensitivities
+from ridgeline.roofline.plan.memory import Memory, WeightsRow, weights_table
+from ridgeline.roofline.plan.outcome import Outcome, outcome_of
+from ridgeline.roofline.plan.phases import Phase, decode_phase, prefill_phase
+from ridgeline.roofline.plan.serving import Capacity, Load, Serving
+from ridgeline.roofline.plan.sweep import SweepRow, batch_sweep
+from ridgeline.roofline.plan.units import gib, show_gib
+from ridgeline.roofline.plan.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Crossings:
+    """Where the model on this card turns; None where it never does.
+
+    critical_batch: from which decode at the running context is compute-bound. compute_bound_prompt: from which prefill
+    is. kv_outweighs_weights: context from which a lone decode step reads more KV than weights.
+    """
+
+    critical_batch: float | None
+    compute_bound_prompt: int | None
+    kv_outweighs_weights: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that `ridgeline plan` says. All figures of a phase are those of one card.
+
+    whole: the parameter bill of the undivided model. ways: what would make it fit, where it does not. asked: the
+    workload's batch under load; capacity: the most users. cards: the catalogue, where it was to be compared.
+    """
+
+    name: str
+    case: Case
+    workload: Workload
+    whole: Bill
+    weights: tuple[WeightsRow, ...]
+    memory: Memory
+    ways: tuple[Setup, ...]
+    prefill: Phase
+    decode: Phase
+    crossings: Crossings
+    sweep: tuple[SweepRow, ...]
+    asked: Load
+    capacity: Capacity
+    outcome: Outcome
+    batching: Change | None
+    levers: tuple[Change, ...]
+    sensitivities: tuple[Change, ...]
+    cards: tuple[Outcome, ...] | None
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """Dollars for a million tokens of output at the most users."""
+        return self.outcome.dollars_per_million
+
+
+def make_plan(
+    name: str,
+    fields: Fields,
+    setup: Setup,
+    workload: Workload,
+    catalogue: Sequence[Device],
+    *,
+    compared: bool = False,
+) -> Plan:
+    """Plan a model, called `name`, on a setup.
+
+    catalogue: the cards that levers may name, and that `compared` lists. Raises ModelRefused for a model that cannot be
+    built or divided so, ValueError for a workload that the model or the memory cannot take.
+    """
+    if setup.devices > max(DEVICES):
+        raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
+    shelf = Shelf(fields)
+    case = shelf.case(setup)
+    _check_context(case, workload)
+    serving = Serving(case, workload)
+    _check_batch(serving)
+    price, device = case.price, case.device
+    base = outcome_of(serving)
+    others = catalogue_outcomes(shelf, serving, catalogue)
+    return Plan(
+        name=name,
+        case=case,
+        workload=workload,
+        whole=bill(shelf.whole(setup).model),
+        weights=tuple(weights_table(case)),
+        memory=serving.memory,
+        ways=() if serving.memory.fits else tuple(ways_to_fit(shelf, setup, workload)),
+        prefill=prefill_phase(case, workload),
+        decode=decode_phase(case, workload.batch, workload.context),
+        crossings=Crossings(
+            critical_batch(price, device, workload.context),
+            compute_bound_prompt(price, device),
+            context_where_kv_outweighs_weights(price),
+        ),
+        sweep=tuple(batch_sweep(serving)),
+        asked=serving.load(workload.batch),
+        capacity=serving.capacity,
+        outcome=base,
+        batching=batch_lever(serving, base),
+        levers=tuple(levers(shelf, serving, base, others)),
+        sensitivities=tuple(sensitivities(shelf, serving, base)),
+        cards=tuple(compare(shelf, serving, catalogue)) if compared else None,
+    )
+
+
+def _check_context(case: Case, workload: Workload) -> None:
+    if workload.tokens > case.model.context:
+        raise ValueError(
+            f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}; "
+            f"the model's context is {case.model.context:,}; give a shorter --input or --output"
+        )
+
+
+def _check_batch(serving: Serving) -> None:
+    """A batch beyond the memory of a card on which the model itself fits is a mistake in the question."""
+    memory, batch = serving.memory, serving.workload.batch
+    if not memory.fits or serving.batch_fits:
+        return
+    wanted, held = batch * memory.request_bytes, memory.pages * memory.page_bytes
+    raise ValueError(
+        f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {show_gib(gib(wanted))} of KV "
+        f"a card, {show_gib(gib(held))} is left: {show_gib(gib(wanted - held))} too much; {memory.users:,} fit"
+    )

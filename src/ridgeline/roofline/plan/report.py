@@ -1,0 +1,125 @@
+"""A plan as one JSON object: SI units, bytes and seconds, figures of a phase those of one card."""
+
+import dataclasses
+from typing import Any
+
+from ridgeline.ops.formats import format_of
+from ridgeline.roofline.plan.case import Setup
+from ridgeline.roofline.plan.definitions import DEFINITIONS
+from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory
+from ridgeline.roofline.plan.phases import Phase
+from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.serving import Load
+from ridgeline.roofline.plan.sweep import touched_experts
+from ridgeline.roofline.plan.units import gb, gib
+from ridgeline.roofline.plan.words import verdict
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """All figures of a plan."""
+    return {
+        "model": _model(plan),
+        "device": _device(plan.case.setup),
+        "workload": dataclasses.asdict(plan.workload) | {"context": plan.workload.context},
+        "answer": _answer(plan),
+        "memory": _memory(plan.memory, plan.case.setup),
+        "weights": [dataclasses.asdict(row) for row in plan.weights],
+        "ways_to_fit": [{"devices": way.devices, "weights": way.weights} for way in plan.ways],
+        "prefill": _phase(plan.prefill),
+        "decode": _phase(plan.decode)
+        | {
+            "tokens_per_second_per_user": dataclasses.asdict(plan.decode.seconds.per_second(1)),
+            "tokens_per_second": dataclasses.asdict(plan.decode.seconds.per_second(plan.workload.batch)),
+        },
+        "crossings": dataclasses.asdict(plan.crossings),
+        "sweep": [dataclasses.asdict(row) for row in plan.sweep],
+        "experts_touched": _experts(plan),
+        "load": {"asked": _load(plan.asked), "most": _load(plan.capacity.load)},
+        "levers": [dataclasses.asdict(change) for change in plan.levers],
+        "batching": None if plan.batching is None else dataclasses.asdict(plan.batching),
+        "sensitivities": [dataclasses.asdict(change) for change in plan.sensitivities],
+        "cards": None if plan.cards is None else [dataclasses.asdict(outcome) for outcome in plan.cards],
+        "words": verdict(plan),
+        "definitions": dict(DEFINITIONS),
+    }
+
+
+def _model(plan: Plan) -> dict[str, Any]:
+    case, whole = plan.case, plan.whole
+    return {
+        "name": plan.name,
+        "parameters": whole.total,
+        "active_parameters": whole.active,
+        "parameters_by_part": whole.parameters,
+        "layer_by_part": whole.layer,
+        "layers": len(case.model.kv_specs),
+        "context": case.model.context,
+        "vocabulary": case.model.vocabulary,
+        "dtype": format_of(case.model.storage.dtype).name,
+        "weights": case.weights,
+        "kv": case.kv,
+        "weight_bytes": whole.nbytes,
+    }
+
+
+def _device(setup: Setup) -> dict[str, Any]:
+    device, price = setup.device, setup.price or setup.device.price
+    return {
+        "name": device.name,
+        "title": device.title,
+        "devices": setup.devices,
+        "peaks": dict(device.peaks),
+        "bandwidth": device.bandwidth,
+        "memory_bytes": device.memory,
+        "link": None if device.link is None else {"name": device.link.name, "bandwidth": device.link.bandwidth},
+        "calibrated": device.calibrated,
+        "price": None if price is None else dataclasses.asdict(price),
+        "dollars_per_hour": setup.hourly,
+        "sources": dict(device.sources),
+    }
+
+
+def _answer(plan: Plan) -> dict[str, Any]:
+    users = plan.capacity.users
+    load = plan.capacity.load
+    return {
+        "fits": plan.memory.fits,
+        "missing_bytes": plan.memory.missing,
+        "users": users,
+        "users_limited_by": plan.capacity.limit,
+        "requests_per_second": dataclasses.asdict(load.requests_per_second) if users else None,
+        "tokens_per_second": dataclasses.asdict(load.tokens_per_second) if users else None,
+        "ttft": dataclasses.asdict(plan.prefill.seconds),
+        "itl": dataclasses.asdict(plan.decode.seconds),
+        "limit": plan.decode.limit,
+        "dollars_per_million_tokens": plan.dollars_per_million,
+    }
+
+
+def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
+    fields = dataclasses.asdict(memory)
+    sizes = ("total", "budget", "weights", "activations", "overhead", "left")
+    return fields | {
+        "utilization": setup.utilization,
+        "kv_tokens": memory.kv_tokens,
+        "page_bytes": memory.page_bytes,
+        "users": memory.users,
+        "concurrency": memory.concurrency,
+        "fits": memory.fits,
+        "gib": {name: gib(fields[name]) for name in sizes},
+        "gb": {name: gb(fields[name]) for name in sizes},
+        "overhead_rule": OVERHEAD_RULE,
+    }
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    return dataclasses.asdict(phase) | {"memory_bytes": phase.memory_bytes}
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return dataclasses.asdict(load) | {"tokens_per_second_per_user": dataclasses.asdict(load.tokens_per_user)}
+
+
+def _experts(plan: Plan) -> dict[str, float] | None:
+    touched = {str(batch): touched_experts(plan.case, batch) for batch in (1, 8, 32, 64, 128, 256)}
+    return {batch: count for batch, count in touched.items() if count is not None} or None

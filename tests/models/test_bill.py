@@ -1,0 +1,202 @@
+"""The parameter bill against what was published, what indexes of checkpoints say, and transformers' own count."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from models.configs import CONFIGS
+from ridgeline.checkpoint import read_config
+from ridgeline.models import FAMILIES, Fields, ModelRefused, build
+from ridgeline.models.bill import PARTS, Bill, bill
+from ridgeline.models.naming import parse
+
+# Billions of parameters of the releases: of all, and of those that a token passes through.
+PUBLISHED: dict[str, tuple[float, float]] = {
+    "meta-llama__Llama-2-7b-chat-hf": (6.738, 6.738),
+    "mistralai__Mistral-7B-Instruct-v0.3": (7.248, 7.248),
+    "meta-llama__Llama-3.2-1B-Instruct": (1.236, 1.236),
+    "Qwen__Qwen2.5-7B-Instruct": (7.616, 7.616),
+    "Qwen__Qwen3-8B": (8.191, 8.191),
+    "microsoft__phi-4": (14.66, 14.66),
+    "openai-community__gpt2": (0.1244, 0.1244),
+    "mistralai__Mixtral-8x7B-v0.1": (46.70, 12.88),
+    "Qwen__Qwen3-30B-A3B": (30.53, 3.35),
+}
+
+# `total_size` in the model.safetensors.index.json of the releases.
+INDEXED: dict[str, int] = {
+    "llama-2-7b": 13_476_839_424,  # the rotary frequencies of every layer with it
+    "llama-3-8b": 16_060_522_496,
+    "llama-3-70b": 141_107_412_992,
+    "mistral-7b-v0.3": 14_496_047_104,
+    "mixtral-8x7b": 93_405_585_408,
+    "phi-4": 29_319_014_400,
+    "qwen2.5-7b": 15_231_233_024,
+    "qwen3-4b": 8_044_936_192,
+    "qwen3-8b": 16_381_470_720,
+    "qwen3-32b": 65_524_246_528,
+    "qwen3-30b-a3b": 61_064_245_248,
+}
+
+
+def bill_of(values: dict[str, Any]) -> Bill:
+    """The bill of a config."""
+    return bill(build(Fields(values, "config.json")))
+
+
+def test_the_cases_are_there() -> None:
+    """Lists that lost their entries would pass."""
+    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (9, 11, 26)
+    assert set(CONFIGS) == {family.model_type for family in FAMILIES}
+
+
+@pytest.mark.parametrize("release", PUBLISHED)
+def test_published_counts(release: str, data_dir: Path) -> None:
+    """All parameters and the active ones, within half a percent."""
+    counted = bill(build(read_config(str(data_dir / "configs" / release / "config.json"))))
+    total, active = PUBLISHED[release]
+    assert counted.total == pytest.approx(total * 1e9, rel=0.005)
+    assert counted.active == pytest.approx(active * 1e9, rel=0.005)
+    assert counted.total == sum(counted.parameters.values())
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_bytes_of_released_checkpoints(name: str) -> None:
+    """Weights as stored, within a thousandth of what the index says."""
+    assert bill(build(read_config(name))).nbytes == pytest.approx(INDEXED[name], rel=0.001)
+
+
+def test_bytes_of_the_indexes_at_hand(data_dir: Path) -> None:
+    """Every index of real data that lies beside the config of a model that can be built."""
+    compared = 0
+    for index in sorted(data_dir.glob("configs/*/model.safetensors.index.json")):
+        try:
+            model = build(read_config(str(index.parent)))
+        except ModelRefused:
+            continue
+        assert bill(model).nbytes == pytest.approx(json.loads(index.read_text())["metadata"]["total_size"], rel=0.001)
+        compared += 1
+    if not compared:
+        pytest.skip("the data hold no index of a language model that can be built")
+
+
+def test_llama_405b_by_part() -> None:
+    """The text's figures are off by ten for attention and feed-forward; these are the config's (seed number 9)."""
+    counted = bill(build(read_config("llama-3.1-405b")))
+    hidden, width, vocabulary, layers = 16_384, 53_248, 128_256, 126
+    attention = hidden * hidden * 2 + hidden * 1024 * 2
+    assert counted.layer == {
+        "embedding": 0,
+        "attention": attention,
+        "feed-forward": 3 * hidden * width,
+        "norms": 2 * hidden,
+        "head": 0,
+    }
+    assert (attention, 3 * hidden * width) == (570_425_344, 2_617_245_696)
+    assert sum(counted.layer.values()) == 3_187_703_808
+    assert counted.parameters == {
+        "embedding": vocabulary * hidden,
+        "attention": layers * attention,
+        "feed-forward": layers * 3 * hidden * width,
+        "norms": (2 * layers + 1) * hidden,
+        "head": vocabulary * hidden,
+    }
+    assert counted.total == counted.active == 405_853_388_800
+    assert round(counted.nbytes / 1e9, 1) == 811.7
+
+
+def test_shares_that_the_texts_round() -> None:
+    """Seed numbers 21 and 22: feed-forward and embedding of Llama-3-8B."""
+    counted = bill(build(read_config("llama-3-8b")))
+    assert counted.parameters["feed-forward"] / counted.total == pytest.approx(0.702, abs=0.0005)
+    assert counted.layer["feed-forward"] / sum(counted.layer.values()) == pytest.approx(0.808, abs=0.0005)
+    assert counted.parameters["embedding"] == 525_336_576
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_transformers_counts_the_same(family: str, tied: bool, tmp_path: Path) -> None:
+    """Parameter by parameter: the same total, and the same sum in each part, going by transformers' names."""
+    values = CONFIGS[family] | {"tie_word_embeddings": tied, "pad_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with torch.device("meta"):
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    parts = dict.fromkeys(PARTS, 0)
+    for name, parameter in theirs.named_parameters():
+        parts[part_of(name)] += parameter.numel()
+    counted = bill_of(values)
+    assert counted.parameters == parts
+    assert counted.total == theirs.num_parameters()
+    assert counted.nbytes == 4 * counted.total
+
+
+def part_of(name: str) -> str:
+    """The part that a parameter of transformers' belongs to."""
+    if name.startswith("lm_head"):
+        return "head"
+    if "norm" in name or ".ln_" in name:
+        return "norms"
+    if "embed_tokens" in name or ".wte" in name or ".wpe" in name:
+        return "embedding"
+    return "attention" if "attn" in name else "feed-forward"
+
+
+@pytest.mark.parametrize(("family", "mixtures"), [("mixtral", 2), ("qwen3_moe", 1)])
+def test_active_parameters_of_a_mixture(family: str, mixtures: int) -> None:
+    """All but the experts that a token does not pick, in the layers that have a mixture."""
+    values = CONFIGS[family]
+    width = values.get("moe_intermediate_size", values["intermediate_size"])
+    experts = values.get("num_local_experts") or values["num_experts"]
+    idle = mixtures * (experts - values["num_experts_per_tok"]) * 3 * values["hidden_size"] * width
+    counted = bill_of(values)
+    assert counted.total - counted.active == idle
+
+
+NAMES: dict[str, tuple[str, str, str, str]] = {
+    "LlamaForCausalLM": ("Llama", "", "dense", "causal LM"),
+    "MistralForCausalLM": ("Mistral", "", "dense", "causal LM"),
+    "MixtralForCausalLM": ("Mixtral", "", "MoE", "causal LM"),
+    "Qwen2ForCausalLM": ("Qwen", "2", "dense", "causal LM"),
+    "Qwen2MoeForCausalLM": ("Qwen", "2", "MoE", "causal LM"),
+    "Qwen3ForCausalLM": ("Qwen", "3", "dense", "causal LM"),
+    "Qwen3MoeForCausalLM": ("Qwen", "3", "MoE", "causal LM"),
+    "Phi3ForCausalLM": ("Phi", "3", "dense", "causal LM"),
+    "PhiMoEForCausalLM": ("Phi", "", "MoE", "causal LM"),
+    "GPT2LMHeadModel": ("GPT", "2", "dense", "causal LM"),
+    "GPTNeoXForCausalLM": ("GPTNeoX", "", "dense", "causal LM"),
+    "GptOssForCausalLM": ("GptOss", "", "MoE", "causal LM"),
+    "DeepseekV2ForCausalLM": ("Deepseek", "2", "MoE", "causal LM"),
+    "DeepseekV3ForCausalLM": ("Deepseek", "3", "MoE", "causal LM"),
+    "Gemma2ForCausalLM": ("Gemma", "2", "dense", "causal LM"),
+    "Glm4MoeForCausalLM": ("Glm", "4", "MoE", "causal LM"),
+    "T5ForConditionalGeneration": ("T5", "", "dense", "conditional generation"),
+    "T5EncoderModel": ("T5", "", "dense", "encoder model"),
+    "BartForConditionalGeneration": ("Bart", "", "dense", "conditional generation"),
+    "WhisperForConditionalGeneration": ("Whisper", "", "dense", "conditional generation"),
+    "BertForSequenceClassification": ("Bert", "", "dense", "sequence classification"),
+    "CLIPModel": ("CLIP", "", "dense", "bare model, no head"),
+    "CLIPTextModel": ("CLIP", "", "dense", "text model"),
+    "CLIPTextModelWithProjection": ("CLIP", "", "dense", "text model with projection"),
+    "MPTForCausalLM": ("MPT", "", "dense", "causal LM"),
+    "Some Thing-Else": ("Some Thing-Else", "", "unknown", "unknown"),
+}
+
+
+@pytest.mark.parametrize("architecture", NAMES)
+def test_architecture_names(architecture: str) -> None:
+    """Family, version, dense or mixture, task (seed number 11)."""
+    name = parse(architecture)
+    assert (name.family, name.version, name.kind, name.task) == NAMES[architecture]
+
+
+def test_architecture_names_of_the_data(data_dir: Path) -> None:
+    """Every released config's architecture has parts; none comes back whole."""
+    names = set()
+    for path in sorted(data_dir.glob("configs/**/config.json")):
+        names.update(json.loads(path.read_text()).get("architectures") or [])
+    assert len(names) >= 12
+    assert not {name for name in names if parse(name).task == "unknown"}

@@ -1,0 +1,285 @@
+"""config.json, read strictly: a config is a model, or it is refused in one line that names the field and the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig
+
+from models.configs import CONFIGS
+from ridgeline.checkpoint import load_model, read_config
+from ridgeline.models import FAMILIES, Fields, ModelRefused, build
+from ridgeline.models.decoder import Decoder
+from ridgeline.models.model import Model
+
+MISSING = object()
+
+
+def refusal(values: dict[str, Any]) -> str:
+    """What a config is refused with; its source is a/config.json."""
+    with pytest.raises(ModelRefused) as caught:
+        build(Fields(values, "a/config.json"))
+    message = str(caught.value)
+    assert message.startswith("a/config.json: ")
+    assert len(message.splitlines()) == 1
+    assert len(message) < 500
+    return message
+
+
+def built_or_refusal(values: dict[str, Any]) -> Model | str:
+    """The model of a config on meta, or what it is refused with."""
+    try:
+        return build(Fields(values, "config.json"))
+    except ModelRefused as refused:
+        return str(refused)
+
+
+def changed(family: str, **changes: Any) -> dict[str, Any]:
+    """A valid config of a family with fields changed, or MISSING."""
+    return {name: value for name, value in {**CONFIGS[family], **changes}.items() if value is not MISSING}
+
+
+def test_every_family_has_a_valid_config() -> None:
+    """The configs that the tests below break are whole."""
+    assert set(CONFIGS) == {family.model_type for family in FAMILIES}
+    assert (len(CASES), len(LEFT_OUT)) == (65, 115)
+    for values in CONFIGS.values():
+        assert isinstance(build(Fields(values, "config.json")), Model)
+
+
+NEEDED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings",
+)  # fmt: skip
+ABSURD: tuple[Any, ...] = (0, -1, 2.5, True, "8", [8], {}, 10**9, 10**400, float("nan"), float("inf"))
+
+
+@pytest.mark.parametrize("field", [*NEEDED, "num_key_value_heads", "head_dim"])
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: repr(value)[:12])
+def test_a_count_that_is_none(field: str, value: Any) -> None:
+    """Zero, negative, fractional, of another type, or absurdly large."""
+    assert f"{field} is " in (message := refusal(changed("llama", **{field: value})))
+    assert "must be an integer from 1 to " in message
+
+
+@pytest.mark.parametrize("field", [*NEEDED, "rms_norm_eps"])
+@pytest.mark.parametrize("value", [MISSING, None], ids=["absent", "null"])
+def test_what_is_needed_and_not_there(field: str, value: Any) -> None:
+    """Absent and null are the same."""
+    assert f"{field} is missing" in refusal(changed("llama", **{field: value}))
+
+
+@pytest.mark.parametrize("field", ["n_embd", "n_head", "n_layer", "n_positions", "n_inner", "vocab_size"])
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: repr(value)[:12])
+def test_a_count_of_gpt2_that_is_none(field: str, value: Any) -> None:
+    """GPT-2 spells its counts in its own way."""
+    assert f"{field} is " in refusal(changed("gpt2", **{field: value}))
+
+
+@pytest.mark.parametrize("field", ["rope_theta", "rms_norm_eps"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), 10**400, True, "1e4", [1.0], {}], ids=str)
+def test_a_number_that_is_none(field: str, value: Any) -> None:
+    """A base or an epsilon must be a finite number above zero."""
+    assert f"{field} is " in refusal(changed("llama", **{field: value}))
+
+
+CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("llama", {"num_attention_heads": 7, "head_dim": MISSING}, "hidden_size 48 does not divide into 7 heads"),
+    ("llama", {"num_key_value_heads": 4}, "6 attention heads do not divide over 4 KV heads"),
+    ("llama", {"num_key_value_heads": 12}, "6 attention heads do not divide over 12 KV heads"),
+    ("llama", {"head_dim": 9}, "rotary dimension 9 of head_dim 9"),
+    ("llama", {"num_attention_heads": 10**6, "num_key_value_heads": 1, "head_dim": 10**6}, "head_dim 1000000"),
+    ("llama", {"hidden_act": "sigmoid"}, "hidden_act 'sigmoid' is not supported"),
+    ("llama", {"hidden_act": 3}, "hidden_act is 3"),
+    ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
+    ("llama", {"attention_bias": 1}, "attention_bias is 1"),
+    ("llama", {"mlp_bias": []}, "mlp_bias is []"),
+    ("llama", {"torch_dtype": "int4"}, "'int4'"),
+    ("llama", {"torch_dtype": 16}, "'16'"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+    ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantised by 'fp8'"),
+    ("llama", {"quantization_config": "awq"}, "quantization_config is 'awq'"),
+    ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported"),
+    ("llama", {"rope_scaling": {"type": 4}}, "rope_scaling: type is 4"),
+    ("llama", {"rope_scaling": 4}, "rope_scaling is 4"),
+    ("llama", {"rope_scaling": {"type": "linear"}}, "factor is missing"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling: factor is 0"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 1e-320}}, "frequencies that are not finite"),
+    ("llama", {"rope_scaling": {"factor": 4.0}}, "factor = 4.0 is not supported"),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": True}}, "truncate = True"),
+    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 0.7}}, "mscale = 0.7 is not supported"),
+    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate is 1"),
+    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "rope_theta 1"),
+    ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
+    ("llama", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}, "rope_scaling": None}, "full_attention"),
+    ("mistral", {"sliding_window": 0}, "sliding_window is 0"),
+    ("mistral", {"sliding_window": "4096"}, "sliding_window is '4096'"),
+    ("mistral", {"num_key_value_heads": None}, "num_key_value_heads is missing"),
+    ("qwen2", {"use_sliding_window": "true"}, "use_sliding_window is 'true'"),
+    ("qwen2", {"max_window_layers": MISSING}, "max_window_layers is missing"),
+    ("qwen2", {"max_window_layers": "1"}, "max_window_layers is '1'"),
+    ("qwen2", {"max_window_layers": -1}, "max_window_layers is -1"),
+    ("qwen2", {"layer_types": ["full_attention"]}, "layer_types must name 2 layers"),
+    ("qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types must name 2 layers"),
+    ("qwen2", {"layer_types": "full_attention"}, "layer_types must name 2 layers"),
+    ("qwen3", {"layer_types": 2}, "layer_types must name 2 layers"),
+    ("qwen3", {"layer_types": [["full_attention"], {}]}, "layer_types must name 2 layers"),
+    ("phi3", {"partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5"),
+    ("phi3", {"partial_rotary_factor": 1e308}, "partial_rotary_factor 1e+308"),
+    ("phi3", {"partial_rotary_factor": 0.1}, "rotary dimension 1 of head_dim 10"),
+    ("phi3", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope scaling of Phi-3 is not supported"),
+    ("phi3", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "rope scaling 'longrope'"),
+    ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok 6 is more than num_local_experts 5"),
+    ("mixtral", {"num_local_experts": 10**6}, "num_local_experts is 1000000"),
+    ("mixtral", {"num_local_experts": MISSING}, "num_local_experts is missing"),
+    ("qwen3_moe", {"num_experts_per_tok": 8}, "num_experts_per_tok 8 is more than num_experts 7"),
+    ("qwen3_moe", {"num_experts": 0}, "num_experts is 0"),
+    ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
+    ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1"),
+    ("qwen3_moe", {"mlp_only_layers": [0.5]}, "mlp_only_layers is [0.5]"),
+    ("qwen3_moe", {"mlp_only_layers": "0"}, "mlp_only_layers is '0'"),
+    ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+    ("gpt2", {"n_head": 5}, "n_embd 36 does not divide into 5 heads"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+    ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True"),
+    ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
+    ("llama", {"architectures": ["T5ForConditionalGeneration"]}, "architecture T5ForConditionalGeneration"),
+    ("llama", {"architectures": ["two\nlines"]}, "architecture two lines is not supported"),
+    ("llama", {"architectures": None, "model_type": "gemma"}, "architecture gemma is not supported"),
+    ("llama", {"architectures": [], "model_type": MISSING}, "names no architecture and no model_type"),
+)
+
+
+@pytest.mark.parametrize(("family", "changes", "named"), CASES, ids=[f"{c[0]}-{c[2][:40]}" for c in CASES])
+def test_what_is_refused_is_named(family: str, changes: dict[str, Any], named: str) -> None:
+    """The field, and what is wrong with it."""
+    assert named in refusal(changed(family, **changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[1, 2]", "holds no JSON object"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+    ],
+)
+def test_a_file_that_holds_no_config(content: bytes, named: str, tmp_path: Path) -> None:
+    """One line with the file's path, whatever is in it."""
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelRefused) as caught:
+        read_config(str(tmp_path))
+    assert named in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_without_a_config_and_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """Both are refused by name."""
+    with pytest.raises(ModelRefused, match=r"it has no config\.json"):
+        load_model(str(tmp_path))
+    with pytest.raises(ModelRefused, match="no such folder: "):
+        load_model(str(tmp_path / "nothing"))
+
+
+WORDS = ("yarn", "llama3", "linear", "default", "sliding_attention", "full_attention", "silu", "bf16")
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0, 1, 2, 3, 8, 64, -1, 10**7, 10**9, 2**63, 10**400])
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+SCALING_FIELDS = (
+    "rope_type", "type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    "beta_fast", "beta_slow", "attention_factor", "truncate", "rope_theta", "partial_rotary_factor", "mscale",
+)  # fmt: skip
+SCALINGS = st.dictionaries(st.sampled_from(SCALING_FIELDS), JSON)
+EXTRA = ("rope_scaling", "rope_parameters", "quantization_config", "layer_types", "sliding_window", "head_dim", "dtype")
+
+
+@settings(max_examples=400)
+@given(data=st.data())
+def test_any_config_is_a_model_or_refused(data: st.DataObject) -> None:
+    """A valid config with fields changed, removed and added never fails in another way, nor takes the machine down."""
+    values: dict[str, Any] = dict(CONFIGS[data.draw(st.sampled_from(sorted(CONFIGS)))])
+    names = data.draw(st.lists(st.sampled_from([*sorted(values), *EXTRA]), min_size=1, max_size=3, unique=True))
+    for name in names:
+        if data.draw(st.booleans()):
+            values.pop(name, None)
+        else:
+            values[name] = data.draw(SCALINGS if name.startswith("rope_") and name != "rope_theta" else JSON)
+    for name in ("num_hidden_layers", "n_layer"):
+        if isinstance(values.get(name), int):
+            values[name] = min(values[name], 20)  # 2000 are allowed, and take a second
+    built = built_or_refusal(json.loads(json.dumps(values)))
+    if isinstance(built, str):
+        assert len(built.splitlines()) == 1
+    else:
+        assert all(parameter.is_meta for parameter in built.parameters())
+
+
+UNREAD = {"architectures", "model_type", "torch_dtype"}
+LEFT_OUT = [(family, field) for family, values in CONFIGS.items() for field in values if field not in UNREAD]
+
+
+@pytest.mark.parametrize(("family", "field"), LEFT_OUT)
+def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, field: str, tmp_path: Path) -> None:
+    """Or it is refused: never another default than the reference's."""
+    values = changed(family, **{field: MISSING})
+    ours = built_or_refusal(values)
+    if isinstance(ours, str):
+        assert field in ours
+        return
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    assert ours.context == theirs.max_position_embeddings
+    assert ours.vocabulary == theirs.vocab_size
+    assert ours.tied == theirs.tie_word_embeddings
+    assert ours.windows == transformers_windows(theirs)
+    assert len(ours.kv_specs) == theirs.num_hidden_layers
+    if isinstance(ours, Decoder):
+        check_decoder(ours, theirs)
+    else:
+        block = ours.get_submodule("transformer.h.0")
+        assert block.ln_1.eps == theirs.layer_norm_epsilon
+        assert block.mlp.c_fc.outputs == (theirs.n_inner or 4 * theirs.n_embd)
+        assert block.mlp.act.name == theirs.activation_function
+
+
+def check_decoder(ours: Decoder, theirs: Any) -> None:
+    """Assert what Llama's descendants share with transformers' reading of a config."""
+    block = ours.model.layers[-1]
+    assert ours.model.norm.eps == theirs.rms_norm_eps
+    assert ours.model.rotary.rope.theta == theirs.rope_parameters["rope_theta"]
+    assert ours.kv_specs[0].heads == theirs.num_key_value_heads
+    if theirs.model_type != "qwen3":  # whose head_dim of 128 does not depend on the hidden size; loading would refuse
+        assert ours.kv_specs[0].k_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // 6
+    mlp = block.get_submodule(block.feed_forward_name)
+    experts = getattr(mlp, "experts", None)
+    if experts is None:
+        assert mlp.act.name == theirs.hidden_act
+    else:
+        assert experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+
+
+def transformers_windows(config: Any) -> frozenset[int | None]:
+    """The window classes of transformers' model of a config."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None or config.model_type == "qwen3_moe":
+        return frozenset({window})
+    return frozenset(window if kind == "sliding_attention" else None for kind in kinds)

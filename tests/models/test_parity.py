@@ -1,0 +1,261 @@
+"""Every family against transformers, fp32, small random checkpoints: logits, greedy tokens, every parameter."""
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from models.parity_cases import CASES, ParityCase
+from ridgeline.checkpoint import load_model
+from ridgeline.checkpoint.fill import fill
+from ridgeline.checkpoint.folder import open_checkpoint
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models import FAMILIES, Fields, build, family_of
+from ridgeline.models.model import Model
+from ridgeline.ops.experts import Experts
+from support.checkpoints import edit_config, random_model
+from support.differences import first_difference
+from support.engines import RecordingRunner, complete, token_engine, uncached_logits
+
+TOLERANCE = 1e-5  # of the largest |logit|
+GAP = 1e-3  # between the two largest logits: below it rounding may decide
+SHARE_WITH_GAP = 0.95
+MATTERS = 1e-3  # of the largest |logit|: a hundred times the tolerance
+PROMPT_LENGTHS = (23, 9, 1)
+NEW_TOKENS = 20
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+RUNS: tuple[tuple[int | None, int], ...] = ((7, 4), (None, 16), (1, 1))  # chunk and page size
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One case: transformers' model, ours from the folder it wrote, and prompts longer than any window."""
+
+    case: ParityCase
+    folder: Path
+    theirs: PreTrainedModel
+    ours: Model
+    prompts: list[list[int]]
+
+    def reference(self, ids: list[int]) -> Tensor:
+        """Transformers' logits of every position: fp32 [length, vocabulary]."""
+        with torch.no_grad():
+            return self.theirs(torch.tensor([ids])).logits[0]
+
+    def runs(self) -> list[tuple[int | None, int]]:
+        """Chunk and page size of the engines to compare: one in turn, all where windows or a family are new."""
+        first = next(case for case in CASES if case.model_type == self.case.model_type)
+        if self.case is first or "window" in self.case.id:
+            return list(RUNS)
+        return [RUNS[CASES.index(self.case) % len(RUNS)]]
+
+    def check(self, logits_TV: Tensor, ids: list[int], how: str) -> None:
+        """Assert that logits of `ids` are transformers', else say which module is the first that differs."""
+        reference_TV = self.reference(ids)
+        worst = float((logits_TV - reference_TV).abs().max() / reference_TV.abs().max())
+        assert worst <= TOLERANCE, (
+            f"{self.case.id}, {how}: logits are off by {worst:.1e} of the largest; "
+            f"{first_difference(self.ours, self.theirs, ids)}"
+        )
+
+    def check_greedy(self, prompt_length: int, ids: list[int], output: list[int]) -> int:
+        """Assert that `output` are transformers' greedy tokens where the two best are clearly apart; count the rest."""
+        best = self.reference(ids)[prompt_length - 1 :].topk(2, dim=-1)
+        clear = best.values[:, 0] - best.values[:, 1] > GAP
+        differs = (best.indices[:, 0] != torch.tensor(output)) & clear
+        assert not differs.any(), f"{self.case.id}: token {int(differs.nonzero()[0])} of the output differs"
+        return len(output) - int(clear.sum())
+
+
+@pytest.fixture(scope="module")
+def ran(request: pytest.FixtureRequest) -> Iterator[set[str]]:
+    """The ids of cases that ran; when the file is done there is one for each that was asked for, and at least one."""
+    ids: set[str] = set()
+    yield ids
+    asked = {
+        item.callspec.params["subject"].id
+        for item in request.session.items
+        if getattr(item, "callspec", None) is not None and "subject" in item.callspec.params
+    }
+    assert ids
+    assert ids == asked or "PYTEST_XDIST_WORKER" in os.environ, f"cases that did not run: {sorted(asked - ids)}"
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
+def subject(request: pytest.FixtureRequest, ran: set[str], tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    case: ParityCase = request.param
+    seed = CASES.index(case)
+    theirs = random_model(case.model_type, case.config, seed)
+    folder = tmp_path_factory.mktemp(case.id)
+    write(case, theirs, folder)
+    generator = torch.Generator().manual_seed(seed)
+    prompts = [
+        torch.randint(case.config["vocab_size"], (length,), generator=generator).tolist() for length in PROMPT_LENGTHS
+    ]
+    ran.add(case.id)
+    return Subject(case, folder, theirs, load_model(str(folder)), prompts)
+
+
+def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
+    """Save transformers' model in the layout of the case."""
+    layout = case.layout
+    saved = theirs.base_model if "bare" in layout else theirs
+    saved.save_pretrained(folder, max_shard_size="20KB" if "sharded" in layout else "1GB")
+    assert ("sharded" in layout) == (len(list(folder.glob("*.safetensors"))) > 2)
+    config, file = folder / "config.json", folder / "model.safetensors"
+    values = json.loads(config.read_text(encoding="utf-8"))
+    values["architectures"] = [type(theirs).__name__]  # a bare model names its own class there
+    if "old buffers" in layout:
+        prefix = "" if "bare" in layout else f"{theirs.base_model_prefix}."
+        save_file(load_file(file) | old_buffers(theirs, prefix), file)
+    if "head repeated" in layout:
+        save_file(load_file(file) | {"lm_head.weight": theirs.get_output_embeddings().weight.clone()}, file)
+    if "old spelling" in layout:
+        rope = values.pop("rope_parameters")
+        values["rope_theta"] = rope.pop("rope_theta")
+        values["rope_scaling"] = rope | {"type": rope.pop("rope_type")}
+        values["torch_dtype"] = values.pop("dtype")
+    if "no architectures" in layout:
+        del values["architectures"]
+    config.write_text(json.dumps(values), encoding="utf-8")
+
+
+def old_buffers(theirs: PreTrainedModel, prefix: str) -> dict[str, Tensor]:
+    """What transformers once saved beside the weights: masks (GPT-2), rotary frequencies (the others)."""
+    layers = range(theirs.config.num_hidden_layers)
+    if theirs.config.model_type != "gpt2":
+        return {f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(5) for i in layers}
+    masks = {f"{prefix}h.{i}.attn.bias": torch.ones(1, 1, 96, 96).tril() for i in layers}
+    return masks | {f"{prefix}h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in layers}
+
+
+def test_the_list_covers_every_family() -> None:
+    """A family without a case would be a family without a proof."""
+    assert {case.model_type for case in CASES} == {family.model_type for family in FAMILIES}
+    assert len({case.id for case in CASES}) == len(CASES) == 76
+
+
+def test_logits_without_a_cache(subject: Subject) -> None:
+    """One forward of all prompts together, nothing kept."""
+    for ids, logits_TV in zip(subject.prompts, uncached_logits(subject.ours, subject.prompts), strict=True):
+        subject.check(logits_TV, ids, "without a cache")
+
+
+def test_logits_and_greedy_tokens_through_the_engine(subject: Subject) -> None:
+    """Chunked prefill and decode over pages: every position's logits, and the tokens that the engine chose."""
+    for chunk, page_size in subject.runs():
+        limits = Limits(tokens=16, chunk=chunk)
+        engine = token_engine(subject.ours, runner=RecordingRunner, page_size=page_size, limits=limits)
+        outputs = complete(engine, subject.prompts, GREEDY)
+        runner = engine.executor
+        assert isinstance(runner, RecordingRunner)
+        near_ties = 0
+        for request, (prompt, output) in enumerate(zip(subject.prompts, outputs, strict=True), start=1):
+            assert len(output) == NEW_TOKENS
+            ids = (prompt + output)[:-1]
+            logits_TV = torch.stack([runner.logits[request, position] for position in range(len(ids))])
+            subject.check(logits_TV, ids, f"chunks of {chunk}, pages of {page_size}")
+            near_ties += subject.check_greedy(len(prompt), ids, output)
+        assert near_ties <= (1 - SHARE_WITH_GAP) * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
+        # The engine itself, which asks for the logits of the last positions only, chooses the same.
+        plain = token_engine(subject.ours, page_size=page_size, limits=limits)
+        assert complete(plain, subject.prompts, GREEDY) == outputs
+
+
+def test_every_parameter_matters(subject: Subject) -> None:
+    """Parity would prove nothing about a gate, norm or bias that the logits do not depend on."""
+    generator = torch.Generator().manual_seed(0)
+    ids = [torch.randint(subject.case.config["vocab_size"], (60,), generator=generator).tolist()]
+    with picked_experts(subject.ours) as picked:
+        (before_TV,) = uncached_logits(subject.ours, ids)
+    looked_at = 0
+    for name, parameter in subject.ours.named_parameters():
+        path, _, rest = name.partition(".experts.")
+        idle = subject.case.idle is not None and re.fullmatch(subject.case.idle, name)
+        if idle or (rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]):
+            continue
+        kept = parameter.data
+        parameter.data = kept.flip(0)  # not halved: a norm behind it would undo that
+        (after_TV,) = uncached_logits(subject.ours, ids)
+        parameter.data = kept
+        change = float((after_TV - before_TV).abs().max() / before_TV.abs().max())
+        assert change > MATTERS, f"{subject.case.id}: another {name} changes the logits by {change:.1e} only"
+        looked_at += 1
+    assert looked_at >= 10
+    assert all(len(experts) >= 3 for experts in picked.values())
+
+
+@contextmanager
+def picked_experts(model: Model) -> Iterator[dict[str, set[int]]]:
+    """Which experts of each mixture the tokens of the forwards inside pick."""
+    picked: dict[str, set[int]] = defaultdict(set)
+    handles = []
+    for path, op in model.ops():
+        if isinstance(op, Experts):
+
+            def note(module: Experts, args: tuple[Tensor, Tensor], path: str = path) -> None:
+                picked[path].update(module.route(args[1])[1].flatten().tolist())
+
+            handles.append(op.register_forward_pre_hook(note))
+    yield picked
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("subject", [c for c in CASES if c.without], indirect=True, ids=lambda case: case.id)
+def test_the_setting_matters(subject: Subject) -> None:
+    """Without the setting that a case is about, the same weights give other logits."""
+    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
+    other = Fields({**values, **subject.case.without}, "config.json")
+    model = build(other)
+    fill(model, open_checkpoint(subject.folder), family_of(other))
+    ids = subject.prompts[:1]
+    (with_TV,), (without_TV,) = uncached_logits(subject.ours, ids), uncached_logits(model, ids)
+    change = float((with_TV - without_TV).abs().max() / with_TV.abs().max())
+    assert change > MATTERS, f"the setting changes the logits by {change:.1e} only"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "broken", "named"),
+    [
+        ("llama", "model.layers.1.self_attn.k_proj.weight", "output of model.layers.1.self_attn.k_proj"),
+        ("qwen3", "model.layers.2.self_attn.q_norm.weight", "output of model.layers.2.self_attn.q_norm"),
+        ("mixtral", "model.layers.0.block_sparse_moe.gate.weight", "output of model.layers.0.block_sparse_moe.gate"),
+        ("gpt2", "transformer.h.1.mlp.c_fc.bias", "output of transformer.h.1.mlp.c_fc"),
+        ("phi3", "model.norm.weight", "output of model.norm"),
+    ],
+)
+def test_a_failure_names_the_first_difference(model_type: str, broken: str, named: str, tmp_path: Path) -> None:
+    """The finder itself: one parameter is changed, and its module is the one that is named."""
+    case = next(case for case in CASES if case.model_type == model_type)
+    theirs = random_model(model_type, case.config, 0)
+    theirs.save_pretrained(tmp_path)
+    ours = load_model(str(tmp_path))
+    assert first_difference(ours, theirs, range(20)) == "no module differs"
+    parameter = ours.get_parameter(broken)
+    parameter.data = parameter.data * 1.1
+    assert named in first_difference(ours, theirs, range(20))
+
+
+def test_a_failure_names_the_ops_that_have_no_counterpart(tmp_path: Path) -> None:
+    """Attention scaled wrongly shows at the input of o_proj, and the ops that ran since q, k and v are listed."""
+    case = CASES[0]
+    theirs = random_model(case.model_type, case.config, 0)
+    theirs.save_pretrained(tmp_path)
+    edit_config(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 10_001.0})
+    assert "output of model.rotary," in first_difference(load_model(str(tmp_path)), theirs, range(20))
+    edit_config(tmp_path, rope_parameters=None, architectures=["MistralForCausalLM"], sliding_window=3)
+    message = first_difference(load_model(str(tmp_path)), theirs, range(20))
+    assert "input of model.layers.0.self_attn.o_proj" in message
+    assert "model.layers.0.self_attn.attend" in message

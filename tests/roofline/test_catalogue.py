@@ -1,0 +1,117 @@
+"""The catalogue's configs: they build, they equal the releases, and what is not covered says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ridgeline.checkpoint.load import CATALOGUE, read_config
+from ridgeline.models import FAMILIES, build
+from ridgeline.models.bill import bill
+from ridgeline.models.fields import Fields
+from ridgeline.models.unsupported import missing_for
+
+NAMES = sorted(path.stem for path in CATALOGUE.glob("*.json"))
+
+RELEASES = {
+    "gpt2": "openai-community__gpt2",
+    "llama-2-7b": "meta-llama__Llama-2-7b-chat-hf",
+    "llama-3-8b": "meta-llama__Meta-Llama-3-8B",
+    "llama-3-70b": "meta-llama__Meta-Llama-3-70B",
+    "llama-3.1-8b": "meta-llama__Meta-Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama__Meta-Llama-3.1-70B",
+    "llama-3.1-405b": "meta-llama__Meta-Llama-3.1-405B",
+    "llama-3.2-1b": "meta-llama__Llama-3.2-1B-Instruct",
+    "llama-3.2-3b": "meta-llama__Llama-3.2-3B-Instruct",
+    "llama-3.3-70b": "meta-llama__Meta-Llama-3.1-70B",
+    "mistral-7b-v0.3": "mistralai__Mistral-7B-Instruct-v0.3",
+    "mixtral-8x7b": "mistralai__Mixtral-8x7B-v0.1",
+    "phi-4": "microsoft__phi-4",
+    "qwen2.5-7b": "Qwen__Qwen2.5-7B-Instruct",
+    "qwen3-0.6b": "Qwen__Qwen3-0.6B",
+    "qwen3-4b": "Qwen__Qwen3-4B",
+    "qwen3-8b": "Qwen__Qwen3-8B",
+    "qwen3-32b": "Qwen__Qwen3-32B",
+    "qwen3-30b-a3b": "Qwen__Qwen3-30B-A3B",
+    "qwen3-235b-a22b": "Qwen__Qwen3-235B-A22B",
+}
+
+# Billions of parameters, and of those a token passes through, as published (tolerance 0.5 %).
+PUBLISHED = {
+    "llama-2-7b": (6.738, None),
+    "llama-2-13b": (13.016, None),
+    "llama-2-70b": (68.977, None),
+    "llama-3-70b": (70.554, None),
+    "llama-3.1-405b": (405.853, None),
+    "llama-3.2-1b": (1.236, None),
+    "mistral-7b-v0.3": (7.248, None),
+    "qwen2.5-7b": (7.616, None),
+    "qwen2.5-32b": (32.764, None),
+    "qwen3-8b": (8.191, None),
+    "phi-4": (14.66, None),
+    "gpt2": (0.1244, None),
+    "mixtral-8x7b": (46.70, 12.88),
+    "qwen3-30b-a3b": (30.53, 3.35),
+    "qwen3-235b-a22b": (235.09, 22.19),
+}
+
+
+class Seen(dict[str, Any]):
+    """A config that notes which of its fields were read."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("name", sorted(RELEASES))
+def test_catalogue_equals_release_in_every_field_that_is_read(name: str, data_dir: Path) -> None:
+    path = data_dir / "configs" / RELEASES[name] / "config.json"
+    release = Seen(json.loads(path.read_text()))
+    theirs = build(Fields(release, name))
+    fields = read_config(name)
+    used = {key: release[key] for key in release.read & release.keys() if release[key] not in (None, False)}
+    assert len(used) > 8
+    assert {key: fields.values.get(key) for key in used} == used
+    assert set(fields.values) <= release.keys()
+    assert build(fields).kv_specs == theirs.kv_specs  # null, false and absent are not always the same
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameters_are_the_published_ones(name: str) -> None:
+    total, active = PUBLISHED[name]
+    counted = bill(build(read_config(name)))
+    assert counted.total / 1e9 == pytest.approx(total, rel=0.005)
+    if active is not None:
+        assert counted.active / 1e9 == pytest.approx(active, rel=0.02 if name == "qwen3-30b-a3b" else 0.005)
+
+
+def test_every_entry_builds_and_names_a_family() -> None:
+    assert len(NAMES) >= 20
+    for name in NAMES:
+        fields = read_config(name)
+        assert fields.architecture in {family.architecture for family in FAMILIES}
+        assert build(fields).ops()
+
+
+def test_what_is_not_covered_says_what_is_missing() -> None:
+    assert "latent attention" in (missing_for("deepseek-v3") or "")
+    assert "sinks" in (missing_for("GptOssForCausalLM") or "")
+    assert "qwen3-32b with fp8" in (missing_for("Qwen3-32B-FP8") or "")
+    assert missing_for("llama-3-8b") is None
+    assert missing_for("Qwen3ForCausalLM") is None
+
+
+def test_each_released_config_is_covered_or_listed(data_dir: Path) -> None:
+    """A config of the data folder that is neither would be a gap nobody sees."""
+    covered = set(RELEASES.values())
+    folders = [folder.name for folder in (data_dir / "configs").iterdir()]
+    assert len(folders) >= 30
+    for folder in folders:
+        name = folder.partition("__")[2].lower().replace("_1-", ".1-").removesuffix("-diffusers")
+        assert folder in covered or missing_for(name), folder

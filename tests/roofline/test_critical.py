@@ -1,0 +1,107 @@
+"""Where a model turns, and the guard: properties that hold for any model and card."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.checkpoint.load import read_config
+from ridgeline.models import Fields, build
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
+from ridgeline.roofline.guard import beats_floor
+from ridgeline.roofline.price import Price
+
+
+def price(name: str) -> Price:
+    """The price of a model of the catalogue."""
+    return Price(build(read_config(name)))
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen3-30b-a3b", "gpt2", "phi-4"])
+@pytest.mark.parametrize("card", ["a100-sxm-80gb", "h20", "rtx-4090"])
+def test_the_critical_batch_is_where_arithmetic_takes_over(name: str, card: str) -> None:
+    priced, device = price(name), load_card(card)
+    batch = critical_batch(priced, device, 8)
+    assert batch is not None
+
+    def excess(count: int) -> float:
+        cost = priced.step(Work.decode([8] * count))
+        number = max(cost.flops, key=lambda n: cost.flops[n])
+        return cost.flops[number] / device.peak(number) - cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
+
+    over = int(batch) + 1
+    assert excess(over) >= 0
+    assert excess(max(1, over - 2)) <= 0 or over <= 2
+
+
+def test_experts_put_the_critical_batch_off() -> None:
+    """128 experts of which 8 run: sixteen times the bytes for the same FLOPs, once all are touched."""
+    dense, mixture = price("llama-3-8b"), price("qwen3-30b-a3b")
+    device = load_card("h100-sxm")
+    few, many = critical_batch(dense, device, 1), critical_batch(mixture, device, 1)
+    assert few is not None
+    assert many is not None
+    assert many > 5 * few
+
+
+def test_the_prompt_that_is_compute_bound_is_the_shortest() -> None:
+    priced, device = price("llama-3-8b"), load_card("l40s")
+    length = compute_bound_prompt(priced, device)
+    assert length is not None
+    for tokens, bound in ((length, True), (length - 1, False)):
+        cost = priced.step(Work.of([Segment(tokens, tokens)]))
+        assert (cost.flops["bf16"] / device.peak("bf16") >= cost.memory_bytes / device.bandwidth) == bound
+
+
+def test_a_window_keeps_kv_below_the_weights(tmp_path: Path) -> None:
+    values = dict(read_config("mistral-7b-v0.3").values) | {"sliding_window": 64}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    priced = Price(build(Fields.read(path)))
+    assert context_where_kv_outweighs_weights(priced) is None
+    assert critical_batch(priced, load_card("a100-sxm-80gb"), 100_000) is not None  # and so decode can be compute-bound
+
+
+def test_projections_of_one_input_share_a_launch_where_engines_fuse_them() -> None:
+    """q, k and v are one kernel on a card (three ops, one launch), and three on a processor."""
+    priced = price("llama-3-8b")
+    shares = {p.path.rpartition(".")[2]: p.share for p in priced.ops}
+    assert shares["q_proj"] == shares["k_proj"] == pytest.approx(1 / 3)
+    assert shares["gate_proj"] == 0.5
+    assert shares["o_proj"] == shares["down_proj"] == shares["lm_head"] == 1
+    work, h100 = Work.decode([1]), load_card("h100-sxm")
+    row = next(row for row in priced.on(h100, work).rows if row.priced.path.endswith("q_proj"))
+    assert h100.fuses
+    assert not load_card("epyc-9654").fuses
+    unfused = replace(h100, fuses=False)
+    alone = next(row for row in priced.on(unfused, work).rows if row.priced.path.endswith("q_proj"))
+    assert alone.time.expected - row.time.expected == pytest.approx(2 / 3 * h100.efficiency_of("linear").launch)
+    assert alone.time.bound == row.time.bound
+    saved = priced.on(unfused, work).expected - priced.on(h100, work).expected
+    assert saved == pytest.approx(32 * 3 * 3e-6)  # of seven launches a layer, three
+
+
+def test_guard_lets_ten_percent_pass() -> None:
+    assert beats_floor(1.0, 1.0) is None
+    assert beats_floor(0.91, 1.0) is None
+    assert beats_floor(5.0, 0.0) is None
+    said = beats_floor(0.5, 1.0)
+    assert said is not None
+    assert "2.00 x faster than the floor" in said
+
+
+@pytest.mark.parametrize(("measured", "floor"), [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
+def test_guard_refuses_times_that_are_none(measured: float, floor: float) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        beats_floor(measured, floor)
+
+
+def test_the_guard_refuses_figures_known_to_be_impossible() -> None:
+    """A published 3,500 tok/s of Llama-3-8B in 16 bit for one user of an A100: its roof is about 136."""
+    floor = price("llama-3-8b").on(load_card("a100-sxm-80gb"), Work.decode([128])).floor
+    assert 1 / floor == pytest.approx(136, abs=1)
+    assert beats_floor(1 / 3500, floor) is not None
+    assert beats_floor(1 / 100, floor) is None

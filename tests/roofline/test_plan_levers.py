@@ -1,0 +1,180 @@
+"""Levers, ways to fit and the comparison of cards: each is what a plan with that setup says itself."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from ridgeline.models import ModelRefused
+from ridgeline.roofline.cards import cards, load_card
+from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
+from ridgeline.roofline.plan.case import Shelf
+from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.roofline.plan.outcome import outcome_of
+from ridgeline.roofline.plan.report import plan_json
+from ridgeline.roofline.plan.serving import Serving
+from ridgeline.roofline.plan.words import verdict
+from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
+
+TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
+CATALOGUE = tuple(load_card(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm"))
+
+
+def planned(config: dict[str, Any], setup: Setup, workload: Workload | None = None, *, compared: bool = False) -> Plan:
+    """A plan among four cards."""
+    return make_plan("test", fields(config), setup, workload or Workload(), CATALOGUE, compared=compared)
+
+
+@pytest.fixture(scope="module")
+def plan_8b() -> Plan:
+    """Llama-3-8B on a priced A100."""
+    return planned(LLAMA_3_8B, Setup(card(price=HourlyPrice(2.0, "2026", "test"))), Workload(1000, 200, tpot=0.08))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("int8 weights", {"weights": "int8"}),
+        ("int4 weights", {"weights": "int4"}),
+        ("int8 KV", {"kv": "int8"}),
+        ("2 cards", {"devices": 2}),
+    ],
+)
+def test_a_lever_is_the_plan_with_it(plan_8b: Plan, name: str, change: dict[str, Any]) -> None:
+    lever = next(lever for lever in plan_8b.levers if lever.name == name)
+    moved = planned(LLAMA_3_8B, dataclasses.replace(plan_8b.case.setup, **change), plan_8b.workload)
+    assert lever.outcome == moved.outcome
+    assert lever.faster == pytest.approx(plan_8b.decode.seconds.expected / moved.decode.seconds.expected)
+    assert lever.first == pytest.approx(plan_8b.prefill.seconds.expected / moved.prefill.seconds.expected)
+    assert lever.users == pytest.approx(moved.capacity.users / plan_8b.capacity.users)
+    rates = [p.capacity.load.tokens_per_second.expected for p in (plan_8b, moved)]
+    assert lever.throughput == pytest.approx(rates[1] / rates[0])
+
+
+def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
+    shelf = Shelf(fields(LLAMA_3_8B))
+    alone = [outcome_of(Serving(shelf.case(Setup(device)), plan_8b.workload)) for device in CATALOGUE]
+    fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
+    cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
+    offered = [lever.outcome for lever in plan_8b.levers if lever.outcome.card != "text-a100"]
+    assert offered == list(dict.fromkeys([fastest, cheapest]))
+
+
+def test_sensitivities_on_a_card_of_perfect_kernels(plan_8b: Plan) -> None:
+    """Twice the bandwidth halves a user's step, twice the FLOP/s almost the prefill, twice the memory neither."""
+    flops, bandwidth, memory = plan_8b.sensitivities
+    assert 1.7 < flops.first < 2  # the weights of 1,000 tokens still take a part of the time
+    assert flops.faster == pytest.approx(1, rel=0.01)
+    assert bandwidth.faster == pytest.approx(2, rel=0.01)
+    assert memory.faster == memory.first == 1
+    assert (memory.users or 0) >= 1
+
+
+def test_twice_of_everything_is_twice_as_fast() -> None:
+    base = card()
+    both = card(peaks={n: 2 * p for n, p in base.peaks.items()}, bandwidth=2 * base.bandwidth)
+    one, two = (planned(TINY, Setup(device)) for device in (base, both))
+    assert one.decode.seconds.floor == pytest.approx(2 * two.decode.seconds.floor)
+    assert one.prefill.seconds.bound == pytest.approx(2 * two.prefill.seconds.bound)
+
+
+def test_what_makes_a_model_fit() -> None:
+    """A tenth of 70B, 15.9 GB with its tables, on cards of 12 GB: in int4 on one, in bf16 on two."""
+    small = dataclasses.replace(H100, memory=12e9)
+    plan = planned(TENTH_70B, Setup(small), Workload(2000, 500))
+    assert not plan.memory.fits
+    assert plan.memory.weights == 2 * 8 * 855_654_400 + 2 * (2 * 128_256 * 8192 + 8192)
+    found = {(way.weights, way.devices) for way in plan.ways}
+    shelf = Shelf(fields(TENTH_70B))
+    for weights, devices in found:
+        assert memory_of(shelf.case(Setup(small, devices, weights)), plan.workload).fits
+    assert {weights for weights, _ in found} == {"int4", None}
+    (bf16,) = (devices for weights, devices in found if weights is None)
+    assert not memory_of(shelf.case(Setup(small, bf16 // 2)), plan.workload).fits
+    assert "does not fit" in verdict(plan)
+    assert plan.outcome.tokens_per_second is None
+    assert plan.dollars_per_million is None
+
+
+def test_a_card_without_a_link_is_not_multiplied() -> None:
+    plan = planned(TENTH_70B, Setup(card(link=None, memory=4e9)))
+    assert plan.ways == ()
+    assert "nothing" not in verdict(plan)
+    assert all(change.outcome.devices == 1 for change in plan.levers)
+
+
+def test_compare_is_the_plan_on_each_card() -> None:
+    """On cards with a tenth of their memory, so that some need several."""
+    small = tuple(dataclasses.replace(device, memory=device.memory / 10) for device in CATALOGUE)
+    plan = make_plan("test", fields(TENTH_70B), Setup(H100), Workload(), small, compared=True)
+    assert plan.cards is not None
+    assert {o.card for o in plan.cards} == {device.name for device in small}
+    assert {o.devices for o in plan.cards} > {1}
+    by_name, shelf = {device.name: device for device in small}, Shelf(fields(TENTH_70B))
+    for outcome in plan.cards:
+        alone = Serving(shelf.case(Setup(by_name[outcome.card], outcome.devices)), plan.workload)
+        assert outcome_of(alone) == outcome
+        if outcome.devices > 1:
+            fewer = shelf.case(Setup(by_name[outcome.card], outcome.devices // 2))
+            assert not memory_of(fewer, plan.workload).fits
+    costs = [o.dollars_per_million for o in plan.cards if o.dollars_per_million is not None]
+    assert costs == sorted(costs)
+
+
+def test_a_batch_that_does_not_fit_says_by_how_much() -> None:
+    with pytest.raises(ValueError, match=r"a batch of 9,999 does not fit: .* GiB too much; \d+ fit"):
+        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=9999))
+    plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
+    most = Workload(1000, 200, batch=plan.memory.users)
+    assert planned(LLAMA_3_8B, Setup(card()), most).batching is None
+
+
+def test_a_context_beyond_the_models() -> None:
+    with pytest.raises(ValueError, match="8,193; the model's context is 8,192"):
+        planned(TINY, Setup(card()), Workload(8000, 193))
+    assert planned(TINY, Setup(card()), Workload(8000, 192)).workload.tokens == 8192
+
+
+def test_cards_that_do_not_divide_the_heads() -> None:
+    with pytest.raises(ModelRefused, match="do not divide"):
+        planned(TINY, Setup(card(), 3))
+
+
+@pytest.mark.parametrize("config", [TINY, TINY_SLIDING, TINY_MIXTURE], ids=["dense", "sliding", "mixture"])
+@pytest.mark.parametrize(
+    ("devices", "weights", "kv", "targets"),
+    [
+        (1, None, None, (None, None)), (1, "fp8", "fp8", (None, 0.01)), (2, "int8", None, (0.5, None)),
+        (2, None, "int8", (0.5, 0.01)), (4, "int4", "fp8", (None, None)), (1, "int4", "int8", (0.001, 0.0001)),
+        (2, "bf16", "bf16", (None, None)), (1, "fp32", None, (None, None)),
+    ],
+)  # fmt: skip
+def test_every_pair_of_options_gives_a_plan_in_order(
+    config: dict[str, Any],
+    devices: int,
+    weights: str | None,
+    kv: str | None,
+    targets: tuple[float | None, float | None],
+) -> None:
+    workload = Workload(300, 40, batch=3, ttft=targets[0], tpot=targets[1], step_tokens=128)
+    plan = planned(config, Setup(H100, devices, weights, kv), workload, compared=devices == 2)
+    for phase in (plan.prefill, plan.decode):
+        assert 0 < phase.seconds.floor <= phase.seconds.bound
+        assert phase.seconds.bound <= phase.seconds.expected * (1 + 1e-9)
+        assert 0 <= phase.idle < 1
+    assert plan.sweep[0].batch == 1
+    assert any(row.batch == 3 for row in plan.sweep)
+    assert (plan.sweep[0].experts is None) == (config is not TINY_MIXTURE)
+    shown = plan_json(plan)
+    assert shown["memory"]["total"] == H100.memory
+    assert shown["decode"]["seconds"]["floor"] == plan.decode.seconds.floor
+    assert shown["words"]
+
+
+def test_the_whole_catalogue_can_be_planned_on() -> None:
+    for device in cards():
+        serving = Serving(Shelf(fields(TINY)).case(Setup(device)), Workload(100, 20))
+        assert serving.memory.fits, device.name
+        itl = serving.load(1).itl
+        assert 0 < itl.floor <= itl.bound <= itl.expected

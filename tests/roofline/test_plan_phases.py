@@ -1,0 +1,146 @@
+"""Prefill and decode of the plan, against arithmetic by hand and the numbers of the texts."""
+
+import math
+from typing import Any
+
+import pytest
+
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.plan.phases import decode_phase, prefill_phase, prefill_steps
+from ridgeline.roofline.plan.sweep import touched_experts
+from ridgeline.roofline.plan.workload import Workload
+from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, case
+
+A100_8B = case(LLAMA_3_8B)
+READ_8B = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)  # all but the embedding, of which one row is gathered
+
+
+def test_one_user_of_llama_3_8b_on_an_a100() -> None:
+    """SEED_NUMBERS 6: "16 GB: 8 ms, 125 tok/s; 0.05 ms of arithmetic"; the ledger: 15.01 GB, 7.36 ms at 2.039 TB/s."""
+    phase = decode_phase(A100_8B, 1, 1)
+    assert phase.weight_bytes == READ_8B == pytest.approx(15.01e9, rel=0.001)
+    assert phase.kv_read_bytes == phase.kv_write_bytes == 131_072
+    assert phase.seconds.floor == pytest.approx((READ_8B + 2 * 131_072) / 2.039e12, rel=1e-12)
+    assert 1 / phase.seconds.floor == pytest.approx(133 * 2.039 / 2, rel=0.02)
+    assert phase.flops == pytest.approx(2 * READ_8B / 2, rel=0.001)
+    assert phase.flops / 312e12 == pytest.approx(0.048e-3, rel=0.01)
+    assert phase.limit == "memory"
+    assert phase.ridge == pytest.approx(153.0, abs=0.1)
+    assert phase.idle == pytest.approx(1 - 1.0 / 153, abs=0.001)
+
+
+def test_one_user_of_llama_3_70b_on_an_h100() -> None:
+    """SEED_NUMBERS 7: 139.0 GB: 41.5 ms; 0.141 ms of arithmetic: 295 x."""
+    phase = decode_phase(case(LLAMA_3_70B, H100), 1, 1)
+    assert phase.memory_bytes == pytest.approx(139.0e9, rel=0.001)
+    assert phase.seconds.floor == pytest.approx(41.5e-3, rel=0.002)
+    assert phase.flops / 989e12 == pytest.approx(0.141e-3, rel=0.01)
+
+
+def test_prefill_of_eight_tokens_is_memory_bound() -> None:
+    """SEED_NUMBERS 8: the text has ~5 ms of compute; the ledger: 4.48 ms of reading, 0.12 ms of arithmetic."""
+    phase = prefill_phase(case(LLAMA_3_8B, H100), Workload(8, 30))
+    assert phase.limit == "memory"
+    assert phase.intensity == pytest.approx(8, rel=0.1)
+    assert phase.seconds.floor == pytest.approx(4.48e-3, rel=0.002)
+    assert (1 - phase.idle) * phase.seconds.floor == pytest.approx(0.12e-3, rel=0.06)
+
+
+def test_prefill_flops_by_hand() -> None:
+    """2 FLOPs a weight and token, head for the last one only, causal pairs S (S + 1) / 2 of 4 x 4096 a layer."""
+    tokens = 1024
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    pairs = tokens * (tokens + 1) // 2
+    by_hand = 2 * matrices * tokens + 2 * 4096 * 128_256 + 32 * 4 * 4096 * pairs
+    phase = prefill_phase(A100_8B, Workload(tokens, 1))
+    assert phase.flops == pytest.approx(by_hand, rel=0.001)  # norms, rotations and activations are the rest
+    assert phase.flops > by_hand
+    assert phase.limit == "compute"
+    assert phase.kv_write_bytes == tokens * 131_072
+
+
+@pytest.mark.parametrize(("context", "text"), [(128, 30.9), (512, 28.1), (2000, 20.9)])
+def test_what_32_users_bring(context: int, text: float) -> None:
+    """SEED_NUMBERS 18: "32 x"; with the KV that each brings 30.9, 28.1 and 20.9."""
+    one, many = (decode_phase(A100_8B, batch, context).seconds.floor for batch in (1, 32))
+    assert 32 * one / many == pytest.approx(text, abs=0.06)
+
+
+def test_experts_touched_against_batch(data_dir: Any) -> None:
+    """SEED_NUMBERS 10: of 128 with 8 a token: 8, 51.6, 111.8, 125.9 at batch 1, 8, 32, 64."""
+    wide = case(TINY_MIXTURE | {"num_local_experts": 128, "num_experts_per_tok": 8, "intermediate_size": 64})
+    for batch, experts in ((1, 8.0), (8, 51.6), (32, 111.8), (64, 125.9)):
+        assert touched_experts(wide, batch) == pytest.approx(experts, abs=0.05)
+        assert touched_experts(wide, batch) == pytest.approx(128 * (1 - (1 - 8 / 128) ** batch))
+    assert touched_experts(A100_8B, 8) is None
+
+
+@pytest.mark.parametrize("config", [TINY, TINY_SLIDING], ids=["full", "sliding"])
+@pytest.mark.parametrize(
+    ("prompts", "length", "step"), [(1, 5000, 2048), (3, 700, 1000), (5, 64, 128), (2, 10, 1), (4, 7, 10)]
+)
+def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, length: int, step: int) -> None:
+    """The same positions, pairs, KV written and logit rows; weights once a step; KV of earlier chunks read again."""
+    planned = case(config)
+    workload = Workload(length, 1, batch=prompts, step_tokens=step)
+    phase = prefill_phase(planned, workload)
+    whole = planned.price.step(Work.of([Segment(length, length)] * prompts, planned.price.windows))
+    steps = prefill_steps(planned, workload, prompts)
+    assert len(steps) == phase.steps == math.ceil(prompts * length / step)
+    assert phase.tokens == prompts * length
+    assert phase.flops == pytest.approx(whole.total_flops, rel=1e-12)
+    assert phase.kv_write_bytes == whole.kv_write_bytes
+    assert phase.kv_read_bytes >= whole.kv_read_bytes
+    assert phase.activation_bytes == pytest.approx(whole.activation_bytes)
+    assert phase.seconds.floor == pytest.approx(sum(s.floor for s in steps))
+    if step < length:
+        assert phase.kv_read_bytes > whole.kv_read_bytes
+
+
+def test_short_prompts_share_steps() -> None:
+    """64 prompts of 128 are 4 steps of 2,048, not 64 steps that each read the weights."""
+    phase = prefill_phase(A100_8B, Workload(128, 1, batch=64))
+    assert phase.steps == 4
+    assert phase.weight_bytes == pytest.approx(4 * READ_8B, rel=0.02)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_classes_add_up_to_the_bound(devices: int) -> None:
+    for phase in (
+        decode_phase(case(TINY_MIXTURE, devices=devices), 3, 200),
+        prefill_phase(case(TINY, devices=devices), Workload(300, 5)),
+    ):
+        assert sum(row.bound for row in phase.classes) == pytest.approx(phase.seconds.bound)
+        assert sum(row.expected for row in phase.classes) == pytest.approx(phase.seconds.expected)
+        assert sum(row.share for row in phase.classes) == pytest.approx(1)
+        assert ("communication" in {row.kind for row in phase.classes}) == (devices > 1)
+        assert [row.bound for row in phase.classes] == sorted((row.bound for row in phase.classes), reverse=True)
+
+
+def test_order_of_the_three() -> None:
+    """With perfect kernels: the bound sums what the floor takes as a whole; blending both roofs adds at most sqrt 2."""
+    for batch in (1, 16, 400):
+        seconds = decode_phase(A100_8B, batch, 700).seconds
+        assert seconds.floor <= seconds.bound <= seconds.expected <= seconds.bound * math.sqrt(2)
+
+
+def test_decode_is_priced_at_the_running_context() -> None:
+    assert Workload(1000, 200).context == 1100
+    assert Workload(1000, 1).context == 1001
+    steps = [decode_phase(A100_8B, 4, 1000 + i).seconds.floor for i in range(1, 200)]  # the 199 after the first token
+    mean = decode_phase(A100_8B, 4, Workload(1000, 200).context).seconds.floor
+    assert mean == pytest.approx(sum(steps) / len(steps), rel=1e-9)
+
+
+def test_a_narrow_format_without_units_computes_at_the_wider_ones_peak() -> None:
+    """int8 weights are widened on the way: half the bytes, the same arithmetic."""
+    wide, narrow = (decode_phase(case(LLAMA_3_8B, weights=w), 1, 100) for w in (None, "int8"))
+    assert narrow.flops == wide.flops
+    assert narrow.weight_bytes < 0.56 * wide.weight_bytes
+    assert narrow.ridge == wide.ridge
+
+
+def test_kv_in_eight_bits_halves_what_is_read() -> None:
+    wide, narrow = (decode_phase(case(LLAMA_3_8B, card(), kv=kv), 8, 3000) for kv in (None, "fp8"))
+    assert narrow.kv_read_bytes == wide.kv_read_bytes / 2
+    assert narrow.weight_bytes == wide.weight_bytes

@@ -1,0 +1,116 @@
+"""The fast path of Price: what it keeps between steps changes no figure."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline import price as module
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.phases import decode_work
+from ridgeline.roofline.price import Price, StepPrice
+from ridgeline.roofline.time import floor_seconds, host_seconds, kernel_seconds
+from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
+
+CONFIGS = {"full": TINY, "sliding": TINY_SLIDING, "mixture": TINY_MIXTURE}
+PRICES = {(name, n): case(config, devices=n).price for name, config in CONFIGS.items() for n in (1, 2)}
+# One with caches, in which a small model lives, and kernels of many classes; one that fuses nothing.
+DEVICES = (load_card("h100-sxm"), load_card("xeon-8480-plus"), card())
+
+segments = st.lists(
+    st.tuples(st.integers(1, 300), st.integers(0, 5000)).map(lambda p: Segment(p[0], p[0] + p[1])),
+    min_size=1,
+    max_size=9,
+)
+
+
+def slow(price: Price, device: Device, work: Work) -> StepPrice:
+    """Every op evaluated anew: those that do not read the context first, as the sums are made."""
+    order = sorted(price.ops, key=lambda priced: priced.op.reads_context)
+    total = Cost()
+    for priced in order:
+        total += priced.op.cost(work) * priced.count
+    nbytes = total.memory_bytes
+    bound = expected = 0.0
+    for priced in order:
+        time = kernel_seconds(priced.op.kernels(work), device, nbytes, price.devices, priced.share)
+        bound += time.bound * priced.count
+        expected += time.expected * priced.count
+    host = host_seconds(work, price.count, device)
+    return StepPrice(total, floor_seconds(total, device, nbytes), bound, expected + host, nbytes, (), host)
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(sorted(PRICES)), st.sampled_from(DEVICES), segments, st.integers(0, 3))
+def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: list[Segment], more: int) -> None:
+    price = PRICES[key]
+    if price.devices > 1 and device.link is None:
+        return
+    work = Work.of(parts, price.windows, len(parts) + more)
+    fast, anew = price.on(device, work), slow(price, device, work)
+    figures = ("cost", "floor", "bound", "expected", "working_set", "host")
+    assert {name: getattr(fast, name) for name in figures} == {name: getattr(anew, name) for name in figures}
+    assert price.step(work) == anew.cost
+
+
+@given(st.sampled_from(sorted(PRICES)), segments)
+def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[Segment]) -> None:
+    price = PRICES[key]
+    step = price.on(DEVICES[0], Work.of(parts, price.windows))
+    assert [row.priced for row in step.rows] == list(price.ops)
+    assert sum(row.cost.total_flops * row.priced.count for row in step.rows) == pytest.approx(step.cost.total_flops)
+    assert sum(row.time.bound * row.priced.count for row in step.rows) == pytest.approx(step.bound)
+    assert sum(row.time.expected * row.priced.count for row in step.rows) + step.host == pytest.approx(step.expected)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.sampled_from([(None,), (None, 100), (7,)]))
+def test_decode_work_is_that_of_its_segments(contexts: list[int], windows: tuple[int | None, ...]) -> None:
+    assert Work.decode(contexts, windows) == Work.of([Segment(1, n) for n in contexts], windows)
+    alike = Work.of([Segment(1, contexts[0])] * len(contexts), windows)
+    assert decode_work(windows, len(contexts), contexts[0]) == alike
+
+
+def test_only_attention_reads_the_context() -> None:
+    for price in PRICES.values():
+        assert all(priced.op.reads_context == isinstance(priced.op, Attention) for priced in price.ops)
+
+
+def test_an_op_that_reads_the_context_without_saying_so_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attention, "reads_context", False)
+    price = case(TINY).price
+    with pytest.raises(KeyError):
+        price.step(Work.of([Segment(1, 10)]))
+
+
+def test_what_is_kept_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 10)
+    price: Any = case(TINY).price
+    for tokens in range(1, 60):
+        work = Work.of([Segment(tokens, tokens)])
+        assert price.on(DEVICES[0], work).expected == slow(price, DEVICES[0], work).expected
+        assert len(price._standing) <= 10
+        assert len(price._times) <= 10
+
+
+def test_devices_of_one_id_are_not_mixed_up() -> None:
+    """A card made for one question and dropped may leave its id to the next one."""
+    price, work = case(TINY).price, Work.of([Segment(1, 10)])
+    seen: dict[Hashable, float] = {}
+    for factor in range(1, 200):
+        bound = price.on(card(bandwidth=factor * 1e12), work).bound
+        assert bound == slow(price, card(bandwidth=factor * 1e12), work).bound
+        seen[factor] = bound
+    assert len(set(seen.values())) > 100
+
+
+def test_every_op_of_a_model_is_priced() -> None:
+    planned = case(TINY_MIXTURE)
+    ops = [module for module in planned.model.modules() if isinstance(module, Op)]
+    assert sum(priced.count for priced in planned.price.ops) == len(ops)

@@ -1,0 +1,1 @@
+"""What several test folders share: small random checkpoints, engines over token ids, the first difference."""

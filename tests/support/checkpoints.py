@@ -1,0 +1,98 @@
+"""Small random checkpoints of transformers' models, and raw safetensors files, good and broken."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from ridgeline.models import Fields, build
+from ridgeline.models.model import Model
+
+logging.disable_progress_bar()
+
+WEIGHT_STD = 0.18  # large enough that every gate, norm and bias moves the logits
+
+
+def random_model(model_type: str, config: Mapping[str, Any], seed: int) -> PreTrainedModel:
+    """A transformers model in fp32, in evaluation mode, with eager attention and weights from `seed`.
+
+    Matrices have std WEIGHT_STD; scales of norms lie around 1, biases around 0, none of them trivially there.
+    """
+    settings = AutoConfig.for_model(model_type, **config)
+    settings._attn_implementation = settings._experts_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    seen: set[int] = set()
+    for name, parameter in model.named_parameters():
+        if id(parameter) in seen:
+            continue
+        seen.add(id(parameter))
+        noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
+        scale = parameter.dim() == 1 and not name.endswith("bias")
+        parameter.data = 1 + noise if scale else noise
+    model.tie_weights()
+    return model.requires_grad_(False)
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change fields of a folder's config.json; None removes a field."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}), encoding="utf-8")
+
+
+def write_raw(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
+    """A safetensors file of any header and data, and a header length that may lie."""
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(raw) if length is None else length) + raw + data)
+    return path
+
+
+def entries_of(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], bytes]:
+    """The header and the data of fp32 tensors, as the format wants them."""
+    header: dict[str, Any] = {}
+    data = b""
+    for name, tensor in tensors.items():
+        raw = tensor.contiguous().numpy().tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    return header, data
+
+
+def random_tensors(values: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
+    """A random tensor for every parameter of the model of a config, by name, in the config's dtype."""
+    model = build(Fields(values, "config.json"))
+    with torch.device("meta"):
+        model.expand()
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(parameter.dtype)
+        for name, parameter in model.named_parameters()
+    }
+
+
+def write_folder(folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Path:
+    """A checkpoint folder: config.json and, if given, model.safetensors."""
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    if tensors is not None:
+        save_file(dict(tensors), folder / "model.safetensors")
+    return folder
+
+
+def random_ours(values: Mapping[str, Any], seed: int = 0) -> Model:
+    """Our model of a config, filled with `random_tensors`, without a folder."""
+    model = build(Fields(values, "config.json"))
+    with torch.device("meta"):
+        model.expand()
+    for name, tensor in random_tensors(values, seed).items():
+        path, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(path), attribute, nn.Parameter(tensor, requires_grad=False))
+    model.retie()
+    return model

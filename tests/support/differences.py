@@ -1,0 +1,79 @@
+"""Which module of ours is the first that says something else than transformers' module of the same name."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.models.model import Model
+from ridgeline.ops.op import Op
+from support.engines import uncached_logits
+
+TOLERANCE = 2e-5
+_THEIR_NAMES = (("block_sparse_moe", "mlp"), ("model.rotary", "model.rotary_emb"))
+
+Event = tuple[str, str]  # "input of" or "output of", and a module's path
+
+
+@contextmanager
+def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
+    """The tensors that go into and come out of every module, in the order in which they do."""
+    events: dict[Event, list[Tensor]] = {}
+    handles = []
+    for path, module in model.named_modules():
+
+        def before(_: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
+            events["input of", path] = _tensors((*args, *kwargs.values()))[:1]
+
+        def after(_: nn.Module, __: Any, out: Any, path: str = path) -> None:
+            events["output of", path] = _tensors(out if isinstance(out, tuple) else (out,))
+
+        handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
+    try:
+        yield events
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
+    """One line: the first input or output that differs, what agreed last, and our ops that ran in between."""
+    with recorded(ours) as own:
+        uncached_logits(ours, [ids])
+    with recorded(theirs) as other, torch.no_grad():
+        theirs(torch.tensor([list(ids)]))
+    agreed, between = "the token ids", []
+    for event, tensors in own.items():
+        what, path = event
+        name = path
+        for mine, hers in _THEIR_NAMES:
+            name = name.replace(mine, hers)
+        error = _error(tensors, other.get((what, name), []))
+        if error is None:
+            if what == "output of" and isinstance(ours.get_submodule(path), Op):
+                between.append(path)
+        elif error > TOLERANCE:
+            ran = f"; between them ran {', '.join(between)}" if between else ""
+            return f"first difference: {what} {path}, by {error:.1e} of its largest; {agreed} still agreed{ran}"
+        else:
+            agreed, between = f"{what} {path}", []
+    return "no module differs"
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    return [value.detach().clone() for value in values if isinstance(value, Tensor)]
+
+
+def _error(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
+    """The largest difference over the largest entry of the tensors that both have; None if they cannot be compared."""
+    worst = None
+    for mine, hers in zip(ours, theirs, strict=False):
+        twice = hers.numel() == 2 * mine.numel()  # transformers' cos and sin say everything twice
+        reference = (hers[..., : hers.shape[-1] // 2] if twice else hers).double()
+        if reference.numel() != mine.numel() or not mine.is_floating_point():
+            continue
+        difference = (mine.double().flatten() - reference.flatten()).abs().max()
+        worst = max(worst or 0.0, float(difference / reference.abs().max().clamp_min(1e-30)))
+    return worst

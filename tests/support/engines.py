@@ -1,0 +1,89 @@
+"""Engines that take and give token ids, with no tokenizer between."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.events import StepRecord
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.memory import KVLayout, kv_layout
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models.model import Model
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
+
+
+class RecordingRunner(Runner):
+    """A Runner that asks for the logits of every position, keeps them, and samples from those that were wanted."""
+
+    def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
+        super().__init__(model, layout, most_tokens)
+        self.logits: dict[tuple[int, int], Tensor] = {}  # by request and position
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        everywhere = tuple(dataclasses.replace(i, logits=tuple(range(len(i.tokens)))) for i in plan.items)
+        logits_TV = self.forward(dataclasses.replace(plan, items=everywhere))
+        wanted: list[int] = []
+        start = 0
+        for item in plan.items:
+            for offset in range(len(item.tokens)):
+                self.logits[item.request, item.start + offset] = logits_TV[start + offset].clone()
+            wanted += [start + offset for offset in item.logits]
+            start += len(item.tokens)
+        return sample(logits_TV[wanted], rows) if rows else []
+
+
+def token_engine(
+    model: Model,
+    *,
+    runner: type[Runner] = Runner,
+    page_size: int = 4,
+    limits: Limits | None = None,
+    positions: int = 1024,
+    prefix_cache: bool = False,
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> Engine:
+    """An engine around `model` whose KV memory holds `positions` positions."""
+    limits = limits or Limits()
+    layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
+    pages = (layout.pages,) * len(layout.specs)
+    return Engine(
+        runner(model, layout, limits.tokens),
+        KVLedger(layout.specs, pages, page_size, prefix_cache=prefix_cache),
+        limits,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        on_step=on_step,
+    )
+
+
+def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams = GREEDY) -> list[list[int]]:
+    """Run `prompts` together to their ends; the tokens sampled for each. A request that fails fails the test."""
+    outputs: dict[int, list[int]] = {engine.add(prompt, params): [] for prompt in prompts}
+    while engine.has_work:
+        for event in engine.step():
+            assert event.error is None, event.error
+            if event.token is not None:
+                outputs[event.request].append(event.token.token)
+    return list(outputs.values())
+
+
+def uncached_logits(model: Model, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Logits of every position of every sequence, from one forward that keeps nothing: each [length, vocabulary]."""
+    from ridgeline.ops.attention import Uncached
+    from ridgeline.ops.work import Segment
+
+    lengths = [len(s) for s in sequences]
+    ids_T = torch.tensor([token for s in sequences for token in s])
+    positions_T = torch.cat([torch.arange(n) for n in lengths])
+    kv = Uncached([Segment(n, n) for n in lengths])
+    with torch.inference_mode():
+        logits_TV = model(ids_T, positions_T, kv, torch.arange(len(ids_T)))
+    return list(torch.split(logits_TV, lengths))
