@@ -60,12 +60,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 def _indexed(index: Path) -> list[Path]:
     try:
-        match json.loads(index.read_text(encoding="utf-8")):
-            case {"weight_map": {**files}} if files and all(isinstance(name, str) for name in files.values()):
-                names = sorted(set(files.values()))
-            case _:
-                raise ValueError("it maps no tensors to files")
-    except (OSError, ValueError, RecursionError):
+        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        names: list[str] = sorted({name for name in files if isinstance(name, str)})
+        if not names or len(names) != len(set(files)):
+            raise ValueError("it maps no tensors to files")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelRefused(f"{index} is not a safetensors index; fetch it again") from None
     for name in names:
         if Path(name).name != name or not name.isprintable():

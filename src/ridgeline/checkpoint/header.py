@@ -106,4 +106,6 @@ def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> No
             )
         previous, reached = entry.name, entry.end
     if reached < data_bytes:
-        raise ModelRefused(f"{path}: bytes {reached} to {data_bytes}, after the last tensor, are nobody's; fetch it again")
+        raise ModelRefused(
+            f"{path}: bytes {reached} to {data_bytes}, after the last tensor, are nobody's; fetch it again"
+        )

@@ -53,5 +53,10 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     """Llama: grouped heads from Llama 2 70B on; one KV head a query head where the config does not say."""
     bias = fields.flag("attention_bias", False)
     kv_heads = fields.count("num_key_value_heads", fields.count("num_attention_heads"))
-    own = {"kv_heads": kv_heads, "qkv_bias": bias, "output_bias": bias, "mlp_bias": fields.flag("mlp_bias", False)}
+    own: dict[str, Any] = {
+        "kv_heads": kv_heads,
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": fields.flag("mlp_bias", False),
+    }
     return Decoder(read_settings(fields, storage, **own))

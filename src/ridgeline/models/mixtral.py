@@ -1,5 +1,7 @@
 """Mixtral (arXiv:2401.04088): Mistral whose MLP is a mixture of experts in every layer."""
 
+from typing import Any
+
 from torch import nn
 
 from ridgeline.models.decoder import Block, Decoder
@@ -34,5 +36,5 @@ def build(fields: Fields, storage: Storage) -> Mixtral:
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than num_local_experts {count}")
     mixture = MixtureSettings(count, active, fields.count("intermediate_size"), renormalise=True)
-    own = {"windows": (read_window(fields),) * fields.layers, "mixtures": (mixture,) * fields.layers}
+    own: dict[str, Any] = {"windows": (read_window(fields),) * fields.layers, "mixtures": (mixture,) * fields.layers}
     return Mixtral(read_settings(fields, storage, theta=1_000_000.0, **own))
