@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
-	@$(BIN)/ridgeline run tales "Once upon a time" --seed 7
+	@$(BIN)/ridgeline run tales "Once upon a time" --seed 4
 	@echo
 	@echo '$$ ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32'
 	@$(BIN)/ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32
