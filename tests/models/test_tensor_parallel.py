@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.checkpoints import random_model
 from torch import distributed, multiprocessing
 
 from ridgeline.checkpoint import load_model
@@ -14,6 +13,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import Segment
+from support.checkpoints import random_model
 
 IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 _COMMON: dict[str, Any] = {
@@ -36,7 +36,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi3-fused": (
         "phi3",
-        {**_COMMON, "num_key_value_heads": 2, "hidden_size": 40, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+        {
+            **_COMMON,
+            "num_key_value_heads": 2,
+            "hidden_size": 40,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
     ),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }

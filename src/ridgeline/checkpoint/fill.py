@@ -59,7 +59,8 @@ def _check_repeated(checkpoint: Checkpoint, full: Tensor, model: Model) -> None:
     step = max(1, len(kept) // _ROWS_COMPARED)
     if own.shape != kept.shape or own.dtype != kept.dtype or not torch.equal(own[::step], kept[::step]):
         raise ModelRefused(
-            f"{checkpoint.folder}: lm_head.weight is not the embedding, but tie_word_embeddings says so; correct the config"
+            f"{checkpoint.folder}: lm_head.weight is not the embedding, though tie_word_embeddings says so; "
+            "correct the config"
         )
 
 

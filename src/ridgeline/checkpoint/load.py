@@ -1,5 +1,6 @@
 """From the name a user gives to a model that runs."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from ridgeline.checkpoint.fill import Progress, fill, fill_dummy
@@ -7,6 +8,7 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.models.families import build, family_of
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.models.unsupported import missing_for
 from ridgeline.ops.shard import WHOLE, Shard
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -26,8 +28,16 @@ def model_folder(name: str) -> Path:
     builtin = BUILTIN / name
     if name.isidentifier() and (builtin / "config.json").is_file():
         return builtin
-    names = sorted(p.name for p in BUILTIN.iterdir() if (p / "config.json").is_file()) if BUILTIN.is_dir() else []
-    raise ModelRefused(f"no such folder: {name}; give a checkpoint folder, or a built-in model ({', '.join(names)})")
+    raise ModelRefused(missing_for(name) or _nowhere(name))
+
+
+def _nowhere(name: str) -> str:
+    """What to say of a name that is neither a folder nor known."""
+    builtin = sorted(p.name for p in BUILTIN.iterdir() if (p / "config.json").is_file()) if BUILTIN.is_dir() else []
+    listed = [p.stem for p in CATALOGUE.glob("*.json")]
+    near = get_close_matches(name.lower(), listed, 3, 0.5)
+    known = f"; the catalogue has {', '.join(near)}" if near else ""
+    return f"no such folder: {name}; give a checkpoint folder, or a built-in model ({', '.join(builtin)}){known}"
 
 
 def read_config(name: str) -> Fields:

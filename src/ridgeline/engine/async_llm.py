@@ -23,8 +23,8 @@ class AsyncLLM:
         self.loaded = loaded
         self._engine = loaded.engine
         self._mailboxes: dict[int, Mailbox] = {}
-        # What callers ask of the engine, done between steps. A lock around each step instead would keep them waiting:
-        # the thread that lets go of it takes it again before any other wakes up.
+        # What callers ask of the engine, done between steps. With a lock around each step instead, the thread that lets
+        # go of it could take it again before a caller wakes up, many times over.
         self._inbox: deque[Callable[[], object]] = deque()
         self._lock = threading.Lock()  # nothing enters the inbox once it has closed
         self._wake = threading.Event()

@@ -140,8 +140,7 @@ class Engine:
         self.scheduler.settle(plan, self.requests)
         self._suspects = {r: end for r, end in self._suspects.items() if r.computed < end}
         if self.on_step is not None:
-            prompt = sum(len(item.tokens) for item in plan.items if not item.logits or len(item.tokens) > 1)
-            self.on_step(StepRecord(plan.work(self.windows), finished - started, prompt, len(rows)))
+            self.on_step(StepRecord(plan.work(self.windows), finished - started))
         owners = [self.requests[item.request] for item in plan.items for _ in item.logits]
         for item in plan.items:
             timing = self.requests[item.request].timing

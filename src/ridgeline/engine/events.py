@@ -32,8 +32,6 @@ class StepRecord:
 
     work: Work
     seconds: float
-    prompt_tokens: int
-    sampled: int
 
     @property
     def decodes_only(self) -> bool:

@@ -9,6 +9,7 @@ from ridgeline.models import gpt2, llama, mistral, mixtral, phi3, qwen2, qwen3
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
+from ridgeline.models.unsupported import missing_for
 from ridgeline.ops.formats import KVFormat, WeightFormat
 from ridgeline.ops.shard import WHOLE, Shard
 
@@ -53,6 +54,9 @@ def family_of(fields: Fields) -> Family:
     called = name or kind
     if not called:
         raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
+    missing = missing_for(called)
+    if missing is not None:
+        raise fields.refuse(f"architecture {missing}")
     raise fields.refuse(
         f"architecture {called} is not supported; supported are {', '.join(f.architecture for f in FAMILIES)}"
     )

@@ -119,7 +119,7 @@ class Fields:
 
     @property
     def architecture(self) -> str:
-        """The first entry of `architectures`, or what `model_type` stands for without one, or "" for neither."""
+        """The first entry of `architectures`; "" where there is none."""
         names = self.values.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
             return names[0]

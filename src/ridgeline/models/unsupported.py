@@ -15,4 +15,5 @@ def missing_for(name: str) -> str | None:
     if entry is None:
         return None
     instead = f"; instead: {entry['instead']}" if "instead" in entry else ""
-    return f"{name} ({entry['architecture']}) is not supported; missing: {', '.join(entry['missing'])}{instead}"
+    architecture = "" if entry["architecture"] == name else f" ({entry['architecture']})"
+    return f"{name}{architecture} is not supported; missing: {', '.join(entry['missing'])}{instead}"

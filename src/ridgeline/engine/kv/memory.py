@@ -1,6 +1,5 @@
 """How many pages KV memory has: from a budget in bytes, said as vLLM says it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +47,10 @@ class KVLayout:
 def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_tokens: int | None = None) -> KVLayout:
     """Divide a budget into pages. `most_tokens`: more than that many positions are never needed.
 
-    Raises ValueError if not even one page fits.
+    Raises ValueError if not even one page fits, or if a page is to hold nothing.
     """
+    if page_size < 1:
+        raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
     specs = tuple(dict.fromkeys(model.kv_specs))
     group_of_layer = tuple(specs.index(spec) for spec in model.kv_specs)
     one = KVLayout(specs, group_of_layer, page_size, 1)
@@ -75,8 +76,3 @@ def available_memory() -> float:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     raise ValueError("/proc/meminfo does not say how much memory is available; state the KV budget")
-
-
-def context_bytes(specs: Sequence[KVSpec], positions: int) -> float:
-    """Bytes that one sequence of so many positions holds, windows considered."""
-    return sum(spec.bytes_per_token * min(positions, spec.window or positions) for spec in specs)

@@ -1,0 +1,140 @@
+"""A model that computes nothing: its "KV" is a running hash, kept in pages as a real model's would be.
+
+What position p stores depends on its token and on what it reads, through the page table, at p - 1 and at the farthest
+position that its layer sees. A page that is wrong, stale, missing or written by two requests therefore changes every
+token after it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
+from ridgeline.engine.scheduler import Limits
+from ridgeline.ops.kv import KVSpec
+
+VOCABULARY = 1000
+_MASK = (1 << 61) - 1
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def mix(left: int, right: int) -> int:
+    """A number that depends on both."""
+    return ((left * 1_000_003) ^ (right * 0x9E3779B97F4A7C15)) + 12_345 & _MASK
+
+
+def farthest(window: int | None, position: int) -> int:
+    """The farthest position that the null model reads back to: the window's edge, or half-way in full attention."""
+    return position // 2 if window is None else max(0, position - window + 1)
+
+
+def expected_tokens(prompt: Sequence[int], count: int, windows: Sequence[int | None] = (None,)) -> list[int]:
+    """What the null model samples after `prompt`, without pages, steps or neighbours."""
+    states: list[list[int]] = [[] for _ in windows]
+    tokens = list(prompt)
+    for position in range(len(prompt) + count - 1):
+        value = tokens[position]
+        for own, window in zip(states, windows, strict=True):
+            if position:
+                value = mix(mix(value, own[position - 1]), own[farthest(window, position)] if position > 1 else 0)
+        for own in states:
+            own.append(value)
+        if position + 1 == len(tokens):
+            tokens.append(value % VOCABULARY)
+    return tokens[len(prompt) :]
+
+
+class NullExecutor:
+    """An Executor over lists of numbers. It reads what its plans say and nothing else."""
+
+    def __init__(self, windows: Sequence[int | None], pages: int, page_size: int) -> None:
+        self.windows, self.page_size = tuple(windows), page_size
+        self.states: list[list[int | None]] = [[None] * ((pages + 1) * page_size) for _ in windows]
+        self.tables: dict[int, list[list[int]]] = {}
+        self.ends: dict[int, int] = {}  # how far each request's pages are filled
+        self.computed = 0
+        self.lost = 0  # positions of tables that were given anew
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        for request in plan.forget:
+            self.tables.pop(request, None)
+        for item in plan.items:
+            self._update_table(item)
+        size = self.page_size
+        for copy in plan.copies:
+            own = self.states[copy.group]
+            own[copy.target * size : (copy.target + 1) * size] = own[copy.source * size : (copy.source + 1) * size]
+        for group, page in plan.blank:
+            self.states[group][page * size : (page + 1) * size] = [0] * size
+        tokens = [self._run(item, offset) for item in plan.items for offset in self._offsets(item)]
+        assert len(tokens) == len(rows)
+        return [Sampled(token) for token in tokens]
+
+    def _update_table(self, item: PlanItem) -> None:
+        if item.first:
+            self.lost += self.ends.get(item.request, 0)
+            self.tables[item.request] = [list(pages) for pages in item.pages]
+        else:
+            assert item.start == self.ends[item.request], "positions are left out or computed again"
+            for table, pages in zip(self.tables[item.request], item.pages, strict=True):
+                table.extend(pages)
+        self.ends[item.request] = item.start + len(item.tokens)
+        self.computed += len(item.tokens)
+
+    def _offsets(self, item: PlanItem) -> Sequence[int]:
+        """Computes the item's positions; returns those that sample."""
+        size, tables = self.page_size, self.tables[item.request]
+        for position, token in enumerate(item.tokens, item.start):
+            value = token
+            for own, table, window in zip(self.states, tables, self.windows, strict=True):
+                if position:
+                    back, far = position - 1, farthest(window, position)
+                    before = own[table[back // size] * size + back % size]
+                    edge = own[table[far // size] * size + far % size] if position > 1 else 0
+                    assert before is not None, f"position {position} reads nothing at {back}"
+                    assert edge is not None, f"position {position} reads nothing at {far}"
+                    value = mix(mix(value, before), edge)
+            for own, table in zip(self.states, tables, strict=True):
+                page = table[position // size]
+                assert page, f"position {position} is written to the page of zeros"
+                own[page * size + position % size] = value
+        return item.logits
+
+    def _run(self, item: PlanItem, offset: int) -> int:
+        position = item.start + offset
+        page = self.tables[item.request][0][position // self.page_size]
+        value = self.states[0][page * self.page_size + position % self.page_size]
+        assert value is not None
+        return value % VOCABULARY
+
+    def poison(self, ledger: KVLedger) -> None:
+        """Make what free pages hold unreadable."""
+        size = self.page_size
+        for own, pool in zip(self.states, ledger.pools, strict=True):
+            for page in pool.free_pages:
+                own[page * size : (page + 1) * size] = [None] * size
+
+
+def null_engine(
+    *,
+    windows: Sequence[int | None] = (None,),
+    pages: int = 64,
+    page_size: int = 4,
+    limits: Limits | None = None,
+    prefix_cache: bool = True,
+    context: int = 10_000,
+    executor: NullExecutor | None = None,
+) -> Engine:
+    """An engine around a null model with one KV group a window."""
+    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
+    return Engine(
+        executor or NullExecutor(windows, pages, page_size),
+        KVLedger(specs, [pages] * len(specs), page_size, prefix_cache=prefix_cache),
+        limits or Limits(),
+        context=context,
+        vocabulary=VOCABULARY,
+    )

@@ -1,0 +1,92 @@
+"""Small random models, what they say without a cache, and the poison for pages that nobody should read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.kv.pool import NULL_PAGE
+from ridgeline.engine.runner import Runner
+from ridgeline.models import Fields, build
+from ridgeline.models.model import Model
+from support.engines import uncached_logits
+
+WEIGHT_STD = 0.2  # large enough that the likeliest token is likelier than the next by far more than rounding
+
+_SIZES = {
+    "vocab_size": 41,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6,
+    "torch_dtype": "float32",
+}
+LLAMA = {"architectures": ["LlamaForCausalLM"], **_SIZES}
+SLIDING = {"architectures": ["MistralForCausalLM"], "sliding_window": 21, **_SIZES}
+MIXED = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "use_sliding_window": True,
+    "sliding_window": 6,
+    "max_window_layers": 1,
+    **_SIZES,
+}
+
+
+def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:
+    """The fp32 model of a config with weights from `seed`; scales of norms lie around 1."""
+    model = build(Fields(config, "test"))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in list(model.named_parameters()):
+        path, _, attribute = name.rpartition(".")
+        noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
+        scale = parameter.dim() == 1 and attribute == "weight"
+        setattr(model.get_submodule(path), attribute, nn.Parameter(1 + noise if scale else noise, requires_grad=False))
+    model.retie()
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model says greedily after a prompt. logits: of every position that ran, [positions, vocabulary]."""
+
+    tokens: list[int]
+    logits: Tensor
+    smallest_gap: float
+
+
+def uncached_answer(model: Model, prompt: Sequence[int], count: int) -> Answer:
+    """`count` greedy tokens by a whole forward for each, which keeps nothing."""
+    tokens = list(prompt)
+    for _ in range(count):
+        (logits,) = uncached_logits(model, [tokens])
+        tokens.append(int(logits[-1].argmax()))
+    largest = logits[len(prompt) - 1 :].topk(2).values
+    return Answer(tokens[len(prompt) :], logits, float((largest[:, 0] - largest[:, 1]).min()))
+
+
+def poison_free_pages(engine: Engine) -> None:
+    """Fill every free page with NaN: whoever reads one of its slots, even with weight 0, says NaN."""
+    runner = engine.executor
+    assert isinstance(runner, Runner)
+    for group, pool in enumerate(engine.ledger.pools):
+        pages = torch.tensor(pool.free_pages, dtype=torch.int64)
+        for store in runner.store.of_group(group):
+            store[:, pages] = float("nan")
+            assert not store[:, NULL_PAGE].any(), "the page of zeros was written"
+
+
+def assert_nothing_held(engine: Engine) -> None:
+    """No request, no table, no copy, and every page free or cached."""
+    engine.ledger.check()
+    assert not engine.requests
+    assert not engine.scheduler.running
+    assert not engine.scheduler.waiting
+    assert not engine.ledger.tables
+    assert not engine.ledger.copies
+    assert all(pool.available == pool.size for pool in engine.ledger.pools)

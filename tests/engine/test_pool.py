@@ -1,0 +1,373 @@
+"""The pages of KV memory, fuzzed: whoever looks at a position finds there what was written for it.
+
+The model of a page's contents is a list of what its slots were written for: the whole prefix up to and including the
+position, because keys and values depend on all of it. What is free is poisoned at once.
+"""
+
+import copy
+import hashlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ridgeline.engine.kv import prefix
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
+from ridgeline.engine.kv.prefix import PageKey, extend_keys
+from ridgeline.ops.kv import KVSpec
+
+BLANK: tuple[int, ...] = ()
+POISON = None
+Slots = list[tuple[int, ...] | None]
+
+SOME = st.integers(0, 1_000)  # picks one of what there is, by its remainder
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
+
+
+def make_ledger(windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
+    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
+    return KVLedger(specs, [pages] * len(specs), page_size, prefix_cache=prefix_cache)
+
+
+class Pages(RuleBasedStateMachine):
+    """Requests come, grow, fork, roll back and go over a ledger whose pools are nearly always too small."""
+
+    @initialize(
+        windows=st.sampled_from([(None,), (3,), (None, 4), (2, None, 7)]),
+        pages=st.integers(4, 24),
+        page_size=st.sampled_from([1, 2, 4]),
+        prefix_cache=st.booleans(),
+    )
+    def begin(self, windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
+        self.ledger = make_ledger(windows, pages, page_size, prefix_cache)
+        self.size, self.next_id = page_size, 1
+        self.tokens: dict[int, list[int]] = {}
+        self.computed: dict[int, int] = {}
+        self.sent: dict[int, list[list[int]]] = {}  # tables as the runner has them
+        self.past: list[list[int]] = []
+        self.slots: list[list[Slots]] = [[[POISON] * page_size for _ in range(pages + 1)] for _ in windows]
+        for own in self.slots:
+            own[NULL_PAGE] = [BLANK] * page_size
+
+    def pick(self, some: int) -> int:
+        return sorted(self.tokens)[some % len(self.tokens)]
+
+    def state(self) -> object:
+        """All that a refusal must leave as it is."""
+        pools = [(pool.available, pool.cached, pool.free_pages) for pool in self.ledger.pools]
+        return copy.deepcopy((self.ledger.tables, self.ledger.copies, self.ledger.blank, pools))
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    @rule(tokens=TOKENS, reserve=st.integers(0, 2))
+    def admit(self, tokens: list[int], reserve: int) -> None:
+        before = self.state()
+        hit = self.ledger.admit(self.next_id, tokens, reserve)
+        if hit is None:
+            assert self.state() == before
+            return
+        assert hit % self.size == 0
+        assert hit < len(tokens), "the last position's logits are wanted"
+        assert hit == 0 or self.ledger.prefix_cache
+        self.open(tokens, hit)
+
+    @precondition(lambda self: self.past)
+    @rule(some=SOME, cut=SOME, more=TOKENS)
+    def admit_again(self, some: int, cut: int, more: list[int]) -> None:
+        """A prompt that begins as an earlier one."""
+        known = self.past[some % len(self.past)]
+        self.admit((known[: cut % (len(known) + 1)] + more)[:24], 0)
+
+    def open(self, tokens: list[int], computed: int) -> None:
+        self.tokens[self.next_id], self.computed[self.next_id] = list(tokens), computed
+        self.next_id += 1
+        self.past = [*self.past[-6:], list(tokens)]
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=SOME, token=st.integers(0, 1))
+    def sample(self, some: int, token: int) -> None:
+        request = self.pick(some)
+        if self.computed[request] == len(self.tokens[request]) < 30:
+            self.tokens[request].append(token)
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=st.lists(SOME, min_size=1, max_size=3), count=st.integers(1, 9))
+    def step(self, some: list[int], count: int) -> None:
+        """Several requests grow, then one step runs them all."""
+        run: dict[int, int] = {}
+        for request in dict.fromkeys(map(self.pick, some)):
+            end = min(self.computed[request] + count, len(self.tokens[request]))
+            if end == self.computed[request]:
+                continue
+            before = self.state()
+            if self.ledger.grow(request, end):
+                run[request] = end
+            else:
+                assert self.state() == before
+        self.execute(run)
+
+    def execute(self, run: dict[int, int]) -> None:
+        copies = list(self.ledger.copies)
+        for made in copies:
+            self.slots[made.group][made.target] = list(self.slots[made.group][made.source])
+        for group, page in self.ledger.blank:
+            self.slots[group][page] = [BLANK] * self.size
+        self.ledger.blank.clear()
+        for request, end in run.items():
+            self.send(request)
+            for position in range(self.computed[request], end):
+                self.write(request, position)
+            self.computed[request] = end
+        self.check_readable(run)
+        self.ledger.copied(copies)
+        for request, end in run.items():
+            self.ledger.settle(request, self.tokens[request], end)
+
+    def send(self, request: int) -> None:
+        new = self.ledger.unsent(request)
+        table = self.sent.setdefault(request, [[] for _ in new])
+        for own, pages in zip(table, new, strict=True):
+            own.extend(pages)
+        for own, pages in zip(table, self.ledger.tables[request].pages, strict=True):
+            assert len(own) == len(pages)
+            assert all(page in (known, NULL_PAGE) for page, known in zip(pages, own, strict=True))
+
+    def write(self, request: int, position: int) -> None:
+        index, offset = divmod(position, self.size)
+        for group, pages in enumerate(self.sent[request]):
+            entries = [page for table in self.ledger.tables.values() for page in table.pages[group]]
+            assert entries.count(pages[index]) == 1, "two tables hold a page that is written"
+            keys = self.ledger.tables[request].keys
+            assert index >= len(keys) or self.ledger.pools[group].find(keys[index]) != pages[index], "can be found"
+            assert pages[index] != NULL_PAGE
+            self.slots[group][pages[index]][offset] = tuple(self.tokens[request][: position + 1])
+
+    def check_readable(self, run: dict[int, int]) -> None:
+        """Whole pages are gathered and what is masked has weight 0: no slot of them may hold NaN."""
+        for request, end in run.items():
+            for group, spec in enumerate(self.ledger.specs):
+                first = 0 if spec.window is None else max(0, end - spec.window) // self.size
+                for page in self.sent[request][group][first : -(-end // self.size)]:
+                    assert POISON not in self.slots[group][page], "a masked position holds NaN"
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=SOME, count=st.integers(1, 9))
+    def grow_in_vain(self, some: int, count: int) -> None:
+        """Pages granted to a request that is preempted before the step runs."""
+        request = self.pick(some)
+        self.ledger.grow(request, min(self.computed[request] + count, len(self.tokens[request])))
+        self.release(some)
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=SOME)
+    def fork(self, some: int) -> None:
+        parent = self.pick(some)
+        if self.computed[parent] != len(self.tokens[parent]):
+            return  # the prompt is not computed yet
+        computed = self.computed[parent] - 1
+        before = self.state()
+        if not self.ledger.fork(parent, self.next_id, computed):
+            assert self.state() == before
+            assert computed % self.size, "full pages can always be shared"
+            return
+        full = computed // self.size
+        for own, child in zip(self.ledger.tables[parent].pages, self.ledger.tables[self.next_id].pages, strict=True):
+            assert child[:full] == own[:full], "full pages are shared"
+        self.open(self.tokens[parent], computed)
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=SOME, positions=SOME, token=st.integers(0, 1))
+    def truncate(self, some: int, positions: int, token: int) -> None:
+        request = self.pick(some)
+        positions %= self.computed[request] + 1
+        table, full = self.ledger.tables[request], positions // self.size
+        for pool, spec, pages in zip(self.ledger.pools, self.ledger.specs, table.pages, strict=True):
+            first = 0 if spec.window is None else max(0, positions - spec.window + 1) // self.size
+            if NULL_PAGE in pages[first : -(-positions // self.size)]:
+                return
+            if positions % self.size and not pool.private(pages[full]):
+                return
+        self.ledger.truncate(request, positions)
+        self.sent.pop(request, None)
+        self.computed[request] = positions
+        self.tokens[request] = [*self.tokens[request][:positions], token]
+
+    @precondition(lambda self: self.tokens)
+    @rule(some=SOME)
+    def release(self, some: int) -> None:
+        request = self.pick(some)
+        self.ledger.release(request)
+        for of_all in (self.tokens, self.computed, self.sent):
+            of_all.pop(request, None)
+
+    # -- what always holds --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        self.ledger.check()
+        assert self.ledger.tables.keys() == self.tokens.keys()
+        if not self.tokens:
+            assert not self.ledger.copies
+            assert all(pool.available == pool.size for pool in self.ledger.pools)
+
+    @invariant()
+    def free_pages_are_poisoned(self) -> None:
+        for own, pool in zip(self.slots, self.ledger.pools, strict=True):
+            for page in pool.free_pages:
+                own[page] = [POISON] * self.size
+
+    @invariant()
+    def every_visible_position_is_right(self) -> None:
+        waiting = {(made.group, made.target): made.source for made in self.ledger.copies}
+        for request, tokens in self.tokens.items():
+            computed = self.computed[request]
+            for group, spec in enumerate(self.ledger.specs):
+                pages = self.ledger.tables[request].pages[group]
+                first = 0 if spec.window is None else max(0, computed - spec.window + 1)
+                for position in range(first, computed):
+                    page = pages[position // self.size]
+                    slots = self.slots[group][waiting.get((group, page), page)]
+                    assert slots[position % self.size] == tuple(tokens[: position + 1])
+
+    @invariant()
+    def what_is_found_is_right(self) -> None:
+        for tokens in [*self.past, *self.tokens.values()]:
+            keys: list[PageKey] = []
+            extend_keys(keys, tokens, self.size)
+            for index, key in enumerate(keys):
+                wanted = [tuple(tokens[: index * self.size + offset + 1]) for offset in range(self.size)]
+                for own, pool in zip(self.slots, self.ledger.pools, strict=True):
+                    page = pool.find(key)
+                    assert page is None or own[page] == wanted
+
+
+Pages.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestPages = Pages.TestCase
+
+
+# -- single properties ------------------------------------------------------------------------------------------------
+
+
+def compute(ledger: KVLedger, request: int, tokens: list[int]) -> None:
+    """What a step does for a request that runs to its last token."""
+    assert ledger.grow(request, len(tokens))
+    ledger.blank.clear()
+    ledger.settle(request, tokens, len(tokens))
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 4, 16])
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_prompt_seen_before_is_found_but_for_its_last_position(page_size: int, window: int | None) -> None:
+    ledger = make_ledger((window,), 40, page_size)
+    tokens = list(range(33))
+    assert ledger.admit(1, tokens, 0) == 0
+    compute(ledger, 1, tokens)
+    assert ledger.admit(2, tokens, 0) == 32 // page_size * page_size
+    ledger.release(1)
+    ledger.release(2)
+    assert ledger.admit(3, tokens[:17], 0) == 16 // page_size * page_size
+    assert ledger.admit(4, [*tokens, 1, 2], 0) == 33 // page_size * page_size
+    ledger.check()
+
+
+def test_nothing_can_be_found_before_the_step_that_writes_it_has_run() -> None:
+    """nano-vllm #208: pages were published when they were granted."""
+    ledger = make_ledger((None,), 10, 4)
+    assert ledger.admit(1, list(range(9)), 0) == 0
+    assert ledger.grow(1, 9)
+    assert ledger.admit(2, list(range(9)), 0) == 0
+    ledger.settle(1, list(range(9)), 9)
+    assert ledger.admit(3, list(range(9)), 0) == 8
+
+
+def test_equal_prompts_that_finish_together_keep_their_own_pages() -> None:
+    """mini-sglang #142: the loser's pages were freed while its table still pointed at them."""
+    ledger = make_ledger((None,), 10, 4)
+    for request in (1, 2):
+        assert ledger.admit(request, list(range(9)), 0) == 0
+        assert ledger.grow(request, 9)
+    for request in (1, 2):
+        ledger.settle(request, list(range(9)), 9)
+        ledger.check()
+    assert not set(ledger.tables[1].pages[0]) & set(ledger.tables[2].pages[0])
+    ledger.release(1)
+    assert ledger.admit(3, list(range(9)), 0) == 8
+    assert ledger.tables[3].pages[0] == [1, 2]
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_copy_that_nobody_needs_any_more_is_forgotten(first: int) -> None:
+    """A fork ends before the step that would have copied its partial page; its parent may end before it."""
+    ledger = make_ledger((None, 3), 6, 4)
+    assert ledger.admit(1, list(range(7)), 0) == 0
+    compute(ledger, 1, list(range(7)))
+    assert ledger.fork(1, 2, 6)
+    assert [(made.source, made.target) for made in ledger.copies] == [(2, 3), (2, 3)]
+    ledger.release(first)
+    ledger.check()
+    assert len(ledger.copies) == (0 if first == 2 else 2)
+    ledger.release(3 - first)
+    ledger.check()
+    assert not ledger.copies
+    assert all(pool.available == pool.size for pool in ledger.pools)
+
+
+def test_the_page_that_was_let_go_first_is_evicted_first() -> None:
+    ledger = make_ledger((None,), 4, 2)
+    for request, token in ((1, 10), (2, 20)):
+        assert ledger.admit(request, [token] * 4, 0) == 0
+        compute(ledger, request, [token] * 4)
+    ledger.release(2)
+    ledger.release(1)
+    assert ledger.admit(3, [30, 30], 0) == 0
+    compute(ledger, 3, [30, 30])
+    assert ledger.admit(4, [20] * 5, 0) == 2, "of a prefix its end is evicted first"
+    ledger.release(4)
+    assert ledger.admit(5, [10] * 5, 0) == 4
+
+
+def test_digests_that_collide_are_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are compared, so that even a hash that says the same of everything finds nothing but what is there."""
+    constant = SimpleNamespace(digest=lambda: b"\0" * 32)
+    monkeypatch.setattr(prefix, "hashlib", SimpleNamespace(blake2b=lambda *_, **__: constant))
+    ledger = make_ledger((None, 3), 20, 2)
+    assert ledger.admit(1, [1, 2, 3, 4, 5], 0) == 0
+    compute(ledger, 1, [1, 2, 3, 4, 5])
+    assert ledger.admit(2, [1, 9, 3, 4, 5], 0) == 0
+    assert ledger.admit(3, [1, 2, 9, 4, 5], 0) == 2
+    assert ledger.admit(4, [1, 2, 3, 4, 6], 0) == 4
+    ledger.check()
+
+
+def test_keys_tell_prefixes_apart_however_they_are_cut() -> None:
+    """Fixed width: no two different prefixes spell the same bytes (vLLM #44701 mixed strings in one key)."""
+    seen: dict[bytes, tuple[int, ...]] = {}
+    for tokens in (
+        [1, 2, 3, 4],
+        [12, 3, 4, 0],
+        [1, 23, 4, 0],
+        [0, 0, 1, 2],
+        [1, 2, 1, 2],
+        [1, 2, 0, 0],
+        [2**31, 0, 1, 2],
+    ):
+        keys: list[PageKey] = []
+        extend_keys(keys, tokens, 2)
+        for index, key in enumerate(keys):
+            prefix_tokens = tuple(tokens[: 2 * (index + 1)])
+            assert seen.setdefault(key.digest, prefix_tokens) == prefix_tokens
+            assert len(key.digest) == hashlib.blake2b(digest_size=32).digest_size
+
+
+def test_misuse_of_the_pool_is_caught() -> None:
+    pool = PagePool(2)
+    page = pool.grant()
+    pool.release(page)
+    with pytest.raises(AssertionError, match="released once too often"):
+        pool.release(page)
+    with pytest.raises(AssertionError, match="published by nobody"):
+        pool.publish(page, PageKey(b"", (1,)))

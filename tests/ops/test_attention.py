@@ -1,0 +1,277 @@
+"""Attention, plain and over pages, against a dense reference in float64 that shares no code with it."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_causal, attend_padded
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment
+from ridgeline.ops.work import Segment, Work
+
+F64 = NDArray[np.float64]
+NULL_PAGE = 0
+WINDOWS = st.none() | st.integers(1, 24)
+HEADS = st.tuples(st.integers(1, 3), st.integers(1, 4))  # KV heads, and queries to each
+
+
+def dense(q_QHD: Tensor, k_LKD: Tensor, v_LKD: Tensor, window: int | None) -> F64:
+    """The last Q of L positions of one sequence, query by query and head by head: float64 [Q, H, D]."""
+    q, k, v = (x.double().numpy() for x in (q_QHD, k_LKD, v_LKD))
+    queries, heads, dim = q.shape
+    length, kv_heads = k.shape[:2]
+    out = np.zeros((queries, heads, v.shape[2]))
+    for row in range(queries):
+        position = length - queries + row
+        first = 0 if window is None else max(0, position - window + 1)
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            scores = k[first : position + 1, kv_head] @ q[row, head] / math.sqrt(dim)
+            weights = np.exp(scores - scores.max())
+            out[row, head] = weights / weights.sum() @ v[first : position + 1, kv_head]
+    return out
+
+
+def close(ours: Tensor, reference: F64) -> bool:
+    """Equal up to fp32 rounding."""
+    return bool(np.allclose(ours.double().numpy(), reference, rtol=0, atol=1e-5))
+
+
+def random(generator: torch.Generator, *shape: int) -> Tensor:
+    """Normal numbers, fp32."""
+    return torch.randn(*shape, generator=generator)
+
+
+@given(st.integers(1, 30), st.data(), HEADS, WINDOWS, st.integers(0, 99))
+def test_attend_causal(length: int, data: st.DataObject, heads: tuple[int, int], window: int | None, seed: int) -> None:
+    """Any number of last queries, grouped heads, windows shorter and longer than the sequence."""
+    queries = data.draw(st.integers(1, length))
+    g = torch.Generator().manual_seed(seed)
+    kv_heads, group = heads
+    q, k, v = random(g, queries, kv_heads * group, 6), random(g, length, kv_heads, 6), random(g, length, kv_heads, 6)
+    ours = attend_causal(q, k.transpose(0, 1), v.transpose(0, 1), window)
+    assert close(ours, dense(q, k, v, window))
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=4), HEADS, WINDOWS, st.integers(0, 99))
+def test_attend_padded(lengths: list[int], heads: tuple[int, int], window: int | None, seed: int) -> None:
+    """Sequences of several lengths in one call; what they do not see is large, finite and without effect."""
+    g = torch.Generator().manual_seed(seed)
+    kv_heads, group = heads
+    longest = max(lengths) + 2
+    q_BHD = random(g, len(lengths), kv_heads * group, 6)
+    k_KBLD, v_KBLD = (random(g, kv_heads, len(lengths), longest, 6) for _ in range(2))
+    position_L = torch.arange(longest)
+    length_B1 = torch.tensor(lengths)[:, None]
+    visible_BL = (position_L < length_B1) & (position_L >= length_B1 - (window or longest))
+    for half in (k_KBLD, v_KBLD):
+        half.masked_fill_(~visible_BL[None, :, :, None], 1e4)
+    out_BHD = attend_padded(q_BHD, k_KBLD, v_KBLD, visible_BL)
+    for b, length in enumerate(lengths):
+        k, v = (half[:, b, :length].transpose(0, 1) for half in (k_KBLD, v_KBLD))
+        assert close(out_BHD[b : b + 1], dense(q_BHD[b : b + 1], k, v, window))
+
+
+@dataclass
+class Memory:
+    """Page memory that is NaN wherever nothing was written, but for the page of zeros; pages come in random order."""
+
+    page_size: int
+    kv_heads: int
+    dim: int
+    generator: torch.Generator
+    pages: int = 200
+    store: Tensor = field(init=False)
+    free: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = torch.full((2, self.pages + 1, self.kv_heads, self.page_size, self.dim), float("nan"))
+        self.store[:, NULL_PAGE] = 0
+        self.free = (torch.randperm(self.pages, generator=self.generator) + 1).tolist()
+
+    def table(self, positions: int) -> list[int]:
+        """Pages for so many positions."""
+        return [self.free.pop() for _ in range(-(-positions // self.page_size))]
+
+    def write(self, table: Sequence[int], positions: range, k_LKD: Tensor, v_LKD: Tensor) -> None:
+        """Put K and V of these positions, given from position 0 on, into their slots."""
+        for p in positions:
+            page, offset = table[p // self.page_size], p % self.page_size
+            self.store[0, page, :, offset], self.store[1, page, :, offset] = k_LKD[p], v_LKD[p]
+
+
+@dataclass
+class Running:
+    """One sequence of a step: its whole keys and values, and the queries of its new positions."""
+
+    segment: Segment
+    q_QHD: Tensor
+    k_LKD: Tensor
+    v_LKD: Tensor
+    table: list[int]
+
+
+def paged_step(
+    segments: Sequence[Segment], heads: tuple[int, int], dim: int, page_size: int, window: int | None, seed: int
+) -> tuple[list[Running], PagedKV]:
+    """Sequences whose past is in memory, and the context of the step that runs their new positions.
+
+    Only what the contract promises is there: of each past the positions that pages reach from the first visible page
+    on, and zeros behind the last position of sequences that decode. Everything else is NaN.
+    """
+    g = torch.Generator().manual_seed(seed)
+    kv_heads, group = heads
+    memory = Memory(page_size, kv_heads, dim, g)
+    sequences: list[Running] = []
+    slots: list[int] = []
+    decodes: list[tuple[int, int, list[int], int]] = []  # row, first, pages, length
+    parts: list[PagedSegment] = []
+    row = 0
+    for s in segments:
+        k, v = random(g, s.kv_len, kv_heads, dim), random(g, s.kv_len, kv_heads, dim)
+        table = memory.table(s.kv_len)
+        start = s.kv_len - s.q_len
+        first_page = 0 if window is None else max(0, start - window + 1) // page_size
+        if s.q_len == 1:
+            memory.store[:, table[-1]] = 0  # a page granted for a step that does not fill it is blanked
+            decodes.append((row, first_page * page_size, table[first_page:], s.kv_len))
+        elif start == 0:
+            parts.append(PagedSegment(row, s.q_len, s.kv_len, 0, None))
+        else:
+            pages_P = torch.tensor(table[first_page:])
+            parts.append(PagedSegment(row, s.q_len, s.kv_len, first_page * page_size, pages_P))
+        memory.write(table, range(first_page * page_size, start), k, v)
+        slots += [table[p // page_size] * page_size + p % page_size for p in range(start, s.kv_len)]
+        sequences.append(Running(s, random(g, s.q_len, kv_heads * group, dim), k, v, table))
+        row += s.q_len
+    calls = [padded(decodes[i : i + 2]) for i in range(0, len(decodes), 2)]
+    paged = PagedKV([memory.store], [0], [PagedGroup(torch.tensor(slots, dtype=torch.int64), calls, parts)])
+    return sequences, paged
+
+
+def padded(decodes: Sequence[tuple[int, int, list[int], int]]) -> PagedDecode:
+    """Decoding sequences in one call, their tables filled up with the page of zeros."""
+    rows, first, tables, lengths = zip(*decodes, strict=True)
+    longest = max(len(table) for table in tables)
+    pages_BP = torch.tensor([table + [NULL_PAGE] * (longest - len(table)) for table in tables])
+    return PagedDecode(torch.tensor(rows), pages_BP, torch.tensor(first), torch.tensor(lengths))
+
+
+SEGMENTS = st.integers(1, 40).flatmap(
+    lambda kv: st.sampled_from([1, kv]).map(lambda q: Segment(q, kv)) | st.integers(1, kv).map(lambda q: Segment(q, kv))
+)
+
+
+@settings(max_examples=150)
+@given(
+    segments=st.lists(SEGMENTS, min_size=1, max_size=5),
+    heads=HEADS,
+    page_size=st.sampled_from([1, 4, 16]),
+    window=WINDOWS,
+    seed=st.integers(0, 99),
+)
+def test_paged_attention(
+    segments: list[Segment], heads: tuple[int, int], page_size: int, window: int | None, seed: int
+) -> None:
+    """Decodes, first chunks and later chunks in one step, over pages in random order among NaN."""
+    sequences, paged = paged_step(segments, heads, 6, page_size, window, seed)
+    new = [slice(s.segment.kv_len - s.segment.q_len, None) for s in sequences]
+    q_THD = torch.cat([s.q_QHD for s in sequences])
+    k_TKD = torch.cat([s.k_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
+    v_TKD = torch.cat([s.v_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
+    out_THD = paged.attend(0, q_THD, k_TKD, v_TKD, window)
+    reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
+    assert close(out_THD, reference)
+    for s in sequences:  # what the step computed is in memory now, for the next one
+        for p in range(s.segment.kv_len - s.segment.q_len, s.segment.kv_len):
+            page, offset = s.table[p // page_size], p % page_size
+            assert torch.equal(paged.stores[0][0, page, :, offset], s.k_LKD[p])
+            assert torch.equal(paged.stores[0][1, page, :, offset], s.v_LKD[p])
+    assert not paged.stores[0][:, NULL_PAGE].any()
+
+
+def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
+    """Two groups, one with a window: each layer reads its own memory."""
+    full, windowed = (paged_step([Segment(1, 9), Segment(3, 7)], (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
+    both = PagedKV([full[1].stores[0], windowed[1].stores[0]], [0, 1], [full[1].groups[0], windowed[1].groups[0]])
+    for layer, (sequences, _), window in ((0, full, None), (1, windowed, 3)):
+        q, k, v = (
+            torch.cat([s.q_QHD for s in sequences]),
+            torch.cat([s.k_LKD[-s.segment.q_len :] for s in sequences]),
+            torch.cat([s.v_LKD[-s.segment.q_len :] for s in sequences]),
+        )
+        reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
+        assert close(both.attend(layer, q, k, v, window), reference)
+
+
+def test_uncached_sequences_do_not_see_each_other() -> None:
+    """Whole sequences, one after the other in the rows of a step; a part of one is refused."""
+    g = torch.Generator().manual_seed(0)
+    lengths = [4, 1, 7]
+    q, k, v = random(g, 12, 6, 8), random(g, 12, 2, 8), random(g, 12, 2, 8)
+    out = Uncached([Segment(n, n) for n in lengths]).attend(0, q, k, v, 3)
+    for start, stop in itertools.pairwise(np.cumsum([0, *lengths])):
+        assert close(out[start:stop], dense(q[start:stop], k[start:stop], v[start:stop], 3))
+    with pytest.raises(ValueError, match="every position of a sequence must run"):
+        Uncached([Segment(1, 2)])
+
+
+@settings(max_examples=60)
+@given(
+    segments=st.lists(SEGMENTS, min_size=1, max_size=4),
+    heads=HEADS,
+    window=WINDOWS,
+    cached=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_op_is_priced_for_the_pairs_that_it_sees(
+    segments: list[Segment], heads: tuple[int, int], window: int | None, cached: bool, seed: int
+) -> None:
+    """With one-hot values the output is the attention's weights themselves; those that are not 0 are counted."""
+    dim = 40  # at least as many as positions
+    if not cached:
+        segments = [Segment(s.kv_len, s.kv_len) for s in segments]
+    sequences, paged = paged_step(segments, heads, dim, 4, window, seed)
+    kv: KVContext = paged if cached else Uncached(segments)
+    q, k, v = [], [], []
+    for s in sequences:
+        start = s.segment.kv_len - s.segment.q_len
+        one_hot_LKD = torch.eye(s.segment.kv_len, dim)[:, None].expand(-1, heads[0], -1)
+        first = 0 if window is None else max(0, start - window + 1) // 4 * 4
+        for p in range(first, start):
+            paged.stores[0][1, s.table[p // 4], :, p % 4] = one_hot_LKD[p]
+        q.append(s.q_QHD * 0.1)
+        k.append(s.k_LKD[start:])
+        v.append(one_hot_LKD[start:])
+    kv_heads, group = heads
+    op = Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, window, torch.float32))
+    weights_THL = op(torch.cat(q), torch.cat(k), torch.cat(v), kv).unflatten(1, (-1, dim))
+    assert torch.allclose(weights_THL.sum(-1), torch.ones(()), atol=1e-5)
+    pairs = int((weights_THL != 0).sum()) // (kv_heads * group)
+    by_sequence = torch.split(weights_THL, [s.q_len for s in segments])
+    read = sum(int((weights != 0).any(0).any(0).sum()) for weights in by_sequence)
+    cost = op.cost(Work.of(segments, [window]))
+    assert cost.total_flops == 4 * kv_heads * group * dim * pairs
+    assert cost.kv_read_bytes == read * 2 * kv_heads * dim * 4
+    assert cost.kv_write_bytes == sum(s.q_len for s in segments) * 2 * kv_heads * dim * 4
+
+
+def test_attention_by_hand() -> None:
+    """Seed number 14: weights .4011 .1978 .4011, output 6.0167, 3.9833."""
+    q = torch.tensor([[[1.0, 0.0]]])
+    k = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
+    v = torch.tensor([[[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]]])
+    assert attend_causal(q, k, v, None)[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
+    visible = torch.ones(1, 3, dtype=torch.bool)
+    assert attend_padded(q, k[:, None], v[:, None], visible)[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
+    weights = attend_causal(q, k, torch.eye(3)[None], None)[0, 0]
+    assert weights.tolist() == pytest.approx([0.4011, 0.1978, 0.4011], abs=5e-5)

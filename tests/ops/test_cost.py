@@ -1,0 +1,201 @@
+"""Costs by hand, and the promises that a price rests on: rows as declared, one op a call, sums that are sums."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from models.configs import CONFIGS
+from ridgeline.checkpoint import read_config
+from ridgeline.models import Fields, build
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.linear import Head, Linear
+from ridgeline.ops.norm import LayerNorm, RMSNorm
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.price import Price
+from support.checkpoints import random_ours
+
+FP32, BF16 = torch.float32, torch.bfloat16
+# 3 positions after 4, a whole sequence of 5, one position after 8; 2 of the 9 rows need logits.
+WORK = Work.of([Segment(3, 7), Segment(5, 5), Segment(1, 9)], (None, 4), logit_rows=2)
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_linear_cost() -> None:
+    """9 rows of 3 -> 5 with a bias."""
+    cost = Linear(3, 5, FP32, bias=True).cost(WORK)
+    assert cost == Cost({"fp32": 2 * 9 * 3 * 5}, weight_bytes=(15 + 5) * 4, activation_bytes=9 * (3 + 5) * 4)
+    assert Linear(3, 5, BF16, transposed=True).cost(WORK).weight_bytes == 15 * 2
+
+
+def test_head_cost() -> None:
+    """Only the rows that need logits, but the whole matrix."""
+    cost = Head(3, 97, BF16).cost(WORK)
+    assert cost.flops == {"bf16": 2 * 2 * 3 * 97}
+    assert cost.weight_bytes == 3 * 97 * 2
+
+
+def test_embedding_cost() -> None:
+    """The rows gathered, not the table."""
+    assert Embedding(1000, 6, BF16).cost(WORK) == Cost(weight_bytes=9 * 6 * 2, activation_bytes=9 * 6 * 2)
+
+
+def test_norm_cost() -> None:
+    """Weights once, activations in and out; a norm of heads has a vector for each."""
+    assert RMSNorm(6, 1e-5, BF16).cost(WORK).activation_bytes == 2 * 9 * 6 * 2
+    assert RMSNorm(6, 1e-5, BF16, per_token=4).cost(WORK).activation_bytes == 2 * 9 * 4 * 6 * 2
+    assert RMSNorm(6, 1e-5, BF16, row_space="logits").cost(WORK).activation_bytes == 2 * 2 * 6 * 2
+    assert RMSNorm(6, 1e-5, BF16).cost(WORK).weight_bytes == 6 * 2
+    assert LayerNorm(6, 1e-5, BF16).cost(WORK).weight_bytes == 2 * 6 * 2
+
+
+def test_attention_cost() -> None:
+    """Pairs by the mask: (5+6+7) + 15 + 9 = 42, in a window of 4: 3x4 + (1+2+3+4+4) + 4 = 30; K and V by KV heads."""
+    full = Attention(0, 8, KVSpec(2, 10, 10, None, BF16)).cost(WORK)
+    assert full.flops == {"bf16": 4 * 8 * 10 * 42}
+    assert full.kv_read_bytes == (7 + 5 + 9) * 2 * 2 * 10 * 2
+    assert full.kv_write_bytes == 9 * 2 * 2 * 10 * 2
+    assert full.weight_bytes == 0
+    windowed = Attention(0, 8, KVSpec(2, 10, 10, 4, BF16)).cost(WORK)
+    assert windowed.flops == {"bf16": 4 * 8 * 10 * 30}
+    assert windowed.kv_read_bytes == (6 + 5 + 4) * 2 * 2 * 10 * 2
+
+
+@pytest.mark.parametrize(("kv_heads", "expected"), [(8, 131_072), (32, 524_288), (1, 16_384)])
+def test_kv_bytes_of_an_8b(kv_heads: int, expected: int) -> None:
+    """Seed number 3: a token of Llama-3-8B, of an MHA and of an MQA model of its size."""
+    values = read_config("llama-3-8b").values | {"num_key_value_heads": kv_heads}
+    model = build(Fields(values, "config.json"))
+    assert sum(spec.bytes_per_token for spec in model.kv_specs) == expected
+
+
+def test_a_decode_step_of_an_8b() -> None:
+    """Seed number 6: 7.505 B parameters read = 15.01 GB, 15.0 GFLOP; the embedding is gathered, not read."""
+    cost = Price(build(read_config("llama-3-8b"))).step(Work.of([Segment(1, 1)]))
+    assert cost.weight_bytes == pytest.approx(15.01e9, rel=1e-3)
+    assert cost.total_flops == pytest.approx(15.0e9, rel=2e-3)
+    assert cost.weight_bytes / 2 == pytest.approx(7.505e9, rel=1e-3)
+
+
+# -- promises ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_op_without_a_cost_is_an_error() -> None:
+    """It cannot even be made, so nothing is ever priced as zero by omission."""
+
+    class Costless(Op):
+        kind = "linear"
+
+        def signature(self) -> Any:
+            return ()
+
+    class Nameless(Op):
+        kind = "linear"
+
+        def cost(self, work: Work) -> Cost:
+            return Cost()
+
+    with pytest.raises(TypeError, match=r"abstract method '?cost"):
+        Costless()
+    with pytest.raises(TypeError, match=r"abstract method '?signature"):
+        Nameless()
+
+
+def test_every_parameter_belongs_to_an_op() -> None:
+    """Weights outside of ops would be read for free."""
+    for values in CONFIGS.values():
+        model = build(Fields(values, "config.json"))
+        owned = {id(parameter) for _, op in model.ops() for parameter in op.parameters()}
+        assert {id(parameter) for parameter in model.parameters()} == owned
+        assert sum(op.parameter_count() for _, op in model.ops()) >= sum(p.numel() for p in model.parameters())
+
+
+def forward(model: Model, device: str, logit_rows: list[int]) -> tuple[Tensor, Work]:
+    """Run two sequences of 9 and 4 positions; the logits, and the work that it was."""
+    lengths = [9, 4]
+    ids_T = torch.arange(13, device=device) % model.vocabulary
+    positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
+    segments = [Segment(n, n) for n in lengths]
+    with torch.no_grad():
+        logits = model(ids_T, positions_T, Uncached(segments), torch.tensor(logit_rows, device=device))
+    return logits, Work.of(segments, model.windows, len(logit_rows))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_declared_rows_are_rows_seen(family: str, device: str) -> None:
+    """Every op runs once a forward, over as many rows as it is priced for; on meta, without weights, as with them."""
+    values = CONFIGS[family]
+    model = random_ours(values) if device == "cpu" else build(Fields(values, "config.json"))
+    seen: dict[str, list[int]] = {}
+    for path, op in model.ops():
+
+        def note(_: nn.Module, args: tuple[Any, ...], path: str = path) -> None:
+            seen.setdefault(path, []).append(args[0].shape[0])
+
+        op.register_forward_pre_hook(note)
+    logits, work = forward(model, device, [8, 12, 0, 3, 3])
+    assert logits.shape == (5, model.vocabulary)
+    assert logits.dtype == torch.float32
+    assert logits.device.type == device
+    assert seen == {path: [op.rows(work)] for path, op in model.ops()}
+    assert {op.rows(work) for _, op in model.ops()} == {13, 5}
+
+
+SEGMENTS = st.integers(1, 40).flatmap(lambda kv: st.integers(1, kv).map(lambda q: Segment(q, kv)))
+MODELS = {family: build(Fields(values, "config.json")) for family, values in CONFIGS.items()}
+PRICES = {family: Price(model) for family, model in MODELS.items()}
+
+
+@settings(max_examples=80)
+@given(st.sampled_from(sorted(MODELS)), st.lists(SEGMENTS, min_size=1, max_size=5), st.integers(0, 6))
+def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], rows: int) -> None:
+    """Ops that are priced as one cost the same, and the groups add up to all ops of the model, field by field."""
+    model = MODELS[family]
+    work = Work.of(segments, model.windows, rows)
+    first: dict[Any, Cost] = {}
+    total = Cost()
+    for _, op in model.ops():
+        cost = op.cost(work)
+        assert first.setdefault((type(op), op.signature()), cost) == cost
+        total += cost
+    price = PRICES[family].step(work)
+    assert price.flops == pytest.approx(total.flops)
+    for name in ("weight_bytes", "kv_read_bytes", "kv_write_bytes", "activation_bytes", "communication_bytes"):
+        assert getattr(price, name) == pytest.approx(getattr(total, name))
+    assert sum(priced.count for priced in PRICES[family].ops) == len(model.ops())
+
+
+@given(st.lists(SEGMENTS, min_size=1, max_size=3), st.lists(SEGMENTS, min_size=1, max_size=3))
+def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) -> None:
+    """A step with further sequences in it reads and computes at least as much, and less than two steps would."""
+    for family, model in MODELS.items():
+        one, other = (Work.of(segments, model.windows) for segments in (some, more))
+        apart = [PRICES[family].step(work) for work in (one, other)]
+        together = PRICES[family].step(one + other)
+        assert together.total_flops == pytest.approx(sum(cost.total_flops for cost in apart))
+        assert together.kv_read_bytes == sum(cost.kv_read_bytes for cost in apart)
+        assert max(cost.weight_bytes for cost in apart) <= together.weight_bytes
+        assert together.weight_bytes < sum(cost.weight_bytes for cost in apart)
+
+
+def test_costs_add_and_multiply() -> None:
+    """Format by format, place by place."""
+    one = Cost({"fp32": 1.0, "bf16": 2.0}, 3.0, 4.0, 5.0, 6.0, 7.0)
+    more = Cost({"fp32": 1.0}, 1.0, 1.0, 1.0, 1.0, 1.0)
+    assert one + more == Cost({"fp32": 2.0, "bf16": 2.0}, 4.0, 5.0, 6.0, 7.0, 8.0)
+    assert one * 2 == one + one
+    assert one.total_flops == 3
+    assert (one.memory_bytes, one.total_bytes) == (12, 18)
+    assert one.intensity == 3 / 18
+    assert Cost().intensity == float("inf")

@@ -1,0 +1,208 @@
+"""What ops state is what aten does: each product inside an op, its FLOPs those declared, its weights those read once.
+
+Attention is the exception: aten counts what a kernel computes under its mask, an op what the mask leaves. Its pairs are
+counted here one by one, and in test_attention.py as the weights that are not zero.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.configs import CONFIGS
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.kv.memory import KVLayout
+from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models import FAMILIES, Fields, build
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.linear import Linear
+from ridgeline.ops.work import Segment, Work
+from support.audit import MOVES, Audit, audited
+from support.checkpoints import random_ours
+from support.engines import complete, token_engine
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forward that was audited, the work that it was, the segments it sums up, and what its routers said, by path."""
+
+    model: Model
+    audit: Audit
+    work: Work
+    segments: Sequence[Segment]
+    routers: dict[str, Tensor]
+
+
+class AuditedRunner(Runner):
+    """A Runner whose every forward is audited."""
+
+    def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
+        super().__init__(model, layout, most_tokens)
+        self.runs: list[Run] = []
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        with routed(self.model) as routers, audited(self.model) as audit:
+            logits = super().forward(plan)
+        segments = [item.segment for item in plan.items]
+        self.runs.append(Run(self.model, audit, plan.work(self.model.windows), segments, routers))
+        return logits
+
+
+@contextmanager
+def routed(model: Model) -> Iterator[dict[str, Tensor]]:
+    """The router logits that go into each mixture, by path."""
+    routers: dict[str, Tensor] = {}
+    handles = []
+    for path, op in model.ops():
+        if isinstance(op, Experts):
+
+            def note(_: nn.Module, args: tuple[Tensor, Tensor], path: str = path) -> None:
+                routers[path] = args[1]
+
+            handles.append(op.register_forward_pre_hook(note))
+    yield routers
+    for handle in handles:
+        handle.remove()
+
+
+def check_products(run: Run) -> None:
+    """Assert that every product is an op's, and that ops outside attention compute exactly what they declare."""
+    ops = dict(run.model.ops())
+    assert set(run.audit.flops) <= set(ops), "a product outside of all ops"
+    assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
+    for path, op in ops.items():
+        products = isinstance(op, Linear | Experts)
+        if not isinstance(op, Attention):
+            assert run.audit.flops[path] == (op.cost(run.work).total_flops if products else 0), path
+
+
+def check_attention(run: Run) -> None:
+    """Assert that attention is priced for the pairs of its mask, counted one by one."""
+    for path, op in run.model.ops():
+        if isinstance(op, Attention):
+            window = op.spec.window or 10**9
+            pairs = sum(
+                1
+                for s in run.segments
+                for query in range(s.kv_len - s.q_len, s.kv_len)
+                for key in range(s.kv_len)
+                if 0 <= query - key < window
+            )
+            assert op.cost(run.work).total_flops == 4 * op.heads * op.spec.k_dim * pairs, path
+
+
+def check_bytes(run: Run) -> None:
+    """Assert that the weights read are those declared: matrices once, rows of tables, experts that were hit."""
+    for path, op in run.model.ops():
+        declared, read = op.cost(run.work).weight_bytes, run.audit.read[path]
+        own = {parameter.data_ptr(): parameter for parameter in op.parameters(recurse=False)}
+        if isinstance(op, Embedding):
+            assert run.audit.gathered[path] == declared
+        elif isinstance(op, Experts):
+            check_experts(run, path, op)
+        else:
+            assert sum(parameter.nbytes for parameter in own.values()) == declared, path
+        if isinstance(op, Linear):
+            assert [read[address] for address in own] == [1] * len(own), path
+
+
+def check_experts(run: Run, path: str, op: Experts) -> None:
+    """Assert that each expert picked was read once and no other, and that a lone token's bytes are exact."""
+    hit, read = set(op.route(run.routers[path])[1].flatten().tolist()), run.audit.read[path]
+    for number, expert in enumerate(op):
+        assert [read[matrix.data_ptr()] for matrix in expert.parameters()] == [int(number in hit)] * 3, path
+    expert_bytes = sum(matrix.nbytes for matrix in op[0].parameters())
+    declared = op.cost(run.work).weight_bytes
+    assert declared == pytest.approx(op.touched(run.work.tokens) * expert_bytes)
+    assert op.active * expert_bytes <= declared * (1 + 1e-12)
+    assert declared <= min(op.count, op.active * run.work.tokens) * expert_bytes * (1 + 1e-12)
+    if run.work.tokens == 1:
+        assert declared == pytest.approx(len(hit) * expert_bytes)
+
+
+def whole_sequences(model: Model, device: str) -> Run:
+    """One forward of three whole sequences, without a cache, with the logits of three rows."""
+    lengths = [9, 4, 1]
+    segments = [Segment(n, n) for n in lengths]
+    ids_T = torch.arange(14, device=device) % model.vocabulary
+    positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
+    with routed(model) as routers, audited(model) as audit, torch.no_grad():
+        model(ids_T, positions_T, Uncached(segments), torch.tensor([8, 3, 13], device=device))
+    return Run(model, audit, Work.of(segments, model.windows, 3), segments, routers)
+
+
+def test_every_family_is_audited() -> None:
+    """A family that is not in the list would not be."""
+    assert set(CONFIGS) == {family.model_type for family in FAMILIES}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_whole_sequences(family: str, dtype: str) -> None:
+    """Prefill without a cache."""
+    run = whole_sequences(random_ours(CONFIGS[family] | {"torch_dtype": dtype}), "cpu")
+    assert sum(run.audit.flops.values()) > 0
+    check_products(run)
+    check_attention(run)
+    check_bytes(run)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_on_meta(family: str) -> None:
+    """Without weights the same products run, but for the experts', which depend on the router."""
+    run = whole_sequences(build(Fields(CONFIGS[family], "config.json")), "meta")
+    for path, op in run.model.ops():
+        if isinstance(op, Linear):
+            assert run.audit.flops[path] == op.cost(run.work).total_flops
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_steps_of_the_engine(family: str) -> None:
+    """Chunked prefill beside decode over pages: every step of three requests."""
+    engine: Engine = token_engine(random_ours(CONFIGS[family]), runner=AuditedRunner, limits=Limits(tokens=12, chunk=5))
+    complete(engine, [list(range(13)), [5, 3], list(range(7, 15))])
+    assert isinstance(engine.executor, AuditedRunner)
+    runs = engine.executor.runs
+    works = [run.work for run in runs]
+    assert len(runs) > 16
+    assert any(work.tokens > work.sequences > 1 for work in works), "no step mixes chunks and decodes"
+    assert any(work.tokens == work.sequences == work.logit_rows == 3 for work in works), "no step decodes alone"
+    assert any(work.logit_rows < work.sequences for work in works), "no step has a sequence without a logit row"
+    assert works[-1].tokens == 1
+    for run in runs:
+        check_products(run)
+        check_attention(run)
+        check_bytes(run)
+
+
+def test_the_audit_sees_what_is_outside() -> None:
+    """A model that computes between its ops is caught, and so is an op that computes other than it says."""
+
+    class Leaky(nn.Module):
+        """Multiplies on the way to the head."""
+
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x @ torch.eye(x.shape[1]))
+
+    model = random_ours(CONFIGS["llama"])
+    check_products(whole_sequences(model, "cpu"))
+    model.model.layers[0].mlp = Leaky(model.model.layers[0].mlp)
+    with pytest.raises(AssertionError, match="a product outside of all ops"):
+        check_products(whole_sequences(model, "cpu"))
+
+    model = random_ours(CONFIGS["llama"])
+    model.model.layers[1].mlp.up_proj.outputs += 1
+    with pytest.raises(AssertionError, match=r"model\.layers\.1\.mlp\.up_proj"):
+        check_products(whole_sequences(model, "cpu"))

@@ -1,0 +1,106 @@
+"""A mixture against a loop over tokens and picks, and its price against a simulated router."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.work import Segment, Work
+
+NAMES = ("gate_proj", "up_proj", "down_proj")
+
+
+def mixture(count: int, active: int, *, renormalise: bool, seed: int = 0, hidden: int = 6, width: int = 5) -> Experts:
+    """Experts with random weights."""
+    op = Experts(count, active, hidden, width, "silu", torch.float32, renormalise=renormalise, names=NAMES)
+    op.expand()
+    generator = torch.Generator().manual_seed(seed)
+    for expert in op:
+        for matrix in expert.children():
+            matrix.weight = nn.Parameter(torch.randn(matrix.weight.shape, generator=generator), requires_grad=False)
+    return op
+
+
+def by_loop(op: Experts, x_TD: Tensor, router_TE: Tensor, *, renormalise: bool) -> Tensor:
+    """Token by token, pick by pick, in float64."""
+    out = torch.zeros_like(x_TD, dtype=torch.float64)
+    for token, logits in enumerate(router_TE.double().tolist()):
+        shifted = [math.exp(value - max(logits)) for value in logits]
+        probability = [value / sum(shifted) for value in shifted]
+        picks = sorted(range(len(logits)), key=lambda e: -logits[e])[: op.active]
+        total = sum(probability[e] for e in picks) if renormalise else 1.0
+        for expert in picks:
+            gate, up, down = (op[expert].get_parameter(f"{name}.weight").double() for name in NAMES)
+            x = x_TD[token].double()
+            gated = gate @ x
+            out[token] += probability[expert] / total * (down @ (gated / (1 + torch.exp(-gated)) * (up @ x)))
+    return out
+
+
+class Matrices(TorchDispatchMode):
+    """Counts how often each weight goes into a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.linear):
+            self.uses.update(arg.data_ptr() for arg in args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize(("count", "active", "tokens"), [(1, 1, 3), (5, 2, 1), (5, 2, 17), (8, 8, 4), (16, 3, 9)])
+def test_a_mixture_is_its_loop(count: int, active: int, tokens: int, renormalise: bool) -> None:
+    """The same sum, and the weights of each expert that some token picked are touched once, of the others never."""
+    op = mixture(count, active, renormalise=renormalise)
+    generator = torch.Generator().manual_seed(tokens)
+    x_TD, router_TE = torch.randn(tokens, 6, generator=generator), torch.randn(tokens, count, generator=generator)
+    with Matrices() as seen, torch.no_grad():
+        out_TD = op(x_TD, router_TE)
+    assert torch.allclose(out_TD.double(), by_loop(op, x_TD, router_TE, renormalise=renormalise), atol=1e-5)
+    hit = {e for row in router_TE for e in row.topk(active).indices.tolist()}
+    for number, expert in enumerate(op):
+        uses = [seen.uses[matrix.weight.data_ptr()] for matrix in expert.children()]
+        assert uses == [int(number in hit)] * 3
+
+
+def test_distinct_experts_by_simulation() -> None:
+    """E (1 - (1 - k/E)^T) is what uniformly random picks of k distinct experts hit on average."""
+    random = np.random.default_rng(0)
+    compared = 0
+    for count, active in ((8, 2), (16, 4), (128, 8), (5, 5), (7, 1)):
+        op = Experts(count, active, 6, 5, "silu", torch.float32, renormalise=True, names=NAMES)
+        for tokens in (1, 2, 5, 30):
+            order = random.random((400, tokens, count)).argsort(axis=2)[:, :, :active]
+            hits = np.array([len(np.unique(draw)) for draw in order])
+            error = 4 * hits.std() / math.sqrt(len(hits)) + 0.001 * count
+            assert op.touched(tokens) == pytest.approx(hits.mean(), abs=error)
+            compared += 1
+    assert compared == 20
+
+
+def test_experts_of_a_235b_touched() -> None:
+    """Seed number 10: of 128 experts, 8 a token, at batch 1, 8, 32 and 64."""
+    op = Experts(128, 8, 4096, 1536, "silu", torch.bfloat16, renormalise=True, names=NAMES)
+    assert [round(op.touched(tokens), 1) for tokens in (1, 8, 32, 64)] == [8.0, 51.6, 111.8, 125.9]
+
+
+def test_cost_by_hand() -> None:
+    """Two tokens, one of four experts each: 1.75 experts are read, FLOPs are those of the picks."""
+    op = Experts(4, 1, 6, 5, "silu", torch.float32, renormalise=True, names=NAMES)
+    cost = op.cost(Work.of([Segment(2, 2)]))
+    assert cost.flops == {"fp32": 2 * 2 * 1 * 3 * 6 * 5}
+    assert cost.weight_bytes == 1.75 * 3 * 6 * 5 * 4
+    assert op.parameter_count() == 4 * 3 * 6 * 5
+    assert not list(op.parameters())  # priced without a parameter
+    op.expand()
+    assert sum(parameter.numel() for parameter in op.parameters()) == op.parameter_count()
+    assert sum(parameter.nbytes for parameter in op.parameters()) == op.stored_bytes()
