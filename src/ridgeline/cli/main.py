@@ -7,10 +7,14 @@ from typing import Annotated, cast
 import typer
 
 from ridgeline import __version__
+from ridgeline.cli.calibrate import calibrate
 from ridgeline.cli.env import env
+from ridgeline.cli.lab import lab
+from ridgeline.cli.plan import plan
 from ridgeline.cli.run import run
 from ridgeline.cli.show import show
 from ridgeline.cli.tokenize import tokenize
+from ridgeline.cli.trace import trace
 from ridgeline.models import ModelRefused
 
 USAGE, REFUSED, INTERRUPTED = 2, 3, 130
@@ -33,8 +37,9 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
-for command in (run, show, tokenize, env):
+for command in (run, plan, trace, calibrate, show, tokenize, env):
     app.command()(command)
+app.add_typer(lab, name="lab")
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
 """`ridgeline run`: the main job. A model, a prompt, the text as it comes, and what it took."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.loading import err, loading_bar
+from ridgeline.cli.prompt import prompt_ids, read_prompt
 from ridgeline.cli.report import account_lines, completion_json
 from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, Completion, SamplingParams
@@ -54,7 +54,7 @@ def run(
 
     Sampling is what the model's generation_config.json says unless flags say otherwise.
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_prompt(prompt)
     settings = options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
     with loading_bar(model) as progress:
         llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
@@ -75,7 +75,7 @@ def run(
         ignore_eos=ignore_eos or dummy_weights,
         logprobs=logprobs,
     )
-    ids = _prompt_ids(llm, text, system, raw)
+    ids = prompt_ids(llm, text, system, raw)
     threads = set_threads(threads, llm.loaded.weight_bytes)
     account = Account(llm.loaded.model)
     llm.engine.on_step = account.add
@@ -92,17 +92,6 @@ def run(
         err.print(line, markup=False)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
     err.print(f"{layout}; {threads} thread{'s' if threads > 1 else ''}", style="dim")
-
-
-def _prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
-    if not text:
-        raise ValueError("the prompt is empty; give at least one character")
-    if raw or llm.loaded.templates is None:
-        if system is not None:
-            raise ValueError("--system needs a chat template; this model has none, or --raw is given")
-        return llm.encode(text)
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    return llm.encode_chat([*messages, {"role": "user", "content": text}])
 
 
 def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) -> Completion:

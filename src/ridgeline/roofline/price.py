@@ -108,14 +108,17 @@ class Price:
     def on(self, device: Device, work: Work) -> StepPrice:
         """A step's cost and seconds on a device; rows in the order of `ops`."""
         total = self._standing_of(work).total
-        costs = [priced.op.cost(work) for _, priced in self._context_ops]
-        for (_, priced), cost in zip(self._context_ops, costs, strict=True):
+        reading = []
+        for index, priced in self._context_ops:
+            kernels = priced.op.kernels(work)
+            cost = kernels[0].cost if len(kernels) == 1 else priced.op.cost(work)
             total += cost * priced.count
+            reading.append((index, priced, kernels, cost))
         working_set = total.memory_bytes
         standing = self._times_of(device, work, working_set)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
-        for (index, priced), cost in zip(self._context_ops, costs, strict=True):
-            time = kernel_seconds(priced.op.kernels(work), device, working_set, self.devices, priced.share)
+        for index, priced, kernels, cost in reading:
+            time = kernel_seconds(kernels, device, working_set, self.devices, priced.share)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))

@@ -9,6 +9,7 @@ from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_o
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Setup, Shelf
 from ridgeline.roofline.plan.compare import compare
+from ridgeline.roofline.plan.estimate import Estimate
 from ridgeline.roofline.plan.fit import DEVICES, ways_to_fit
 from ridgeline.roofline.plan.levers import Change, batch_lever, catalogue_outcomes, levers, sensitivities
 from ridgeline.roofline.plan.memory import Memory, WeightsRow, weights_table
@@ -59,6 +60,11 @@ class Plan:
     levers: tuple[Change, ...]
     sensitivities: tuple[Change, ...]
     cards: tuple[Outcome, ...] | None
+
+    @property
+    def request(self) -> Estimate:
+        """Seconds until the workload's batch, asking at once, has all its tokens: the prefill and output - 1 steps."""
+        return self.prefill.seconds + self.decode.seconds * (self.workload.output - 1)
 
     @property
     def dollars_per_million(self) -> float | None:

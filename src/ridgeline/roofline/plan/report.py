@@ -31,6 +31,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "tokens_per_second_per_user": dataclasses.asdict(plan.decode.seconds.per_second(1)),
             "tokens_per_second": dataclasses.asdict(plan.decode.seconds.per_second(plan.workload.batch)),
         },
+        "request": dataclasses.asdict(plan.request)
+        | {
+            "tokens_per_second": dataclasses.asdict(plan.request.per_second(plan.workload.batch * plan.workload.output))
+        },
         "crossings": dataclasses.asdict(plan.crossings),
         "sweep": [dataclasses.asdict(row) for row in plan.sweep],
         "experts_touched": _experts(plan),

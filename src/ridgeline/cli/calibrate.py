@@ -1,0 +1,132 @@
+"""`ridgeline calibrate`: measure this machine, so that what is expected of it is what it does."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ridgeline.cli import options
+from ridgeline.cli.loading import err
+from ridgeline.engine.bare import drive
+from ridgeline.roofline.calibrate.calibration import Calibration
+from ridgeline.roofline.calibrate.file import load, save
+from ridgeline.roofline.calibrate.run import SECONDS, Report
+from ridgeline.roofline.calibrate.run import calibrate as measure
+from ridgeline.roofline.calibrate.timer import Timer
+
+_THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
+_SECONDS = "About how long each number of threads may take."
+
+
+def calibrate(
+    threads: Annotated[list[int] | None, typer.Option(help=_THREADS)] = None,
+    seconds: Annotated[float, typer.Option(help=_SECONDS)] = SECONDS,
+    show: Annotated[bool, typer.Option("--show", help="Measure nothing: print the calibration that there is.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation where it
+    stands in a model; then fit three constants to each class of kernels.
+
+    `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
+    """
+    cores = len(os.sched_getaffinity(0))
+    wanted = sorted(set(threads or ([1, cores] if not torch.cuda.is_available() else [cores])))
+    _check(wanted, cores, seconds)
+    if show:
+        found = [load(count) for count in wanted]
+    else:
+        found = [_measure(count, seconds) for count in wanted]
+        err.print(f"written to {save(found)}", markup=False)
+    if as_json:
+        print(json.dumps([calibration.as_json() for calibration in found]))
+        return
+    for calibration in found:
+        print_calibration(calibration)
+
+
+def _check(threads: list[int], cores: int, seconds: float) -> None:
+    if threads[0] < 1 or threads[-1] > cores:
+        raise ValueError(f"--threads must be from 1 to {cores}, the cores that this process may use")
+    if not 1 <= seconds <= 3600:
+        raise ValueError(f"--seconds is {seconds:g}; it must be from 1 to 3600")
+
+
+def _measure(threads: int, seconds: float) -> Calibration:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_num_threads(threads)
+    with _progress(threads) as report:
+        return measure(Timer(device, threads), drive, report, seconds)
+
+
+@contextmanager
+def _progress(threads: int) -> Iterator[Report]:
+    """A bar on stderr, or a line for each thing that begins where stderr is no terminal."""
+    name = f"{threads} thread{'s' if threads > 1 else ''}"
+    if not sys.stderr.isatty():
+        yield lambda what, share: err.print(f"{name}: {share:4.0%} {what}")
+        return
+    columns = (TextColumn(name), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def print_calibration(c: Calibration) -> None:
+    """Roofs, then the constants of each class with their errors."""
+    console = Console(highlight=False, soft_wrap=True)
+    many = "s" if c.threads > 1 else ""
+    console.print(f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s", style="bold", markup=False)
+    near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
+    console.print(f"reads {near}memory {_gb(c.bandwidth)}", markup=False)
+    console.print("multiplies " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in c.peaks.items()))
+    console.print(
+        f"between ops {c.host.step * 1e6:.0f} us a step, {c.host.op * 1e6:.1f} an op, {c.host.sequence * 1e6:.0f} a "
+        f"sequence, {c.host.token * 1e6:.2f} a position ({c.host_error:.1%} of a step off in the median)"
+    )
+    console.print(_curve(c))
+    console.print(_classes(c))
+
+
+def _curve(c: Calibration) -> Table:
+    table = Table("working set", "read GB/s", "copy GB/s", "", box=None, pad_edge=False)
+    fastest = max(stream.read for stream in c.streams)
+    for stream in c.streams:
+        bar = "█" * round(40 * stream.read / fastest)
+        table.add_row(f"{stream.nbytes / 2**20:g} MiB", f"{stream.read / 1e9:.1f}", f"{stream.copy / 1e9:.1f}", bar)
+    return _right(table, 3)
+
+
+def _classes(c: Calibration) -> Table:
+    heads = ("class", "launch us", "of peak", "of bandwidth", "blend", "steps", "median error", "worst")
+    table = Table(*heads, box=None, pad_edge=False)
+    for name, fitted in c.classes.items():
+        e = fitted.efficiency
+        table.add_row(
+            name,
+            f"{e.launch * 1e6:.1f}",
+            f"{e.compute:.1%}",
+            f"{e.memory:.1%}",
+            "max" if e.overlaps else "sum",
+            str(fitted.observations),
+            f"{fitted.median_error:.1%}",
+            f"{fitted.worst_error:+.0%}",
+        )
+    return _right(table, len(heads))
+
+
+def _right(table: Table, columns: int) -> Table:
+    for column in table.columns[1:columns]:
+        column.justify = "right"
+    return table
+
+
+def _gb(rate: float) -> str:
+    return f"{rate / 1e9:.1f} GB/s"

@@ -1,0 +1,134 @@
+"""`ridgeline lab`: four experiments to be run and read."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ridgeline.checkpoint import load_model, model_folder, read_config
+from ridgeline.cli import options
+from ridgeline.cli.loading import err
+from ridgeline.cli.threads import set_threads
+from ridgeline.cli.units import parse_tokens
+from ridgeline.engine import LLM
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.lab.draw import show
+from ridgeline.lab.kv_cache import compare as compare_caches
+from ridgeline.lab.memory import users_on
+from ridgeline.lab.page import Page
+from ridgeline.lab.pages import kv_cache as kv_cache_page
+from ridgeline.lab.pages import memory as memory_page
+from ridgeline.lab.pages import phases as phases_page
+from ridgeline.lab.pages import sampling as sampling_page
+from ridgeline.lab.phases import measure
+from ridgeline.lab.phases import phases as compare_phases
+from ridgeline.lab.sampling import compare as compare_sampling
+from ridgeline.lab.svg import svg as draw_svg
+from ridgeline.models import build
+from ridgeline.models.model import Model
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.this import this_device
+from ridgeline.text import load_tokenizer
+
+lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a minute: run them, then read their code.")
+
+_BUILTIN = "tales"
+_MODEL = "A checkpoint folder or a built-in model."
+_CARD = "A card like rtx-4090, its .json or .toml file, or `this` machine."
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.")]
+
+
+@lab.command(name="kv-cache")
+def kv_cache(
+    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
+    tokens: Annotated[int, typer.Option(help="How many tokens to generate, both ways.")] = 256,
+    threads: options.Threads = None,
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Generate with and without a KV cache, and count positions and seconds."""
+    loaded = _load(model, threads)
+    if not 1 <= tokens <= loaded.context:
+        raise ValueError(f"--tokens is {tokens}; {model} can have 1 to {loaded.context}")
+    first = load_tokenizer(model_folder(model)).encode("Once", parse_special=False)[0]
+    _give(kv_cache_page.page(compare_caches(loaded, first, tokens)), svg, as_json)
+
+
+@lab.command()
+def memory(
+    device: Annotated[str, typer.Option(help=_CARD)] = "rtx-4090",
+    model: Annotated[
+        list[str] | None, typer.Option(help="A folder, a config.json or a name of the catalogue; may be repeated.")
+    ] = None,
+    devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
+    context: Annotated[str, typer.Option(help="Tokens that a user has.")] = "2000",
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Users on a card, subtraction by subtraction, for an 8B and a 70B model."""
+    card = this_device(estimate=True) if device == "this" else load_card(device)
+    length = parse_tokens(context, "--context")
+    found = [users_on(name, card, devices, length) for name in model or ("llama-3-8b", "llama-3-70b")]
+    _give(memory_page.page(found, card, length), svg, as_json)
+
+
+@lab.command()
+def sampling(
+    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
+    tokens: Annotated[int, typer.Option(help="How many tokens each setting generates.")] = 48,
+    seed: Annotated[int, typer.Option(help="The seed of all settings.")] = 1,
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
+    if tokens < 1:
+        raise ValueError(f"--tokens is {tokens}; it must be at least 1")
+    llm = LLM(model, EngineSettings(kv_bytes=64 << 20))
+    set_threads(None, llm.loaded.weight_bytes)
+    _give(sampling_page.page(compare_sampling(llm, prompt, tokens, seed), prompt, llm.tokenizer), svg, as_json)
+
+
+@lab.command()
+def phases(
+    model: Annotated[
+        str, typer.Option(help="A built-in model, a folder, a config.json or a catalogue name.")
+    ] = _BUILTIN,
+    device: Annotated[str, typer.Option(help=_CARD)] = "this",
+    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
+    svg: Svg = None,
+    as_json: options.Json = False,
+) -> None:
+    """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
+    length = parse_tokens(context, "--context")
+    if device != "this":
+        built, card, measured = build(read_config(model)), load_card(device), None
+    else:
+        built = _load(model, None)
+        weights = sum(parameter.nbytes for parameter in built.parameters())
+        card, measured = this_device(set_threads(None, weights), estimate=True), None
+        if length + 8 <= built.context:
+            measured = measure(built, length)
+    if length > built.context:
+        raise ValueError(f"--context is {length}; {model} has a context of {built.context}")
+    _give(phases_page.page(compare_phases(built, card, length, measured), model), svg, as_json)
+
+
+def _load(name: str, threads: int | None) -> Model:
+    """A model with its weights; random ones where only its config is there."""
+    folder = model_folder(name)
+    model = load_model(name, dummy_weights=not any(folder.glob("*.safetensors")))
+    set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
+    return model
+
+
+def _give(page: Page, svg: Path | None, as_json: bool) -> None:
+    if svg is not None:
+        svg.write_text(draw_svg(page), encoding="utf-8")
+        err.print(f"picture written to {svg}", markup=False)
+    if as_json:
+        print(json.dumps(page.data))
+    else:
+        show(page, Console(highlight=False))

@@ -1,0 +1,23 @@
+"""From the prompt that a user typed to the ids that a model reads."""
+
+import sys
+
+from ridgeline.engine import LLM
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt itself, or standard input for `-`. Raises ValueError for an empty one."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise ValueError("the prompt is empty; give at least one character")
+    return text
+
+
+def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
+    """Ids of a text: a message to answer where the model has a chat template, unless `raw`. Raises ValueError."""
+    if raw or llm.loaded.templates is None:
+        if system is not None:
+            raise ValueError("--system needs a chat template; this model has none, or --raw is given")
+        return llm.encode(text)
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return llm.encode_chat([*messages, {"role": "user", "content": text}])

@@ -1,0 +1,187 @@
+"""`ridgeline trace`: one token's way, priced beside measured."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ridgeline.cli import options
+from ridgeline.cli.loading import err, loading_bar
+from ridgeline.cli.prompt import prompt_ids, read_prompt
+from ridgeline.cli.threads import set_threads
+from ridgeline.engine import LLM, EngineSettings
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.this import this_device
+from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.picture import picture
+from ridgeline.trace.request import Subject, Wanted
+from ridgeline.trace.request import trace as trace_request
+from ridgeline.trace.views.export import to_csv, to_json
+from ridgeline.trace.views.perfetto import to_perfetto
+from ridgeline.trace.views.story import Shown, story
+from ridgeline.trace.views.svg import svg
+from ridgeline.trace.views.table import WIDTH
+
+_MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
+_PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
+_LOOK, _FILES = "Look inside", "Files"
+_MOST_TOKENS = 1 << 18  # of a prompt: a trace shows one prefill, so a step must hold it whole
+
+
+def _look(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=_LOOK)
+
+
+def _file(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=_FILES, metavar="FILE")
+
+
+def trace(
+    model: Annotated[str, typer.Argument(help=_MODEL)],
+    prompt: Annotated[str, typer.Argument(help=_PROMPT)],
+    device: Annotated[str, typer.Option(help="What to price on: this machine, a card's name, or a file.")] = "this",
+    layer: Annotated[
+        str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
+    ] = None,
+    attention: Annotated[bool, _look("--attention", text="Whom a token looked at, by head (of --layer).")] = False,
+    lens: Annotated[bool, _look("--lens", text="What each layer would have said.")] = False,
+    memory: Annotated[
+        bool, _look("--memory", text="The feed-forward neurons that fired most, and the tokens they promote.")
+    ] = False,
+    experts: Annotated[bool, _look("--experts", text="Which experts the tokens were routed to (mixtures).")] = False,
+    position: Annotated[
+        int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
+    ] = None,
+    max_tokens: options.MaxTokens = 8,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")] = None,
+    dummy_weights: Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")] = False,
+    repeats: Annotated[
+        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
+    ] = None,
+    threads: options.Threads = None,
+    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None,
+    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None,
+    roofline: Annotated[
+        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
+    the candidates, the token, and where the time went.
+
+    The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
+    """
+    files = Files(csv, perfetto, roofline)
+    files.check()
+    text = read_prompt(prompt)
+    llm = _load(model, dummy_weights)
+    chosen = _layer(layer, len(llm.loaded.model.kv_specs))
+    params = options.sampling_params(
+        llm.loaded.defaults,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        ignore_eos=dummy_weights,
+    )
+    threads = set_threads(threads, llm.loaded.weight_bytes)
+    with _status(f"tracing {model}"):
+        ledger = trace_request(
+            llm,
+            Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw)),
+            params,
+            this_device(threads, estimate=True) if device == "this" else load_card(device),
+            Wanted(attention, lens, memory, experts, position, repeats),
+            at_hand=device == "this",
+            threads=threads,
+        )
+    files.write(ledger)
+    if as_json:
+        print(json.dumps(to_json(ledger)))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    width = console.width if sys.stdout.isatty() else WIDTH
+    for line in story(ledger, Shown(chosen, roofline is not None, width)):
+        console.print(line)
+
+
+def _load(model: str, dummy_weights: bool) -> LLM:
+    """The model in an engine whose step holds any prompt whole, for one request at a time."""
+    settings = EngineSettings(limits=Limits(tokens=_MOST_TOKENS, requests=1), prefix_cache=False)
+    with loading_bar(model) as progress:
+        return LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
+
+
+def _layer(text: str | None, layers: int) -> int | str | None:
+    """What --layer says. Raises ValueError for a layer that there is not."""
+    if text is None or text == "all":
+        return text
+    if not text.isdecimal() or int(text) >= layers:
+        raise ValueError(f"--layer is {text!r}; the model has layers 0 to {layers - 1}, or say all")
+    return int(text)
+
+
+@contextmanager
+def _status(what: str) -> Iterator[None]:
+    """Says on stderr what takes a while, where that is a terminal."""
+    if sys.stderr.isatty():
+        with err.status(what):
+            yield
+    else:
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files that a trace is to write."""
+
+    csv: Path | None
+    perfetto: Path | None
+    roofline: Path | None
+
+    def check(self) -> None:
+        """Refuse before anything is measured what could not be written after. Raises ValueError."""
+        if self.roofline is not None and str(self.roofline) != "-" and self.roofline.suffix != ".svg":
+            raise ValueError(
+                f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
+            )
+        for path in self._paths():
+            if not path.parent.is_dir():
+                raise ValueError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise ValueError(f"{path} cannot be written; name a file in a folder that you may write to")
+
+    def write(self, ledger: Ledger) -> None:
+        """Write them, and say so on stderr. Raises ValueError where the disk refuses."""
+        contents = {
+            self.csv: lambda: to_csv(ledger),
+            self.perfetto: lambda: json.dumps(to_perfetto(ledger)),
+            self.roofline: lambda: svg(picture(ledger)),
+        }
+        for path in self._paths():
+            try:
+                path.write_text(contents[path](), encoding="utf-8")
+            except OSError as error:
+                raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+            err.print(f"wrote {path}", markup=False)
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.csv, self.perfetto, self.roofline) if path is not None and str(path) != "-"]

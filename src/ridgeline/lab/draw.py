@@ -1,0 +1,88 @@
+"""A page on a terminal: words, tables, and pictures of characters."""
+
+import math
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ridgeline.lab.page import Bars, Lines, Page, Table
+from ridgeline.trace.views.chart import chart
+
+_MARKS = "ox+*#"
+_WIDTH, _HEIGHT = 64, 16
+_MARGIN = 10
+
+
+def show(page: Page, console: Console) -> None:
+    """Print a page."""
+    console.print(Text(page.title, style="bold"))
+    console.print(Text(page.asks, style="italic"))
+    for table in page.tables:
+        console.print(Padding(_table(table), (1, 0, 0, 0)))
+    console.print(Padding(_picture(page, console.width), (1, 0, 1, 0)))
+    for sentence in page.finds:
+        console.print(Text(f"- {sentence}"))
+    console.print(Text(f"the experiment in code: {page.code}", style="dim"), soft_wrap=True)
+
+
+def _table(table: Table) -> RichTable:
+    drawn = RichTable(*table.head, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in drawn.columns[1:]:
+        column.justify = "right"
+    if table.rows and len(table.rows[0][-1]) > 20:  # a text, not a number
+        drawn.columns[-1].justify = "left"
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def _picture(page: Page, width: int) -> RenderableType:
+    if isinstance(page.picture, Bars):
+        return Group(*_bars(page.picture))
+    if isinstance(page.picture, Lines):
+        return Group(*_lines(page.picture))
+    return Group(*chart(page.picture, width=min(width, 100)))
+
+
+def _bars(bars: Bars) -> list[Text]:
+    most = max((bar.value for bar in bars.bars), default=1.0)
+    width = max((len(bar.label) for bar in bars.bars), default=0)
+    found = [Text(f"{bars.title} ({bars.unit})", style="bold")]
+    for bar in bars.bars:
+        line = Text(f"{bar.label:>{width}} ")
+        line.append("█" * max(1, round(36 * bar.value / most)), "dim" if bar.dim else "cyan")
+        line.append(f" {bar.value:.3g}  {bar.note}")
+        found.append(line)
+    return found
+
+
+def _lines(lines: Lines) -> list[Text]:
+    """Curves on logarithmic axes, a letter each."""
+    points = [point for curve in lines.curves.values() for point in curve]
+    (left, right), (low, high) = (_ends([point[axis] for point in points]) for axis in (0, 1))
+    grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
+    for mark, curve in zip(_MARKS, lines.curves.values(), strict=False):
+        for x, y in curve:
+            row, column = _place(y, low, high, _HEIGHT), _place(x, left, right, _WIDTH)
+            grid[_HEIGHT - 1 - row][column] = mark
+    labels = {0: f"{high:g}", _HEIGHT - 1: f"{low:g}"}
+    found = [Text(f"{lines.title} (both axes logarithmic)", style="bold")]
+    found += [Text(f"{labels.get(i, ''):>{_MARGIN}}│{''.join(row).rstrip()}") for i, row in enumerate(grid)]
+    found.append(Text(" " * _MARGIN + "└" + "─" * _WIDTH))
+    found.append(Text(f"{'':{_MARGIN}} {left:g}{right:>{_WIDTH - len(f'{left:g}')}g}"))
+    names = "   ".join(f"{mark} {name}" for mark, name in zip(_MARKS, lines.curves, strict=False))
+    return [*found, Text(f"{'':{_MARGIN}} {names}; {lines.y} over {lines.x}", style="dim")]
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Whole powers of ten around positive values."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+def _place(value: float, low: float, high: float, cells: int) -> int:
+    return round(math.log(value / low) / math.log(high / low) * (cells - 1))

@@ -1,0 +1,57 @@
+"""Page: what an experiment gives back. Words, a table, a picture, and the same as data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.trace.picture import Picture as Roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as they are shown; the first column is words, the others are numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A length beside a label; note: what stands behind it. dim: whether it is one that does not count."""
+
+    label: str
+    value: float
+    note: str = ""
+    dim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars to compare; unit: what their values are."""
+
+    title: str
+    unit: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Curves through points (x, y), by name, on logarithmic axes; all values above 0."""
+
+    title: str
+    x: str
+    y: str
+    curves: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One experiment. asks: the question. finds: what came out, sentence by sentence. code: the file to read."""
+
+    title: str
+    asks: str
+    tables: tuple[Table, ...]
+    picture: Bars | Lines | Roofline
+    finds: tuple[str, ...]
+    code: str
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""What each experiment says: its tables, its picture and its words."""

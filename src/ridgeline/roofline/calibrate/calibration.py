@@ -1,0 +1,90 @@
+"""A calibration: what was measured of a machine and fitted to it, as numbers that a file can hold."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.roofline.calibrate.probe import Pace
+from ridgeline.roofline.calibrate.roofs import Stream
+from ridgeline.roofline.device import Cache, Device, Efficiency, Host
+
+
+@dataclass(frozen=True, slots=True)
+class FittedClass:
+    """The constants of a kernel class and how well they fit: median and worst of the relative errors."""
+
+    efficiency: Efficiency
+    observations: int
+    median_error: float
+    worst_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """What the kernels of a class took in one step of a trial, and what the constants say."""
+
+    kernel: str
+    where: str
+    measured: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A machine with so many threads.
+
+    made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
+    hold. host_error: median error of `host`, relative to whole steps.
+    """
+
+    title: str
+    kind: str
+    threads: int
+    made: str
+    seconds: float
+    memory: float
+    streams: tuple[Stream, ...]
+    bandwidth: float
+    caches: tuple[Cache, ...]
+    peaks: Mapping[str, float]
+    classes: Mapping[str, FittedClass]
+    host: Host
+    host_error: float
+    pace: Pace
+    residuals: tuple[Residual, ...]
+
+    def device(self) -> Device:
+        """The machine as a Device."""
+        basis = f"measured on this machine, {self.made}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return Device(
+            "this",
+            self.title,
+            self.kind,
+            self.peaks,
+            self.bandwidth,
+            self.memory,
+            self.caches,
+            efficiency={name: fitted.efficiency for name, fitted in self.classes.items()},
+            host=self.host,
+            calibrated=True,
+            sources={"all": basis, "efficiency": basis},
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As objects that json writes."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Calibration":
+        """What `as_json` gave. Raises KeyError or TypeError for anything else."""
+        fields = dict(values)
+        fields["streams"] = tuple(Stream(**entry) for entry in fields["streams"])
+        fields["caches"] = tuple(Cache(**entry) for entry in fields["caches"])
+        fields["residuals"] = tuple(Residual(**entry) for entry in fields["residuals"])
+        fields["host"], fields["pace"] = Host(**fields["host"]), Pace(**fields["pace"])
+        fields["classes"] = {
+            name: FittedClass(**entry | {"efficiency": Efficiency(**entry["efficiency"])})
+            for name, entry in fields["classes"].items()
+        }
+        return cls(**fields)

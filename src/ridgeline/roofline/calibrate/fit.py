@@ -1,0 +1,129 @@
+"""Fitting the constants of a kernel class to what its kernels took.
+
+    seconds = launch + |FLOPs / (compute x peak), bytes / (memory x bandwidth)|
+
+where |a, b| is a + b for kernels that read and compute in turn, and sqrt(a^2 + b^2) for those that do both at once. An
+observation is what all kernels of the class took in one step, because that is what a price adds up; the fit makes the
+sum of the squared relative errors of the observations as small as it gets. Both shares are sought on a grid that is
+refined, the launch follows from them.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.roofline.device import Efficiency
+
+Floats = NDArray[np.float64]
+Class = tuple[str, str]  # a kernel and the format it works on
+
+_COARSE, _FINE, _ROUNDS = 25, 9, 4
+_LEAST_SHARE = 3e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The kernels of one class in one step. seconds: of all of them. calls, compute, memory: of each: how often it was
+    launched, and its seconds under either roof. where: the trial and its step, for the residuals."""
+
+    where: str
+    seconds: float
+    calls: tuple[float, ...]
+    compute: tuple[float, ...]
+    memory: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The constants of a class, and the relative errors (predicted / measured - 1) of its observations, in order."""
+
+    efficiency: Efficiency
+    errors: tuple[float, ...]
+
+    @property
+    def median_error(self) -> float:
+        """Median of the errors without their signs."""
+        return statistics.median(abs(error) for error in self.errors)
+
+    @property
+    def worst_error(self) -> float:
+        """The largest error, with its sign."""
+        return max(self.errors, key=abs)
+
+
+class _Table:
+    """Observations as arrays: K kernels of G observations; P pairs of shares that are tried at once."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        counts = [len(o.calls) for o in observations]
+        self.first_G = np.concatenate(([0], np.cumsum(counts)[:-1]))
+        self.compute_K = np.array([c for o in observations for c in o.compute])
+        self.memory_K = np.array([m for o in observations for m in o.memory])
+        self.seconds_G = np.array([o.seconds for o in observations])
+        self.slope_G = np.array([sum(o.calls) for o in observations]) / self.seconds_G
+
+    def errors(self, compute_P: Floats, memory_P: Floats, overlaps: bool) -> tuple[Floats, Floats]:
+        """For each pair of shares the launch that leaves the least squares of relative errors, [P], and those errors,
+        [P, G]."""
+        a_PK, b_PK = self.compute_K / compute_P[:, None], self.memory_K / memory_P[:, None]
+        both_PK = np.hypot(a_PK, b_PK) if overlaps else a_PK + b_PK
+        roof_PG = np.add.reduceat(both_PK, self.first_G, axis=1) / self.seconds_G
+        launch_P = np.maximum(0.0, (1 - roof_PG) @ self.slope_G / (self.slope_G @ self.slope_G))
+        return launch_P, launch_P[:, None] * self.slope_G + roof_PG - 1
+
+
+def fit(observations: Sequence[Observation]) -> Fitted:
+    """The constants of one class. Of two blends that fit alike the one that overlaps is taken."""
+    assert observations, "a class without observations has no constants"
+    table = _Table(observations)
+    found = [_search(table, overlaps) for overlaps in (True, False)]
+    return min(found, key=lambda fitted: sum(error * error for error in fitted.errors))
+
+
+def _search(table: _Table, overlaps: bool) -> Fitted:
+    coarse = np.geomspace(1.0, _LEAST_SHARE, _COARSE)
+    compute = coarse if table.compute_K.any() else np.ones(1)
+    memory = coarse if table.memory_K.any() else np.ones(1)
+    for step in range(_ROUNDS):
+        compute_P, memory_P = (grid.ravel() for grid in np.meshgrid(compute, memory))
+        launch_P, errors_PG = table.errors(compute_P, memory_P, overlaps)
+        best = int(np.square(errors_PG).sum(axis=1).argmin())
+        found = (float(launch_P[best]), float(compute_P[best]), float(memory_P[best]))
+        ratio = float(coarse[0] / coarse[1]) ** (2.0 / (_FINE - 1)) ** step
+        compute, memory = _closer(compute, found[1], ratio), _closer(memory, found[2], ratio)
+    return Fitted(Efficiency(*found, each=True, overlaps=overlaps), tuple(errors_PG[best].tolist()))
+
+
+def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
+    """A finer grid from `ratio` times a value down to that part of it, not above 1."""
+    return grid if len(grid) == 1 else np.geomspace(min(1.0, centre * ratio), centre / ratio, _FINE)
+
+
+def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted]:
+    """The constants of every class: those observed, by (kernel, format), and the general ones that stand in for kernels
+    that nobody observed: a kernel in any format, its kind, and `default`."""
+    found = {_name(kernel, number): fit(list(group)) for (kernel, number), group in observed.items()}
+    general: dict[str, list[Observation]] = {}
+    for (kernel, number), group in observed.items():
+        for name in _prefixes(kernel):
+            if name != _name(kernel, number):
+                general.setdefault(name, []).extend(group)
+    for name, group in general.items():
+        if name not in found:
+            found[name] = fit(group)
+    return found
+
+
+def _name(kernel: str, number: str) -> str:
+    return f"{kernel}/{number}" if number else kernel
+
+
+def _prefixes(kernel: str) -> Iterable[str]:
+    """`linear.vector` -> `linear.vector`, `linear`, `default`."""
+    while kernel:
+        yield kernel
+        kernel = kernel.rpartition(".")[0]
+    yield "default"

@@ -1,0 +1,111 @@
+"""The models that are timed: small ones of no sense, shaped so that every kernel class meets several sizes.
+
+Two live in the caches, as the built-in model does; in two each layer's weights are far apart, so that by the time a
+layer comes again the caches have forgotten it. None has the shape of a model that a prediction is judged on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.checkpoint.fill import fill_dummy
+from ridgeline.models import Fields, build
+from ridgeline.models.model import Model
+
+Sequences = tuple[tuple[int, int], ...]
+"""Of each sequence in a step: the positions that run, and those that it has then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A model to be timed, and the steps it is timed on. share: of the time that there is."""
+
+    name: str
+    config: dict[str, object]
+    steps: tuple[Sequences, ...]
+    share: float
+
+    def model(self, dtype: torch.dtype, device: torch.device) -> Model:
+        """The model with random weights."""
+        built = build(Fields(self.config, f"the trial {self.name}"), dtype)
+        fill_dummy(built)
+        return built.to(device)
+
+
+def decode(batch: int, context: int) -> Sequences:
+    """A step in which every sequence runs one position."""
+    return ((1, context),) * batch
+
+
+def prefill(length: int, batch: int = 1, past: int = 0) -> Sequences:
+    """A step in which every sequence runs `length` positions after `past` others."""
+    return ((length, past + length),) * batch
+
+
+def _config(architecture: str, model_type: str, sizes: Sequence[int], **more: object) -> dict[str, object]:
+    hidden, layers, heads, kv_heads, head_dim, width, vocabulary = sizes
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": width,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        **more,
+    }
+
+
+_GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "n_embd": 256,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": 1024,
+    "vocab_size": 2000,
+    "torch_dtype": "float32",
+}
+
+_FEW = (decode(1, 40), decode(1, 300), decode(4, 100), decode(16, 200), prefill(16), prefill(64), prefill(256))
+
+TRIALS = (
+    Trial("tiny", _config("LlamaForCausalLM", "llama", (96, 4, 8, 4, 8, 256, 800)), (*_FEW, prefill(1024)), 0.12),
+    Trial(
+        "small",
+        _config("Qwen3ForCausalLM", "qwen3", (320, 4, 8, 4, 32, 900, 3000)),
+        (*_FEW, prefill(64, past=192), prefill(64, batch=4)),
+        0.16,
+    ),
+    Trial(
+        "long",
+        _config("LlamaForCausalLM", "llama", (128, 2, 8, 4, 64, 344, 500)),
+        (decode(1, 1024), decode(1, 4000), decode(16, 1024), decode(4, 64), prefill(512), prefill(2048)),
+        0.16,
+    ),
+    Trial("gpt2", _GPT2, (decode(1, 100), decode(8, 100), prefill(32), prefill(256)), 0.08),
+    Trial(
+        "wide",
+        _config("LlamaForCausalLM", "llama", (1280, 5, 12, 4, 128, 3456, 12000)),
+        (decode(1, 100), decode(1, 1000), decode(4, 300), decode(16, 100), prefill(64), prefill(256)),
+        0.38,
+    ),
+    Trial(
+        "experts",
+        _config(
+            "Qwen3MoeForCausalLM", "qwen3_moe", (256, 2, 4, 2, 64, 512, 1000), num_experts=16, num_experts_per_tok=2,
+            moe_intermediate_size=192, norm_topk_prob=True,
+        ),
+        (decode(1, 50), decode(8, 50), prefill(64), prefill(256)),
+        0.10,
+    ),
+)  # fmt: skip

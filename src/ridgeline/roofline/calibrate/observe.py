@@ -1,0 +1,81 @@
+"""Observing the trials: what the kernels of each class took in each step, at one pace."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.ops.formats import format_of
+from ridgeline.ops.op import Kernel
+from ridgeline.roofline.calibrate.fit import Class, Observation
+from ridgeline.roofline.calibrate.models import Sequences, Trial
+from ridgeline.roofline.calibrate.probe import Pace, Probe
+from ridgeline.roofline.calibrate.steps import PAGE, Stage, Stopwatch, time_ops
+from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.time import compute_seconds, memory_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A kernel in a step of a trial: what it took then, and what it would take under either roof."""
+
+    where: str
+    kernel: Kernel
+    seconds: float
+    compute: float
+    memory: float
+    pace: Pace
+
+
+def watch_trial(
+    trial: Trial, dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
+) -> list[Sighting]:
+    """Time every step of a trial, with a probe before and after each."""
+    model = trial.model(dtype, timer.device)
+    positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
+    stage, watch = Stage(model, timer.device, positions), Stopwatch(model, timer)
+    found: list[Sighting] = []
+    before = probe()
+    for step in trial.steps:
+        timed = time_ops(stage, watch, step, budget / len(trial.steps))
+        after = probe()
+        pace = Pace(*((a + b) / 2 for a, b in zip(_parts(before), _parts(after), strict=True)))
+        work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
+        run = [(one.seconds, kernel) for one in timed for kernel in one.op.kernels(work)]
+        working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
+        for seconds, kernel in run:
+            compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
+            found.append(Sighting(where, kernel, seconds, compute, memory, pace))
+        before = after
+    return found
+
+
+def _parts(pace: Pace) -> tuple[float, float, float]:
+    return pace.launch, pace.compute, pace.memory
+
+
+def describe(step: Sequences) -> str:
+    """`4 x 1 of 100`: four sequences run the last position of 100."""
+    q, kv = step[0]
+    return f"{len(step)} x {q} of {kv}"
+
+
+def observations(found: Sequence[Sighting], pace: Pace) -> dict[Class, list[Observation]]:
+    """By class, and within it by step; as if all had been seen at one pace."""
+    groups: dict[Class, dict[str, list[Sighting]]] = {}
+    for one in found:
+        groups.setdefault((one.kernel.name, one.kernel.number), {}).setdefault(one.where, []).append(one)
+    return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
+
+
+def _observation(where: str, group: Sequence[Sighting], pace: Pace) -> Observation:
+    seconds = sum(one.seconds for one in group)
+    compute, memory = sum(one.compute for one in group), sum(one.memory for one in group)
+    return Observation(
+        where,
+        seconds / group[0].pace.over(pace).of(seconds, compute, memory),
+        tuple(one.kernel.calls for one in group),
+        tuple(one.compute for one in group),
+        tuple(one.memory for one in group),
+    )

@@ -1,0 +1,67 @@
+"""Probes: three things that always cost the same, to see whether the machine is what it was.
+
+What else a machine does changes how fast it is, by a third within minutes. Measurements with a probe beside each can be
+set against one another, and against a calibration, whose probe is known.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.roofline.calibrate.models import TRIALS, decode
+from ridgeline.roofline.calibrate.steps import Stage
+from ridgeline.roofline.calibrate.timer import Timer
+
+_BUDGET = 0.01
+_EDGE, _READ_BYTES = 512, 48 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What launches, arithmetic and memory take: seconds of a probe, or how many times those of another."""
+
+    launch: float
+    compute: float
+    memory: float
+
+    def over(self, other: "Pace") -> "Pace":
+        """How many times longer than in another one."""
+        return Pace(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
+
+    def of(self, seconds: float, compute: float, memory: float) -> float:
+        """How many times longer something takes that takes `seconds`, of which so many under either roof: what no roof
+        explains keeps the pace of launches."""
+        rest = max(0.0, seconds - max(compute, memory))
+        total = rest + compute + memory
+        if not total:
+            return self.launch
+        return (rest * self.launch + compute * self.compute + memory * self.memory) / total
+
+
+def median_pace(paces: Sequence[Pace]) -> Pace:
+    """The median of each."""
+    return Pace(
+        statistics.median(pace.launch for pace in paces),
+        statistics.median(pace.compute for pace in paces),
+        statistics.median(pace.memory for pace in paces),
+    )
+
+
+class Probe:
+    """launch: one decode step of a tiny model, which is nothing but launches. compute: a matrix product. memory:
+    reading what no cache holds."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        stage = Stage(TRIALS[0].model(torch.float32, timer.device), timer.device, 64)
+        a = torch.randn(_EDGE, _EDGE, device=timer.device)
+        x = torch.rand(_READ_BYTES // 4, device=timer.device)
+        step = decode(1, 40)
+        self._calls: tuple[Callable[[], object], ...] = (lambda: stage.run(step), lambda: a @ a, x.sum)
+
+    @torch.inference_mode()
+    def __call__(self) -> Pace:
+        """Seconds of each, now."""
+        return Pace(*(self._timer.seconds(call, _BUDGET) for call in self._calls))

@@ -1,0 +1,117 @@
+"""The roofs of a device: how fast it reads and copies, by working set, and how fast it multiplies, by format."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ridgeline.ops.formats import FORMATS, format_of
+from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Cache
+
+KIB, MIB = 1 << 10, 1 << 20
+# Working sets. Below the first the call costs more than the reading.
+SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256))
+_CALL_SECONDS = 3e-4  # what one timing should hold at least
+_FASTEST = 50e9  # bytes a second, a guess that only decides how many calls one timing holds
+_EDGES = (512, 1024, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Bytes a second over a working set: reading all of it, and copying half of it to the other half (both counted)."""
+
+    nbytes: int
+    read: float
+    copy: float
+
+
+@torch.inference_mode()
+def streams(timer: Timer, budget: float, sets: Sequence[int] = SETS) -> list[Stream]:
+    """How fast working sets are read and copied, the smallest first. Reading is the best of three ways to read."""
+    each = budget / len(sets) / 4
+    found = []
+    for nbytes in sets:
+        x = torch.rand(nbytes // 4, device=timer.device)
+        half, other = x.chunk(2)
+        reads: list[Callable[[], object]] = [x.sum, x.max, partial(torch.dot, x, x)]
+        read = max(nbytes / _seconds(timer, call, nbytes, each) for call in reads)
+        copy = nbytes / _seconds(timer, partial(half.copy_, other), nbytes, each)
+        found.append(Stream(nbytes, read, copy))
+    return found
+
+
+def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: float) -> float:
+    """Seconds of a call that goes over so many bytes; short ones are timed by the dozen."""
+    count = max(1, int(_CALL_SECONDS * _FASTEST / nbytes))
+
+    def calls() -> None:
+        for _ in range(count):
+            call()
+
+    return timer.seconds(calls, budget) / count
+
+
+def memory_bandwidth(found: Sequence[Stream]) -> float:
+    """Bytes a second of main memory: the best reading of the largest working sets."""
+    largest = found[-1].nbytes
+    return max(stream.read for stream in found if stream.nbytes >= largest / 4)
+
+
+def caches(found: Sequence[Stream], stated: Sequence[tuple[str, int]]) -> tuple[Cache, ...]:
+    """The caches that the streams show, the nearest first. stated: names and sizes, as the system knows them.
+
+    A cache is as fast as the fastest stream that fits it and not the one before it. It is as large as the largest
+    stream that is nearer to that speed than to the speed behind it: neighbours may have taken a part of it. Where
+    nothing is stated, one cache is taken from the streams alone.
+    """
+    memory = memory_bandwidth(found)
+    stated = stated or [("cache", found[-1].nbytes // 4)]
+    speeds: list[float] = []
+    inner = 0
+    for _, size in stated:
+        speeds.append(max((s.read for s in found if inner < s.nbytes <= size), default=0.0))
+        inner = size
+    result = []
+    for (name, size), speed, beyond in zip(stated, speeds, [*speeds[1:], memory], strict=True):
+        fast = [s.nbytes for s in found if s.nbytes <= size and s.read >= (speed * max(beyond, memory)) ** 0.5]
+        if fast and speed > 1.2 * memory:
+            result.append(Cache(name, float(max(fast)), speed))
+    return tuple(result)
+
+
+def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[tuple[str, int]]:
+    """Names and bytes of the data caches from level 2 on, as Linux states them for so many threads; empty where it does
+    not. A cache that cores do not share counts once a thread."""
+    found: dict[int, dict[str, int]] = {}
+    for core in sorted(os.sched_getaffinity(0)):
+        for index in sorted((root / f"cpu{core}" / "cache").glob("index*")):
+            try:
+                level = int((index / "level").read_text())
+                sharers, size = (index / "shared_cpu_list").read_text(), (index / "size").read_text().strip()
+                if (index / "type").read_text().strip() != "Instruction" and level > 1:
+                    found.setdefault(level, {})[sharers] = int(size.removesuffix("K")) * KIB
+            except (OSError, ValueError):
+                continue
+    return [(f"L{level}", sum(sorted(sizes.values())[-threads:])) for level, sizes in sorted(found.items())]
+
+
+@torch.inference_mode()
+def peaks(timer: Timer, budget: float) -> dict[str, float]:
+    """FLOP/s by number format: the best square matrix product. A format in which the device is slower than in a wider
+    one is kept: it is what a model stored so gets."""
+    found: dict[str, float] = {}
+    dtypes = [f.dtype for f in FORMATS if f.dtype != torch.float16 or timer.device.type == "cuda"]
+    for dtype in dtypes:
+        best = 0.0
+        for edge in _EDGES:
+            a, b = (torch.randn(edge, edge, device=timer.device).to(dtype) for _ in range(2))
+            seconds = timer.seconds(partial(torch.matmul, a, b), budget / len(dtypes) / len(_EDGES))
+            best = max(best, 2 * edge**3 / seconds)
+            if seconds > budget / len(dtypes):
+                break
+        found[format_of(dtype).name] = best
+    return found

@@ -1,0 +1,121 @@
+"""Calibrating: measure the roofs, time every op of the trials in place, fit the constants."""
+
+import datetime
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from ridgeline.ops.formats import format_of
+from ridgeline.roofline.calibrate.calibration import Calibration, FittedClass, Residual
+from ridgeline.roofline.calibrate.file import processor
+from ridgeline.roofline.calibrate.fit import Class, Fitted, Observation, fit_all
+from ridgeline.roofline.calibrate.host import Drive, Rest, fit_host, rests
+from ridgeline.roofline.calibrate.models import TRIALS
+from ridgeline.roofline.calibrate.observe import Sighting, observations, watch_trial
+from ridgeline.roofline.calibrate.probe import Probe, median_pace
+from ridgeline.roofline.calibrate.roofs import caches, memory_bandwidth, peaks, stated_caches, streams
+from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Device, Efficiency
+
+SECONDS = 50.0  # for one number of threads
+_DTYPES = (torch.float32, torch.bfloat16)
+_ROOFS, _HOST = 0.16, 0.1  # shares of the time; the trials have the rest
+_HOST_TRIALS = ("tiny", "gpt2")
+
+Report = Callable[[str, float], None]
+
+
+def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECONDS) -> Calibration:
+    """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done).
+
+    On CUDA this is untested: the code waits for the device at every reading of the clock, and no more is known.
+    """
+    begin = timer.wall()
+    report("bandwidth", 0.0)
+    found = streams(timer, 0.6 * _ROOFS * seconds)
+    report("matrix products", 0.6 * _ROOFS)
+    tops = peaks(timer, 0.4 * _ROOFS * seconds)
+    held = caches(found, stated_caches(timer.threads) if timer.device.type == "cpu" else [])
+    bare = Device("this", processor(), _kind(timer), tops, memory_bandwidth(found), memory_bytes(timer), held)
+    probe = Probe(timer)
+    seen: list[Sighting] = []
+    done = _ROOFS
+    for trial in TRIALS:
+        for dtype in _DTYPES:
+            report(f"ops of the trial {trial.name}, {format_of(dtype).name}", done)
+            share = (1 - _ROOFS - _HOST) * trial.share / len(_DTYPES)
+            seen += watch_trial(trial, dtype, timer, probe, bare, share * seconds)
+            done += share
+    pace = median_pace([one.pace for one in seen])
+    beside: list[Rest] = []
+    for trial in TRIALS:
+        if trial.name in _HOST_TRIALS:
+            report("between ops", done)
+            model = trial.model(torch.float32, timer.device)
+            beside += rests(model, timer, drive, probe, pace, _HOST * seconds / len(_HOST_TRIALS))
+    host, host_error = fit_host(beside)
+    observed = observations(seen, pace)
+    fitted = fit_all(observed)
+    report("done", 1.0)
+    return Calibration(
+        title=bare.title,
+        kind=bare.kind,
+        threads=timer.threads,
+        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+        seconds=timer.wall() - begin,
+        memory=bare.memory,
+        streams=tuple(found),
+        bandwidth=bare.bandwidth,
+        caches=held,
+        peaks=tops,
+        classes={name: _class(one) for name, one in sorted(fitted.items())},
+        host=host,
+        host_error=host_error,
+        pace=pace,
+        residuals=_residuals(observed, fitted),
+    )
+
+
+def _class(fitted: Fitted) -> FittedClass:
+    return FittedClass(fitted.efficiency, len(fitted.errors), fitted.median_error, fitted.worst_error)
+
+
+def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
+    found = []
+    for (kernel, number), group in observed.items():
+        name = f"{kernel}/{number}" if number else kernel
+        errors = fitted[name].errors
+        found += [Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)]
+    return tuple(found)
+
+
+def _kind(timer: Timer) -> str:
+    return "gpu" if timer.device.type == "cuda" else "cpu"
+
+
+def memory_bytes(timer: Timer) -> float:
+    """Bytes of the device's memory, as its driver or the kernel shows them."""
+    if timer.device.type == "cuda":
+        return float(torch.cuda.get_device_properties(timer.device).total_memory)
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemTotal:"):
+            return float(line.split()[1]) * 1024
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def quick(timer: Timer, seconds: float) -> Device:
+    """A Device from the roofs alone and common constants, in about so many seconds; not calibrated."""
+    found = streams(timer, seconds / 2, sets=(1 << 20, 8 << 20, 64 << 20))
+    guess = Efficiency(launch=10e-6, compute=0.7, memory=0.7)
+    return Device(
+        "this",
+        processor(),
+        _kind(timer),
+        peaks(timer, seconds / 2),
+        memory_bandwidth(found),
+        memory_bytes(timer),
+        efficiency={"default": guess},
+        sources={"all": "a probe of this machine", "efficiency": "common constants; uncalibrated, +-50 %"},
+    )

@@ -1,0 +1,170 @@
+"""Timing every op of a step where it stands: in its model, after the op before it, as the engine runs it.
+
+An op in a loop of its own is faster than the same op in a model, by up to two times for small ones: the processor has
+its code at hand and nothing else. What a price adds up is the op in the model.
+
+Shapes as in ops/paged.py.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ridgeline.models.model import Model
+from ridgeline.ops.op import Op
+from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.calibrate.models import Sequences
+from ridgeline.roofline.calibrate.timer import Timer
+
+PAGE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOp:
+    """One op in a step: its median seconds there."""
+
+    op: Op
+    seconds: float
+
+
+class Stopwatch:
+    """Times every op of a model while it is `on`. What the watch itself takes is measured first: `inside` the intervals
+    that it times, and `outside`, beside each."""
+
+    def __init__(self, model: Model, timer: Timer) -> None:
+        self.ops = [op for _, op in model.ops()]
+        self.timer = timer
+        self.seconds: dict[Op, list[float]] = {op: [] for op in self.ops}
+        self.inside, self.outside = _own_cost(timer)
+
+    @property
+    def calls(self) -> int:
+        """How many calls were timed."""
+        return sum(map(len, self.seconds.values()))
+
+    @property
+    def spent(self) -> float:
+        """Seconds of all that was timed, and of the watch."""
+        return sum(map(sum, self.seconds.values())) + self.calls * self.outside
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """While it lasts, calls of ops are timed."""
+        for op in self.ops:
+            op.forward = _timed(op.forward, self.timer, self.seconds[op])
+        try:
+            yield
+        finally:
+            for op in self.ops:
+                del op.forward
+
+    def clear(self) -> None:
+        """Forget what was timed."""
+        for seconds in self.seconds.values():
+            seconds.clear()
+
+    def medians(self) -> list[TimedOp]:
+        """The ops that ran, each with its median."""
+        return [
+            TimedOp(op, max(0.0, statistics.median(times) - self.inside)) for op, times in self.seconds.items() if times
+        ]
+
+
+def _timed(forward: Any, timer: Timer, seconds: list[float]) -> Any:
+    def call(*arguments: Any) -> Any:
+        start = timer.now()
+        result = forward(*arguments)
+        seconds.append(timer.now() - start)
+        return result
+
+    return call
+
+
+def _own_cost(timer: Timer) -> tuple[float, float]:
+    """Seconds that the watch adds to an interval that it times, and to a call beside that."""
+    seconds: list[float] = []
+    watched = _timed(lambda: None, timer, seconds)
+    count = 200
+
+    def calls() -> None:
+        for _ in range(count):
+            watched()
+
+    whole = timer.seconds(calls, budget=0.01) / count
+    inside = statistics.median(seconds)
+    return inside, max(0.0, whole - inside)
+
+
+class Stage:
+    """A model with KV memory of its own, to run steps of any shape without what came before them."""
+
+    def __init__(self, model: Model, device: torch.device, positions: int) -> None:
+        """`positions`: that one step's sequences have together, at most."""
+        self.model, self.device = model, device
+        specs = tuple(dict.fromkeys(model.kv_specs))
+        self._group_of_layer = [specs.index(spec) for spec in model.kv_specs]
+        self._groups = len(specs)
+        self._stores = [
+            torch.zeros(2, positions // PAGE + 2, spec.heads, PAGE, spec.k_dim, dtype=spec.dtype, device=device)
+            for spec in model.kv_specs
+        ]
+
+    @torch.inference_mode()
+    def run(self, sequences: Sequences) -> Tensor:
+        """One step; its logits."""
+        positions = torch.cat([torch.arange(kv - q, kv) for q, kv in sequences]).to(self.device)
+        ends = torch.tensor([q for q, _ in sequences]).cumsum(0).to(self.device) - 1
+        group = _paged(sequences, self.device)
+        kv = PagedKV(self._stores, self._group_of_layer, [group] * self._groups)
+        logits: Tensor = self.model(torch.ones_like(positions), positions, kv, ends)
+        return logits
+
+    def work(self, sequences: Sequences) -> Work:
+        """What such a step asks."""
+        return Work.of([Segment(q, kv) for q, kv in sequences], self.model.windows)
+
+
+def _paged(sequences: Sequences, device: torch.device) -> PagedGroup:
+    """The view of a step whose sequences lie behind each other in KV memory, page 0 left out."""
+    tables: list[list[int]] = []
+    slots: list[int] = []
+    page = 1
+    for q, kv in sequences:
+        tables.append(list(range(page, page + -(-kv // PAGE))))
+        slots += [page * PAGE + position for position in range(kv - q, kv)]
+        page += len(tables[-1])
+    if all(q == 1 for q, _ in sequences):
+        return PagedGroup(torch.tensor(slots, device=device), [_decodes(sequences, tables, device)], [])
+    segments = []
+    start = 0
+    for (q, kv), table in zip(sequences, tables, strict=True):
+        pages = None if q == kv else torch.tensor(table, device=device)
+        segments.append(PagedSegment(start, q, kv, 0, pages))
+        start += q
+    return PagedGroup(torch.tensor(slots, device=device), [], segments)
+
+
+def _decodes(sequences: Sequences, tables: Sequence[Sequence[int]], device: torch.device) -> PagedDecode:
+    count = len(sequences)
+    return PagedDecode(
+        torch.arange(count, device=device),
+        torch.tensor(tables, device=device),
+        torch.zeros(count, dtype=torch.int64, device=device),
+        torch.tensor([kv for _, kv in sequences], device=device),
+    )
+
+
+def time_ops(stage: Stage, watch: Stopwatch, sequences: Sequences, budget: float) -> list[TimedOp]:
+    """Every op of a step, timed in place for about `budget` seconds."""
+    watch.clear()
+    with watch.on():
+        stage.run(sequences)
+        watch.clear()
+        watch.timer.each(lambda: stage.run(sequences), budget)
+    return watch.medians()

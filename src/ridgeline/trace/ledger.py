@@ -1,0 +1,253 @@
+"""The ledger: one row for each op that a step ran, what it must cost beside what it took.
+
+Every view (table, JSON, CSV, trace file, pictures) prints what is in a Ledger and computes nothing of its own. Seconds,
+bytes and FLOPs are plain numbers; shapes are tuples.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.guard import SLACK, beats_floor
+from ridgeline.trace.attention import Looks
+from ridgeline.trace.experts import Routing
+from ridgeline.trace.lens import Lens
+from ridgeline.trace.memory import Memory
+from ridgeline.trace.timeline import Slice
+from ridgeline.trace.tokens import Choice, Token
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One op in one step.
+
+    floor: seconds that nothing can beat: its arithmetic at the peak, or its weights and KV from the nearest memory that
+    could hold them. bound: what a perfect kernel takes, activations included, with the step's bytes where they live.
+    expected: calibrated. limit: the roof that the bound hits. measured: seconds, None where it did not run by itself.
+    gap: seconds between the end of the op before it and its own start. note: what a reader should know of it.
+    """
+
+    cost: Cost
+    floor: float
+    bound: float
+    expected: float
+    limit: str
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    measured: float | None = None
+    gap: float = 0.0
+    note: str = ""
+
+    @property
+    def impossible(self) -> bool:
+        """Measured faster than its floor allows: an error in spec, shape or timer."""
+        return self.measured is not None and self.measured < (1 - SLACK) * self.floor
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An op of the model: where it is, what it is, and its entry in each step (by the step's name)."""
+
+    path: str
+    kind: str
+    detail: str
+    layer: int | None
+    entries: Mapping[str, Entry]
+
+    @property
+    def group(self) -> str:
+        """Its path with a star for the number of its layer: equal for the same op of every layer."""
+        return ".".join("*" if part == str(self.layer) else part for part in self.path.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Entries added up. measured: None if one of them was not measured. impossible: how many are under their floor."""
+
+    count: int
+    cost: Cost
+    floor: float
+    bound: float
+    expected: float
+    measured: float | None
+    limit: str
+    impossible: int
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "Total":
+        """The sum; its limit is the roof that most of the bound comes from."""
+        found = list(entries)
+        by_limit: dict[str, float] = {}
+        cost = Cost()
+        for entry in found:
+            cost += entry.cost
+            by_limit[entry.limit] = by_limit.get(entry.limit, 0.0) + entry.bound
+        times = [entry.measured for entry in found if entry.measured is not None]
+        return cls(
+            len(found),
+            cost,
+            sum(entry.floor for entry in found),
+            sum(entry.bound for entry in found),
+            sum(entry.expected for entry in found),
+            sum(times) if len(times) == len(found) else None,
+            max(by_limit, key=lambda limit: by_limit[limit], default=""),
+            sum(entry.impossible for entry in found),
+        )
+
+    @property
+    def difference(self) -> float | None:
+        """How much longer than expected it took, as a share: 0.5 is half as long again."""
+        if self.measured is None or not self.expected:
+            return None
+        return self.measured / self.expected - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Seconds of a step that no op has: making the batch, Python between the ops, sampling."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMatrix:
+    """What a step's attention would pay for keeping its score matrix in memory, all layers together.
+
+    nbytes: the traffic, score by score. bound, with_matrix: seconds of the attention ops without and with it.
+    """
+
+    nbytes: float
+    bound: float
+    with_matrix: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A whole step.
+
+    floor, bound, expected, limit: its price; host: what of `expected` no op has. working_set: bytes of weights and KV,
+    and `place` the memory that holds them. rests: what lies between ops. unhooked: seconds of the same step without
+    hooks, the check on the sum of ops and rests. hooks: seconds of the hooks themselves, already subtracted. repeats:
+    of which all seconds are medians. interruptions: by how much the median of the whole exceeds the sum of the medians
+    of its parts, because other processes hold up now this part, now that; left_out: repeats not used for that reason.
+    """
+
+    name: str
+    work: Work
+    cost: Cost
+    working_set: float
+    place: str
+    floor: float
+    bound: float
+    expected: float
+    limit: str
+    host: float
+    score_matrix: ScoreMatrix | None = None
+    rests: tuple[Rest, ...] = ()
+    unhooked: float | None = None
+    hooks: float = 0.0
+    repeats: int = 0
+    interruptions: float = 0.0
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The same op of several layers, or ops of one class: a label, the first of them, and a total for each step."""
+
+    label: str
+    first: Row
+    totals: Mapping[str, Total]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One request, from text to text. steps: prefill and decode. rows: the ops in the order in which they ran.
+
+    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
+    at_hand: whether `device` is the machine that measured. The last four are there if they were asked for.
+    """
+
+    model: str
+    device: Device
+    at_hand: bool
+    threads: int
+    text: str
+    prompt: tuple[Token, ...]
+    written: tuple[Token, ...]
+    answer: str
+    steps: tuple[Step, ...]
+    rows: tuple[Row, ...]
+    choices: Mapping[str, Choice]
+    timeline: Slice
+    attention: Looks | None = None
+    lens: Lens | None = None
+    memory: Memory | None = None
+    experts: Routing | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return 1 + max((row.layer for row in self.rows if row.layer is not None), default=-1)
+
+    def step(self, name: str) -> Step:
+        """The step called `name`."""
+        return next(step for step in self.steps if step.name == name)
+
+    def entries(self, step: str) -> list[Entry]:
+        """The entries of a step, in order."""
+        return [row.entries[step] for row in self.rows]
+
+    def ops(self, step: str) -> Total:
+        """All ops of a step."""
+        return Total.of(self.entries(step))
+
+    def whole(self, step: str) -> float | None:
+        """Measured seconds of a step: its ops and what lies between them."""
+        ops = self.ops(step).measured
+        return None if ops is None else ops + sum(rest.seconds for rest in self.step(step).rests)
+
+    def total(self, step: str) -> Total:
+        """A whole step as one total."""
+        of, whole = self.step(step), self.whole(step)
+        broken = whole is not None and whole < (1 - SLACK) * of.floor
+        return Total(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(broken))
+
+    def groups(self, rows: Iterable[Row] | None = None) -> list[Group]:
+        """Rows (all by default) by what they are in their layer, in the order of the first of each."""
+        return self._grouped(self.rows if rows is None else rows, lambda row: row.group)
+
+    def classes(self) -> list[Group]:
+        """Rows by kernel class."""
+        return self._grouped(self.rows, lambda row: row.kind)
+
+    def _grouped(self, rows: Iterable[Row], label: Callable[[Row], str]) -> list[Group]:
+        found: dict[str, list[Row]] = {}
+        for row in rows:
+            found.setdefault(label(row), []).append(row)
+        return [
+            Group(name, same[0], {s.name: Total.of(row.entries[s.name] for row in same) for s in self.steps})
+            for name, same in found.items()
+        ]
+
+    def impossible(self) -> list[str]:
+        """What was measured faster than physics allows, one line each: the physics guard."""
+        found = []
+        for step in self.steps:
+            whole = self.total(step.name)
+            if whole.impossible and whole.measured is not None:
+                found.append(_broken(f"the whole {step.name} step", whole.measured, whole.floor))
+            for row in self.rows:
+                entry = row.entries[step.name]
+                if entry.impossible and entry.measured is not None:
+                    found.append(_broken(f"{row.path} ({step.name})", entry.measured, entry.floor))
+        return found
+
+
+def _broken(what: str, measured: float, floor: float) -> str:
+    return f"{what}: {beats_floor(max(measured, 1e-12), floor)}"  # a timer may even say 0

@@ -1,0 +1,59 @@
+"""The logit lens: what each layer would have said, had it been the last (nostalgebraist, "interpreting GPT", 2020).
+
+The residual stream after a layer is put through the final norm and the head. The last row is what the model says.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.models.model import Model
+from ridgeline.text import Tokenizer
+from ridgeline.trace.anatomy import final_norm, head
+from ridgeline.trace.sight import Sight
+from ridgeline.trace.tokens import Token, likeliest
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """What the stream says at one depth: its likeliest tokens, and where the model's own word stands among all
+    (rank 1 is the first). after: "embedding" or the number of a layer."""
+
+    after: str
+    top: tuple[tuple[Token, float], ...]
+    rank: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lens:
+    """What the model says after `position`, and what it would have said earlier."""
+
+    position: int
+    word: Token
+    sayings: tuple[Saying, ...]
+
+    @property
+    def settled(self) -> str:
+        """From where on the model's own word stays first."""
+        where = self.sayings[-1].after
+        for saying in reversed(self.sayings):
+            if saying.rank != 1:
+                break
+            where = saying.after
+        return where
+
+
+@torch.inference_mode()
+def lens(model: Model, sight: Sight, tokenizer: Tokenizer, count: int = 5) -> Lens:
+    """Read the stream of a pass at every depth; `count`: tokens to keep of each."""
+    stream_ND = torch.stack(sight.residual)
+    shares_NV = head(model)(final_norm(model)(stream_ND)).softmax(-1)
+    word = int(sight.logits_V.argmax())
+    names = ["embedding", *(str(layer) for layer in range(len(sight.residual) - 1))]
+    sayings = []
+    for name, shares_V in zip(names, shares_NV, strict=True):
+        share = shares_V[word]
+        rank = 1 + int((shares_V > share).sum())
+        sayings.append(Saying(name, likeliest(shares_V, count, tokenizer), rank, float(share)))
+    return Lens(sight.position, Token(word, tokenizer.piece(word)), tuple(sayings))

@@ -1,0 +1,111 @@
+"""The feed-forward part as a memory: which neurons fired, and what their down-projection rows say.
+
+A neuron is one column of the middle of the MLP: its activation times its row of the down-projection is what it adds to
+the stream. Read through the final norm's scale and the head, that row promotes some tokens (Geva et al.,
+arXiv:2012.14913 and arXiv:2203.14680). Shapes: D hidden, F neurons, V vocabulary, N neurons kept.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.models.model import Model
+from ridgeline.ops.experts import Experts
+from ridgeline.text import Tokenizer
+from ridgeline.trace.anatomy import final_norm, head, layer_of
+from ridgeline.trace.sight import Seen, Sight
+from ridgeline.trace.tokens import Token, likeliest
+
+
+@dataclass(frozen=True, slots=True)
+class Neuron:
+    """One neuron at one position. activation: what goes into the down-projection; in a mixture times the router's
+    weight for `expert`. promotes: the tokens whose logits its contribution raises most, by how much."""
+
+    layer: int
+    expert: int | None
+    index: int
+    activation: float
+    promotes: tuple[tuple[Token, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The neurons that fired most (largest absolute activation) in each layer, at one position."""
+
+    position: int
+    layers: tuple[tuple[Neuron, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fired:
+    """A neuron before its words are known: `row_D` is its row of the down-projection."""
+
+    layer: int
+    expert: int | None
+    index: int
+    activation: float
+    row_D: Tensor
+
+
+@torch.inference_mode()
+def memory(model: Model, sight: Sight, tokenizer: Tokenizer, neurons: int = 3, words: int = 5) -> Memory:
+    """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
+    found: dict[int, list[_Fired]] = {}
+    for seen, down in sight.neurons:
+        layer = _layer(seen)
+        rows_FD = down.weight if down.transposed else down.weight.t()
+        found.setdefault(layer, []).extend(_most(layer, None, seen.output.float(), rows_FD, neurons))
+    for seen in sight.experts:
+        layer = _layer(seen)
+        found.setdefault(layer, []).extend(_of_experts(layer, seen, sight.position, neurons))
+    strongest = [
+        one
+        for layer in sorted(found)
+        for one in sorted(found[layer], key=lambda fired: -abs(fired.activation))[:neurons]
+    ]
+    promoted = _promoted(model, strongest, tokenizer, words)
+    each = [
+        Neuron(one.layer, one.expert, one.index, one.activation, tokens)
+        for one, tokens in zip(strongest, promoted, strict=True)
+    ]
+    layers = tuple(tuple(neuron for neuron in each if neuron.layer == layer) for layer in sorted(found))
+    return Memory(sight.position, layers)
+
+
+def _layer(seen: Seen) -> int:
+    layer = layer_of(seen.path)
+    assert layer is not None, f"{seen.path} lies in no layer"
+    return layer
+
+
+def _most(layer: int, expert: int | None, activation_F: Tensor, rows_FD: Tensor, neurons: int) -> list[_Fired]:
+    """The neurons of one MLP that fired most."""
+    chosen = activation_F.abs().topk(min(neurons, len(activation_F))).indices.tolist()
+    return [_Fired(layer, expert, index, float(activation_F[index]), rows_FD[index].float()) for index in chosen]
+
+
+def _of_experts(layer: int, seen: Seen, position: int, neurons: int) -> list[_Fired]:
+    """The neurons that fired most in each expert that the token was routed to."""
+    op = seen.op
+    assert isinstance(op, Experts)
+    x_D = seen.inputs[0][position]
+    weights_1K, picked_1K = op.route(seen.inputs[1][position : position + 1])
+    fired = []
+    for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):
+        gate, up, down = op[expert].parameters()
+        activation_F = op.activation(functional.linear(x_D, gate)) * functional.linear(x_D, up)
+        fired += _most(layer, expert, activation_F.float() * weight, down.t(), neurons)
+    return fired
+
+
+def _promoted(
+    model: Model, fired: list[_Fired], tokenizer: Tokenizer, words: int
+) -> list[tuple[tuple[Token, float], ...]]:
+    """For each neuron the tokens whose logits its contribution raises most; one pass over the head for all."""
+    scale_D = dict(final_norm(model).named_parameters())["weight"].float()
+    added_ND = torch.stack([one.activation * one.row_D * scale_D for one in fired])
+    raised_NV = head(model)(added_ND.to(model.storage.dtype))
+    return [likeliest(raised_V, words, tokenizer) for raised_V in raised_NV]

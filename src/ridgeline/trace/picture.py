@@ -1,0 +1,108 @@
+"""What a roofline picture shows: the device's roofs, and a point for every class of ops of each step.
+
+Both axes are logarithmic: FLOPs a byte, and FLOP/s. A memory is a slope (its bandwidth times the intensity), a number
+format is a ceiling (its peak).
+"""
+
+import math
+from dataclasses import dataclass
+
+from ridgeline.trace import units
+from ridgeline.trace.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A class of ops in a step. measured: whether flops_per_second was measured or is only expected. roof: FLOP/s at
+    its bound, with every byte where it lives. share: of the step's time."""
+
+    kind: str
+    step: str
+    intensity: float
+    flops_per_second: float
+    roof: float
+    share: float
+    measured: bool
+
+    @property
+    def of_roof(self) -> float:
+        """Which share of its roof it reaches."""
+        return self.flops_per_second / self.roof
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A memory (bytes a second) or a number format (FLOP/s)."""
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A roofline plot, to be drawn. x, y: the ends of its axes, whole powers of ten. unplaced: classes without a FLOP,
+    which have no place on it, and the bandwidth that they reached."""
+
+    title: str
+    slopes: tuple[Roof, ...]
+    ceilings: tuple[Roof, ...]
+    points: tuple[Point, ...]
+    unplaced: tuple[str, ...]
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+
+def picture(ledger: Ledger) -> Picture:
+    """The picture of a ledger."""
+    points, unplaced = _points(ledger)
+    numbers = dict.fromkeys(number for step in ledger.steps for number, flops in step.cost.flops.items() if flops)
+    ceilings: dict[float, list[str]] = {}
+    for number in numbers:
+        ceilings.setdefault(ledger.device.peak(number), []).append(number)
+    slopes = [Roof(cache.name, cache.bandwidth) for cache in ledger.device.caches]
+    slopes.append(Roof("memory", ledger.device.bandwidth))
+    peaks = [Roof(" = ".join(names), rate) for rate, names in sorted(ceilings.items(), reverse=True)]
+    slopes.sort(key=lambda roof: -roof.rate)
+    x, y = _axes(points, slopes, peaks)
+    state = "calibrated" if ledger.device.calibrated else "uncalibrated"
+    title = f"{ledger.model} on {ledger.device.title} ({state})"
+    return Picture(title, tuple(slopes), tuple(peaks), tuple(points), tuple(unplaced), x, y)
+
+
+def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
+    points: list[Point] = []
+    unplaced: list[str] = []
+    for step in ledger.steps:
+        whole = ledger.whole(step.name) or step.expected
+        for group in ledger.classes():
+            total = group.totals[step.name]
+            seconds = total.measured or total.expected
+            flops, moved = total.cost.total_flops, total.cost.total_bytes
+            if flops and moved and seconds:
+                measured = total.measured is not None
+                at_bound = flops / total.bound
+                points.append(
+                    Point(group.label, step.name, flops / moved, flops / seconds, at_bound, seconds / whole, measured)
+                )
+            elif moved and seconds:
+                unplaced.append(f"{group.label} ({step.name}) {units.say(moved / seconds, 'B/s')}")
+    return points, unplaced
+
+
+def _axes(
+    points: list[Point], slopes: list[Roof], ceilings: list[Roof]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Whole decades around points and ridges."""
+    top, fastest, slowest = ceilings[0].rate, slopes[0].rate, slopes[-1].rate
+    intensities = [*(point.intensity for point in points), top / slowest, ceilings[-1].rate / fastest]
+    rates = [*(point.flops_per_second for point in points), top]
+    x = _power_below(min(intensities) * 0.9), _power_above(max(intensities) * 1.5)
+    return x, (_power_below(min(rates) * 0.9), _power_above(top * 1.5))
+
+
+def _power_below(value: float) -> float:
+    return 10.0 ** math.floor(math.log10(value))
+
+
+def _power_above(value: float) -> float:
+    return 10.0 ** math.ceil(math.log10(value))

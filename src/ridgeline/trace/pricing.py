@@ -1,0 +1,127 @@
+"""The price of what was traced: each call's cost on the device, beside its measurement."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price, PricedRow, StepPrice
+from ridgeline.roofline.time import compute_seconds, memory_seconds
+from ridgeline.trace.anatomy import layer_of, outermost_ops
+from ridgeline.trace.ledger import Entry, Rest, Row, ScoreMatrix, Step
+from ridgeline.trace.measure import Measurement
+from ridgeline.trace.tracer import Call
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A measured step with its price; `rows` by what makes two ops cost the same."""
+
+    measured: Measurement
+    device: Device
+    work: Work
+    price: StepPrice
+    rows: Mapping[Hashable, PricedRow]
+
+    def entry(self, call: Call, measured: float | None = None, gap: float = 0.0) -> Entry:
+        """A call's entry in the ledger."""
+        row = self.rows[_key(call.op)]
+        note = "" if measured is not None else "did not run by itself"
+        must = row.cost.memory_bytes
+        if isinstance(call.op, Experts) and call.experts_hit is not None:
+            priced = call.op.touched(self.work.tokens)
+            must *= call.experts_hit / priced
+            note = f"{call.experts_hit} experts hit, {priced:.1f} priced"
+        # The nearest memory that could hold this op's bytes, though the step's may be too many for it: a guard must
+        # not cry wolf over what a cache kept.
+        floor = max(compute_seconds(row.cost, self.device), must / self.device.bandwidth_of(must))
+        time = row.time
+        return Entry(
+            row.cost, floor, time.bound, time.expected, time.limit, call.inputs, call.outputs, measured, gap, note
+        )
+
+
+def price_steps(
+    model: Model, measured: Mapping[str, Measurement], device: Device
+) -> tuple[tuple[Step, ...], tuple[Row, ...]]:
+    """The steps and the rows of a ledger. Every step ran the same ops in the same order."""
+    price = Price(model)
+    priced = {name: _priced(price, one, model, device) for name, one in measured.items()}
+    first, *others = measured.values()
+    paths = [call.path for call in first.calls]
+    assert all([call.path for call in other.calls] == paths for other in others), "the steps ran different ops"
+    rows = []
+    for index, call in enumerate(first.calls):
+        entries = {
+            name: priced[name].entry(one.calls[index], one.seconds[index], one.gaps[index])
+            for name, one in measured.items()
+        }
+        rows.append(_row(call.path, call.op, entries))
+    # An op that did not run by itself (a kernel took it along) is priced all the same.
+    for path, op in outermost_ops(model):
+        if path not in paths:
+            rows.append(_row(path, op, {name: one.entry(Call(path, op, (), ())) for name, one in priced.items()}))
+    return tuple(_step(name, one, model) for name, one in priced.items()), tuple(rows)
+
+
+def _key(op: Op) -> Hashable:
+    return type(op), op.signature()
+
+
+def _priced(price: Price, measured: Measurement, model: Model, device: Device) -> _Priced:
+    work = measured.plan.work(model.windows)
+    on = price.on(device, work)
+    return _Priced(measured, device, work, on, {_key(row.priced.op): row for row in on.rows})
+
+
+def _row(path: str, op: Op, entries: Mapping[str, Entry]) -> Row:
+    return Row(path, op.kind, op.extra_repr(), layer_of(path), entries)
+
+
+def _step(name: str, priced: _Priced, model: Model) -> Step:
+    price, one = priced.price, priced.measured
+    compute, bandwidth = compute_seconds(price.cost, priced.device), priced.device.bandwidth_of(price.working_set)
+    return Step(
+        name=name,
+        work=priced.work,
+        cost=price.cost,
+        working_set=price.working_set,
+        place=priced.device.place_of(price.working_set),
+        floor=price.floor,
+        bound=price.bound,
+        expected=price.expected,
+        limit="compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
+        host=price.host,
+        score_matrix=_score_matrix(model, priced),
+        rests=(
+            Rest("batch", one.batch),
+            Rest("between ops", one.between),
+            Rest("sampling", one.sampling),
+        ),
+        unhooked=one.unhooked,
+        hooks=one.hooks,
+        repeats=one.repeats,
+        interruptions=one.hooked - one.whole,
+        left_out=one.left_out,
+    )
+
+
+def _score_matrix(model: Model, priced: _Priced) -> ScoreMatrix | None:
+    """All attention ops of a step, with and without their score matrix in memory."""
+    nbytes = without = within = 0.0
+    for op in (op for op in model.modules() if isinstance(op, Attention)):
+        extra, cost = op.score_matrix_bytes(priced.work), op.cost(priced.work)
+        nbytes += extra
+        without += _bound(cost, priced)
+        within += _bound(cost + Cost(activation_bytes=extra), priced)
+    return ScoreMatrix(nbytes, without, within) if nbytes else None
+
+
+def _bound(cost: Cost, priced: _Priced) -> float:
+    memory = memory_seconds(cost, priced.device, priced.price.working_set)
+    return max(compute_seconds(cost, priced.device), memory)

@@ -1,0 +1,61 @@
+"""Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
+
+from ridgeline.trace import units
+from ridgeline.trace.ledger import Group, Ledger, Rest, Step, Total
+
+# A roof under this share of the measured time explains little; work so short is over before it is launched.
+NEAR, SMALL_SECONDS = 0.3, 50e-6
+
+
+def slowest(ledger: Ledger, name: str) -> str:
+    """One sentence: the slowest part of a step (an op in all layers, or what lies between ops), and why.
+
+    Empty where nothing was measured.
+    """
+    step, whole = ledger.step(name), ledger.whole(name)
+    if not whole:
+        return ""
+    group = max(ledger.groups(), key=lambda group: group.totals[name].measured or 0.0)
+    rest = max(step.rests, key=lambda rest: rest.seconds, default=Rest("", 0.0))
+    total = group.totals[name]
+    if rest.seconds > (total.measured or 0.0):
+        return f"slowest in {name}: {rest.name}, {_share(rest.seconds, whole)}: {_rest_reason(rest, ledger)}"
+    took = _share(total.measured or 0.0, whole)
+    return f"slowest in {name}: {_name(group, total)}, {took}: {reason(total, step)}"
+
+
+def reason(total: Total, step: Step) -> str:
+    """Which roof an op is at, or that it is at none."""
+    assert total.measured is not None
+    share = total.bound / total.measured
+    moved, flops = total.cost.total_bytes, total.cost.total_flops
+    each, work = total.measured / total.count, total.bound / total.count
+    if share < NEAR and work < SMALL_SECONDS:
+        calls = f"{total.count} calls" if total.count > 1 else "one call"
+        return (
+            f"{calls} of {units.say_seconds(each)} for {units.say_seconds(work)} of work: "
+            "it is Python and torch's dispatch that take the time"
+        )
+    if total.limit == "compute":
+        rate = units.say(flops / total.measured, "FLOP/s")
+        text = f"compute-bound, {units.say(flops, 'FLOP')} at {rate}, {units.percent(share)} of the peak"
+    else:
+        rate = units.say(moved / total.measured, "B/s")
+        place = "the main memory" if step.place == "memory" else step.place
+        text = f"memory-bound, {units.say(moved, 'B')} at {rate}, {units.percent(share)} of what {place} gives"
+    return text if share >= NEAR else f"{text}; that is far from the roof: a better kernel would help"
+
+
+def _share(seconds: float, whole: float) -> str:
+    return f"{units.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
+
+
+def _name(group: Group, total: Total) -> str:
+    return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
+
+
+def _rest_reason(rest: Rest, ledger: Ledger) -> str:
+    if rest.name == "between ops":
+        each = units.say_seconds(rest.seconds / max(1, len(ledger.rows)))
+        return f"{each} of Python around each of {len(ledger.rows)} ops, which a larger batch would share"
+    return "work that does not grow with the model"

@@ -1,0 +1,210 @@
+"""One request, traced: it runs as it is, then with its steps repeated and hooked, and last to be looked into.
+
+All three give the same tokens, which is asserted.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ridgeline.engine.llm import LLM
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Executor, Runner
+from ridgeline.engine.sampling import Sampled
+from ridgeline.roofline.device import Device
+from ridgeline.text import Tokenizer
+from ridgeline.trace.attention import looks
+from ridgeline.trace.experts import routing
+from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.lens import lens
+from ridgeline.trace.measure import Measurement, Measuring
+from ridgeline.trace.memory import memory
+from ridgeline.trace.pricing import price_steps
+from ridgeline.trace.sight import look
+from ridgeline.trace.timeline import Clock, Slice, Watch, shifted
+from ridgeline.trace.tokens import Candidate, Choice, Token, tokens_of
+from ridgeline.trace.tracer import HookCost, Tracer, hook_cost
+
+CANDIDATES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
+    repeats: of each measured step; None for as many as a few seconds allow."""
+
+    attention: bool = False
+    lens: bool = False
+    memory: bool = False
+    experts: bool = False
+    position: int | None = None
+    repeats: int | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Whether a pass that looks inside is needed."""
+        return self.attention or self.lens or self.memory or self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is traced: a model's name as the user gave it, the text, and the way from the text to ids."""
+
+    name: str
+    text: str
+    encode: Callable[[], list[int]]
+
+
+def trace(
+    llm: LLM,
+    subject: Subject,
+    params: SamplingParams,
+    device: Device,
+    wanted: Wanted = Wanted(),
+    *,
+    at_hand: bool = True,
+    threads: int = 1,
+    clock: Clock = time.perf_counter,
+    cost: HookCost | None = None,
+) -> Ledger:
+    """Trace one request on `device` (at_hand: the machine that runs it). cost: of a hook, by default measured here.
+
+    Raises ValueError for what cannot run, a position that is not there, or experts asked of a dense model.
+    """
+    ids = subject.encode()
+    params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
+    _check(llm, ids, params, wanted)
+    with _prepared(llm):
+        _complete(llm, ids, replace(params, max_tokens=2))  # so that nothing below is the first of its kind
+        sampled, answer, timeline = _watched(llm, subject, params, clock)
+        measured, choices = _measured(llm, ids, params, wanted.repeats, clock, cost or hook_cost(clock))
+    written = [one.token for one in sampled]
+    assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
+    steps, rows = price_steps(llm.loaded.model, measured, device)
+    tokenizer = llm.tokenizer
+    ledger = Ledger(
+        subject.name, device, at_hand, threads, subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written),
+        answer, steps, rows,
+        {step: _choice(one, tokenizer, params.greedy) for step, one in zip(measured, choices, strict=False)},
+        timeline,
+    )  # fmt: skip
+    return _looked_at(ledger, llm, [*ids, *written], wanted) if wanted.inside else ledger
+
+
+def _check(llm: LLM, ids: Sequence[int], params: SamplingParams, wanted: Wanted) -> None:
+    limits = llm.engine.scheduler.limits
+    if len(ids) > min(limits.tokens, limits.chunk or limits.tokens):
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens, a step runs {min(limits.tokens, limits.chunk or limits.tokens)}; "
+            "shorten it, or give the engine a larger step: a trace shows one prefill"
+        )
+    if wanted.position is not None and not 0 <= wanted.position < len(ids):
+        raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
+    if wanted.repeats is not None and wanted.repeats < 1:
+        raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
+    if wanted.experts and not any(op.kind == "experts" for _, op in llm.loaded.model.ops()):
+        raise ValueError("this model has no experts: it is dense; leave out --experts")
+
+
+@contextmanager
+def _prepared(llm: LLM) -> Iterator[None]:
+    """The engine without its prefix cache, so that every request computes its whole prompt; as it was afterwards."""
+    engine = llm.engine
+    before = engine.executor, engine.open_stream, engine.ledger.prefix_cache
+    engine.ledger.prefix_cache = False
+    try:
+        yield
+    finally:
+        engine.executor, engine.open_stream, engine.ledger.prefix_cache = before
+
+
+def _runner(executor: Executor) -> Runner:
+    if not isinstance(executor, Runner):
+        raise ValueError("a trace needs an engine whose model runs in this process")
+    return executor
+
+
+def _complete(llm: LLM, ids: list[int], params: SamplingParams) -> list[Sampled]:
+    (completion,) = llm.generate([ids], params)
+    choice = completion.choices[0]
+    if choice.error is not None:
+        raise ValueError(f"the request failed: {choice.error}")
+    return choice.tokens
+
+
+def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -> tuple[list[Sampled], str, Slice]:
+    """Run the request as it is. Returns its tokens, its text and its timeline."""
+    engine = llm.engine
+    watch = Watch(_runner(engine.executor), clock)
+    runner, opener = engine.executor, engine.open_stream
+    engine.executor = watch
+    engine.open_stream = None if opener is None else watch.opener(opener)
+    tokens: list[Sampled] = []
+    text = ""
+    start = clock()
+    ids = subject.encode()
+    watch.note("tokenise", start)
+    parts = list(watch.take())
+    queued = clock()
+    engine.add(ids, params)
+    while engine.has_work:
+        began = clock()
+        if not tokens:
+            parts.append(Slice("queue", queued, began - queued))
+        for event in engine.step():
+            if event.error is not None:
+                raise ValueError(f"the request failed: {event.error}")
+            text += event.text
+            tokens += [event.token] if event.token is not None else []
+        name = f"decode {len(tokens) - 1}" if len(tokens) > 1 else "prefill"
+        parts.append(_step_slice(name, began, clock(), watch.take()))
+    engine.executor, engine.open_stream = runner, opener
+    whole = Slice("request", start, clock() - start, tuple(parts))
+    return tokens, text, shifted(whole, -start)
+
+
+def _step_slice(name: str, began: float, ended: float, noted: tuple[Slice, ...]) -> Slice:
+    """A step; what precedes its forward is the scheduler's."""
+    schedule = Slice("schedule", began, noted[0].start - began) if noted else Slice("schedule", began, ended - began)
+    return Slice(name, began, ended - began, (schedule, *noted))
+
+
+def _measured(
+    llm: LLM, ids: list[int], params: SamplingParams, repeats: int | None, clock: Clock, cost: HookCost
+) -> tuple[dict[str, Measurement], list[Sampled]]:
+    """Run the request up to its first decode step, and measure that and its prefill."""
+    runner = _runner(llm.engine.executor)
+    measuring = Measuring(runner, Tracer(llm.loaded.model, clock), cost, repeats)
+    llm.engine.executor = measuring
+    sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True))
+    llm.engine.executor = runner
+    return measuring.measured, sampled
+
+
+def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> Choice:
+    """The candidates of a step, from the log-probabilities that it was asked for."""
+
+    def candidate(token: int, raw: float) -> Candidate:
+        drawn = dict(sampled.top).get(token, sampled.logprob if token == sampled.token else None)
+        kept = None if drawn is None or greedy else math.exp(drawn)
+        return Candidate(Token(token, tokenizer.piece(token)), math.exp(raw), kept)
+
+    assert sampled.logprob_raw is not None
+    taken = candidate(sampled.token, sampled.logprob_raw)
+    return Choice(tuple(candidate(token, raw) for token, raw in sampled.top_raw), taken, greedy)
+
+
+def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledger:
+    """The ledger with what the views asked for."""
+    model = llm.loaded.model
+    position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
+    sight = look(model, ids, position)
+    return replace(
+        ledger,
+        attention=looks(sight.attention, position) if wanted.attention else None,
+        lens=lens(model, sight, llm.tokenizer) if wanted.lens else None,
+        memory=memory(model, sight, llm.tokenizer) if wanted.memory else None,
+        experts=routing(sight.experts, position) if wanted.experts else None,
+    )

@@ -1,0 +1,103 @@
+"""A look inside: one forward over prompt and answer, without KV memory, in which hooks keep what the views ask for.
+
+It is a pass of its own, so that keeping tensors disturbs no measurement. Shapes: T positions, D hidden, F neurons.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.models.model import Model
+from ridgeline.ops.activation import Activation
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.linear import Linear
+from ridgeline.ops.work import Segment
+from ridgeline.trace.anatomy import blocks, outermost_ops
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An op that ran: its path, and what went in and came out."""
+
+    path: str
+    op: nn.Module
+    inputs: tuple[Any, ...]
+    output: Any
+
+
+@dataclass(slots=True)
+class Sight:
+    """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
+
+    attention, experts: the calls of those ops. neurons: each Activation with the Linear that ran next, its
+    down-projection. logits_V: the model's own, at `position`.
+    """
+
+    position: int
+    residual: list[Tensor] = field(default_factory=list)
+    attention: list[Seen] = field(default_factory=list)
+    experts: list[Seen] = field(default_factory=list)
+    neurons: list[tuple[Seen, Linear]] = field(default_factory=list)
+    logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+@torch.inference_mode()
+def look(model: Model, ids: Sequence[int], position: int) -> Sight:
+    """Run `ids` once and keep what the views need, of `position` where one position is enough."""
+    sight = Sight(position)
+    with ExitStack() as hooks:
+        for index, block in enumerate(blocks(model)):
+            hooks.enter_context(_residual(block, sight, first=index == 0))
+        hooks.enter_context(_ops(model, sight))
+        sight.logits_V = model(
+            torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
+        )[0]
+    return sight
+
+
+@contextmanager
+def _residual(block: nn.Module, sight: Sight, *, first: bool) -> Iterator[None]:
+    """Keep the stream that leaves a block, and that which enters the first one."""
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if first:
+            sight.residual.append(inputs[0][sight.position].clone())
+        sight.residual.append(output[sight.position].clone())
+
+    handle = block.register_forward_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _ops(model: Model, sight: Sight) -> Iterator[None]:
+    """Keep the calls of attention, experts and activations."""
+    waiting: list[Seen] = []  # an activation whose down-projection has not come yet
+
+    def keep(path: str, op: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        seen = Seen(path, op, inputs, output)
+        if isinstance(op, Attention):
+            sight.attention.append(seen)
+        elif isinstance(op, Experts):
+            sight.experts.append(seen)
+        elif isinstance(op, Activation):
+            waiting.append(Seen(path, op, (), output[sight.position].clone()))
+        elif isinstance(op, Linear) and waiting:
+            sight.neurons.append((waiting.pop(), op))
+
+    handles = [
+        op.register_forward_hook(lambda op, inputs, output, path=path: keep(path, op, inputs, output))
+        for path, op in outermost_ops(model)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

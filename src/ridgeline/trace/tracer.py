@@ -1,0 +1,149 @@
+"""The tracer: hooks that it puts on a model's ops and takes off again. Off, nothing is paid.
+
+Two sorts of pass: one that records which ops ran, in what order and on what shapes; and those that take the time, whose
+hooks do nothing but read the clock.
+
+What the hooks themselves take is measured on an op that does nothing (`hook_cost`) and subtracted: `inside` is the
+interval that they time around it, `outside` is what else a call grows by when they are on.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ridgeline.models.model import Model
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.op import Op
+from ridgeline.trace.anatomy import outermost_ops
+from ridgeline.trace.ledger import Shape
+from ridgeline.trace.timeline import Clock
+
+_ROUNDS, _CALLS = 25, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An op that ran. experts_hit: for a mixture, how many distinct experts its tokens picked."""
+
+    path: str
+    op: Op
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    experts_hit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookCost:
+    """Seconds a hooked call: within the interval that is timed, and outside it."""
+
+    inside: float
+    outside: float
+
+
+class Tracer:
+    """The ops of a model, and hooks for them. Ops inside another op are that op's own business."""
+
+    def __init__(self, model: Model, clock: Clock = time.perf_counter) -> None:
+        self.clock = clock
+        self.ops = outermost_ops(model)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Call]]:
+        """While it lasts every op that runs is added to the list."""
+        calls: list[Call] = []
+
+        def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
+            hit = None
+            if isinstance(op, Experts):
+                hit = len(torch.unique(op.route(inputs[1])[1]))
+            calls.append(Call(path, op, _shapes(inputs), _shapes(output), hit))
+
+        handles = [
+            op.register_forward_hook(lambda op, inputs, output, path=path: record(path, op, inputs, output))
+            for path, op in self.ops
+        ]
+        try:
+            yield calls
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def timing(self) -> Iterator[tuple[list[float], list[float]]]:
+        """While it lasts the moments at which ops begin and end are added to the two lists."""
+        starts: list[float] = []
+        ends: list[float] = []
+        handles = _timing_hooks([op for _, op in self.ops], self.clock, starts, ends)
+        try:
+            yield starts, ends
+        finally:
+            for remove in handles:
+                remove()
+
+
+def _timing_hooks(
+    ops: Sequence[nn.Module], clock: Clock, starts: list[float], ends: list[float]
+) -> list[Callable[[], None]]:
+    """Install; returns what removes them."""
+    begun, ended = starts.append, ends.append
+
+    def before(_: nn.Module, __: tuple[Any, ...]) -> None:
+        begun(clock())
+
+    def after(_: nn.Module, __: tuple[Any, ...], ___: Any) -> None:
+        ended(clock())
+
+    handles = [op.register_forward_pre_hook(before) for op in ops] + [op.register_forward_hook(after) for op in ops]
+    return [handle.remove for handle in handles]
+
+
+def _shapes(values: Any) -> tuple[Shape, ...]:
+    """The shapes of the tensors among an op's arguments or results."""
+    each = values if isinstance(values, tuple) else (values,)
+    return tuple(tuple(value.shape) for value in each if isinstance(value, Tensor))
+
+
+class _Nothing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@torch.inference_mode()
+def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
+    """What the hooks of `Tracer.timing` take on this machine now: the median over rounds of many ops that do nothing.
+
+    Between them runs something small, as in a model: called in a tight loop, hooks take half of what they do there.
+    """
+    ops = [_Nothing() for _ in range(_CALLS)]
+    plain: list[float] = []
+    hooked: list[float] = []
+    inside: list[float] = []
+    for _ in range(_ROUNDS):
+        plain.append(_round(ops, clock))
+        starts: list[float] = []
+        ends: list[float] = []
+        removers = _timing_hooks(ops, clock, starts, ends)
+        hooked.append(_round(ops, clock))
+        for remove in removers:
+            remove()
+        inside.append(statistics.median(end - start for start, end in zip(starts, ends, strict=True)))
+    interval = statistics.median(inside)
+    total = (statistics.median(hooked) - statistics.median(plain)) / _CALLS
+    return HookCost(interval, max(0.0, total - interval))
+
+
+def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
+    """Seconds of a round over ops that do nothing and work between them."""
+    x, weight = torch.ones(1, 32), torch.ones(32, 32)
+    start = clock()
+    for op in ops:
+        y = functional.linear(x, weight)
+        op(y * x)
+    return clock() - start

@@ -1,0 +1,58 @@
+"""The verdict on a run: how near its decode and prefill came to the roof, which roof, and what would raise them."""
+
+from ridgeline.engine.account import Account, Phase
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.guard import SLACK
+from ridgeline.roofline.price import Price
+from ridgeline.trace import units
+
+
+def verdict(account: Account, price: Price, device: Device) -> list[str]:
+    """Two lines on a run: what it reached of its roof, and which roof that is.
+
+    account: of the run. price: of its model. Empty if nothing ran.
+    """
+    phases = {"decode": account.decode, "prefill": account.prefill}
+    ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
+    if not ran:
+        return []
+    number = _number(price)
+    reached = "; ".join(_reached(name, phase, device, number) for name, phase in ran.items())
+    name, phase = next(iter(ran.items()))
+    return [reached, _bound(name, phase, device, number)]
+
+
+def _number(price: Price) -> str:
+    """The number format that most of a token's arithmetic is done in."""
+    flops = price.step(Work.of([Segment(1, 1)], price.windows)).flops
+    return max(flops, key=lambda number: flops[number])
+
+
+def _roofs(phase: Phase, device: Device, number: str) -> tuple[float, float]:
+    """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
+    working_set = phase.nbytes / phase.steps
+    return phase.flops / device.peak(number), phase.nbytes / device.bandwidth_of(working_set)
+
+
+def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
+    share = max(_roofs(phase, device, number)) / phase.seconds
+    rates = f"{units.say(phase.bytes_per_second, 'B/s')} and {units.say(phase.flops_per_second, 'FLOP/s')}"
+    text = f"{name} reached {rates}, {units.percent(share)} of its roof"
+    if share > 1 / (1 - SLACK):
+        text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
+    return text
+
+
+def _bound(name: str, phase: Phase, device: Device, number: str) -> str:
+    compute, memory = _roofs(phase, device, number)
+    working_set = phase.nbytes / phase.steps
+    place = device.place_of(working_set)
+    where = f"{units.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
+    calibrated = "" if device.calibrated else "; roofs not calibrated"
+    if memory >= compute:
+        roof = units.say(device.bandwidth_of(working_set), "B/s")
+        idle = units.percent(compute / memory)
+        return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
+    roof = units.say(device.peak(number), "FLOP/s")
+    return f"{name} is compute-bound ({number}, {roof}): {where}{calibrated}"

@@ -1,0 +1,203 @@
+"""The roofline as an SVG file, written by hand: it needs no library and opens in every browser."""
+
+import math
+from html import escape
+
+from ridgeline.trace import units
+from ridgeline.trace.picture import Picture, Point
+
+WIDTH, HEIGHT = 980, 620
+LEFT, RIGHT, TOP, BOTTOM = 112, 236, 56, 64
+_COLOURS = {
+    "linear": "#1f6fb4", "head": "#0b9e8e", "attention": "#d1495b", "experts": "#7a4fb5", "norm": "#b8860b",
+    "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
+}  # fmt: skip
+_TEXT = 'font-family="Helvetica, Arial, sans-serif"'
+Box = tuple[float, float, float, float]
+
+
+def svg(picture: Picture) -> str:
+    """The picture as an SVG document."""
+    plot = _Plot(picture)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'role="img" aria-label="{escape(picture.title)}">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        _words(LEFT, 30, picture.title, size=16, weight="bold"),
+        *plot.axes(),
+        *plot.roofs(),
+        *plot.points(),
+        *plot.legend(),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+class _Plot:
+    """The picture's scales, and what is drawn in them. `taken`: boxes that hold text already."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        self.taken: list[Box] = []
+        self.steps = list(dict.fromkeys(point.step for point in picture.points))
+
+    def x(self, intensity: float) -> float:
+        """Pixels of an intensity."""
+        low, high = self.picture.x
+        return LEFT + math.log(intensity / low) / math.log(high / low) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, rate: float) -> float:
+        """Pixels of a rate."""
+        low, high = self.picture.y
+        return HEIGHT - BOTTOM - math.log(rate / low) / math.log(high / low) * (HEIGHT - TOP - BOTTOM)
+
+    def axes(self) -> list[str]:
+        """Frame, decades with their names, and what the axes are."""
+        right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+        parts = []
+        for power in _powers(*self.picture.x):
+            x = self.x(10.0**power)
+            parts.append(_line(x, TOP, x, bottom, "#e6e6e6"))
+            parts.append(_words(x, bottom + 18, f"{10.0**power:g}", anchor="middle"))
+        for power in _powers(*self.picture.y):
+            y = self.y(10.0**power)
+            parts.append(_line(LEFT, y, right, y, "#e6e6e6"))
+            parts.append(_words(LEFT - 8, y + 4, _rate(10.0**power), anchor="end"))
+        frame = f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="#999"/>'
+        name = _words((LEFT + right) / 2, HEIGHT - 22, "arithmetic intensity, FLOP per byte", anchor="middle", size=13)
+        turned = f'<g transform="rotate(-90 22 {(TOP + bottom) / 2})">'
+        side = _words(22, (TOP + bottom) / 2, "FLOP per second", anchor="middle", size=13)
+        return [*parts, frame, name, turned + side + "</g>"]
+
+    def roofs(self) -> list[str]:
+        """Slopes and ceilings with their names."""
+        low, high = self.picture.x
+        top, fastest = self.picture.ceilings[0].rate, self.picture.slopes[0].rate
+        parts = []
+        for slope in self.picture.slopes:
+            start, end = max(low, self.picture.y[0] / slope.rate), top / slope.rate
+            parts.append(_line(self.x(start), self.y(slope.rate * start), self.x(end), self.y(top), "#3d7ea6", 1.8))
+            parts.append(self._along(slope.name, slope.rate, start, end))
+        for ceiling in self.picture.ceilings:
+            y = self.y(ceiling.rate)
+            parts.append(_line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
+            label = f"{ceiling.name} {units.say(ceiling.rate, 'FLOP/s')}"
+            parts.append(_words(WIDTH - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
+            self.taken.append((WIDTH - RIGHT - 6 - 7 * len(label), y - 18, WIDTH - RIGHT, y))
+        return parts
+
+    def _along(self, name: str, rate: float, start: float, end: float) -> str:
+        """A memory's name along its slope, near its foot."""
+        label = f"{name} {units.say(rate, 'B/s')}"
+        dx, dy = self.x(end) - self.x(start), self.y(rate * start) - self.y(rate * end)
+        angle = math.degrees(math.atan2(dy, dx))
+        along = 0.06 * math.hypot(dx, dy)
+        x = self.x(start) + along * math.cos(math.radians(angle))
+        y = self.y(rate * start) - along * math.sin(math.radians(angle))
+        length = 6.6 * len(label)
+        for step in range(0, int(length), 12):  # what the slanted words cover
+            px = x + step * math.cos(math.radians(angle))
+            py = y - step * math.sin(math.radians(angle))
+            self.taken.append((px - 8, py - 18, px + 14, py + 2))
+        words = _words(x, y - 6, label, colour="#2b5f80")
+        return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{words}</g>'
+
+    def points(self) -> list[str]:
+        """A mark for each class, hollow in the first step and filled in the second, with its name beside it."""
+        marks, names = [], []
+        for point in self.picture.points:
+            x, y = self.x(point.intensity), self.y(point.flops_per_second)
+            self.taken.append((x - 7, y - 7, x + 7, y + 7))
+        for point in sorted(self.picture.points, key=lambda point: -point.share):
+            x, y, colour = self.x(point.intensity), self.y(point.flops_per_second), _colour(point)
+            radius = 5 + 6 * math.sqrt(min(1.0, point.share))
+            roof = self.y(point.roof)
+            marks.append(_line(x, y - radius, x, roof, colour, 0.8, "2 3"))
+            marks.append(_line(x - 4, roof, x + 4, roof, colour, 1.6))
+            fill = "#ffffff" if point.step == self.steps[0] else colour
+            marks.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="0.85" '
+                f'stroke="{colour}" stroke-width="2"><title>{escape(_say(point))}</title></circle>'
+            )
+            names.append(self._name(point, x, y, radius, colour))
+        return marks + names
+
+    def _name(self, point: Point, x: float, y: float, radius: float, colour: str) -> str:
+        """A point's name, where it covers no other text."""
+        width, gap = 6.4 * len(point.kind), radius + 4
+        places = [
+            (x + gap, y + 4, "start"), (x - gap, y + 4, "end"), (x, y + gap + 10, "middle"), (x, y - gap, "middle"),
+            (x + gap, y + 18, "start"), (x - gap, y + 18, "end"), (x + gap, y - 12, "start"), (x - gap, y - 12, "end"),
+        ]  # fmt: skip
+        for px, py, anchor in places:
+            left = {"start": px, "end": px - width, "middle": px - width / 2}[anchor]
+            box = (left, py - 11, left + width, py + 3)
+            inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
+            if inside and not any(_overlap(box, other) for other in self.taken):
+                self.taken.append(box)
+                return _words(px, py, point.kind, anchor=anchor, colour=colour)
+        return ""  # the legend names it
+
+    def legend(self) -> list[str]:
+        """Right of the plot: what marks mean, then every class with the share of its roof."""
+        x, y = WIDTH - RIGHT + 16, TOP + 12
+        parts = []
+        for step in self.steps:
+            fill = "#ffffff" if step == self.steps[0] else "#444444"
+            parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="{fill}" stroke="#444444" stroke-width="2"/>')
+            points = sorted((p for p in self.picture.points if p.step == step), key=lambda p: -p.share)
+            how = "measured" if all(point.measured for point in points) else "expected"
+            parts.append(_words(x + 16, y, f"{step} ({how})", weight="bold"))
+            for point in points:
+                y += 17
+                text = f"{point.kind}: {units.percent(point.of_roof)} of its roof"
+                parts.append(_words(x + 16, y, text, colour=_colour(point)))
+            y += 30
+        parts.append(_words(x, y, "size: share of the step's time", size=11, colour="#666666"))
+        for line in ["without FLOPs, not drawn:", *self.picture.unplaced] if self.picture.unplaced else []:
+            y += 16
+            parts.append(_words(x, y, line, size=10, colour="#666666"))
+        return parts
+
+
+def _say(point: Point) -> str:
+    rate = units.say(point.flops_per_second, "FLOP/s")
+    return f"{point.step} {point.kind}: {point.intensity:.3g} FLOP/B, {rate}, {point.share:.0%} of the step"
+
+
+def _colour(point: Point) -> str:
+    return _COLOURS.get(point.kind, "#333333")
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _powers(low: float, high: float) -> range:
+    return range(round(math.log10(low)), round(math.log10(high)) + 1)
+
+
+def _rate(value: float) -> str:
+    return units.say(value, "FLOP/s").replace(".00", "").replace(".0", "")
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashes}/>'
+
+
+def _words(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    anchor: str = "start",
+    size: int = 12,
+    weight: str = "normal",
+    colour: str = "#222222",
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" {_TEXT} font-size="{size}" font-weight="{weight}" fill="{colour}" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )

@@ -1,0 +1,150 @@
+"""`ridgeline trace` as a command: what it prints, what it writes, what it refuses in one line."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ridgeline.cli.main import main
+from support.checkpoints import random_model
+
+CARD = {
+    "title": "Slate 2",
+    "kind": "cpu",
+    "tflops": {"fp32": 7.0},
+    "bandwidth": 90.0,
+    "memory": {"gb": 24.0},
+    "caches": [{"name": "L2", "mib": 2.0, "bandwidth": 700.0}],
+    "efficiency": {"default": [3.0, 0.7, 0.8]},
+}
+CONFIG = {
+    "vocab_size": 263, "hidden_size": 24, "intermediate_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 128, "bos_token_id": None,
+    "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small dense model, read as bytes."""
+    folder = tmp_path_factory.mktemp("dense") / "pebble"
+    random_model("llama", CONFIG, seed=3).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file that describes a device."""
+    path = tmp_path_factory.mktemp("card") / "slate.json"
+    path.write_text(json.dumps(CARD), encoding="utf-8")
+    return str(path)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of `ridgeline trace` with these arguments; the number of threads stays what it was."""
+    monkeypatch.setattr(sys, "argv", ["ridgeline", "trace", *arguments])
+    threads = torch.get_num_threads()
+    try:
+        main()
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    finally:
+        torch.set_num_threads(threads)
+    return 0
+
+
+def test_prints_the_way_of_a_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
+) -> None:
+    views = ("--attention", "--lens", "--memory", "--roofline", "-", "--repeats", "1")
+    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", *views) == 0
+    out = capsys.readouterr().out
+    for word in ("'hello'", "Slate 2", "lm_head", "whole step", "slowest in decode", "Attention:", "Lens:", "Memory:",
+                 "pebble on Slate 2", "which is another"):  # fmt: skip
+        assert word in out
+    assert dense not in out, "a folder's name is enough"
+
+
+def test_json_is_one_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
+) -> None:
+    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", "--repeats", "1", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [token["id"] for token in found["prompt"]["tokens"]][-5:] == list(b"hello")
+    assert set(found["steps"]) == {"prefill", "decode"}
+    assert found["device"]["at_hand"] is False
+
+
+def test_writes_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dense: str, card: str
+) -> None:
+    table, traced, drawn = (tmp_path / name for name in ("ops.csv", "trace.json", "roofline.svg"))
+    files = ("--csv", str(table), "--perfetto", str(traced), "--roofline", str(drawn))
+    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", "--repeats", "1", *files) == 0
+    assert table.read_text(encoding="utf-8").startswith("step,path,kind")
+    assert json.loads(traced.read_text(encoding="utf-8"))["traceEvents"]
+    assert drawn.read_text(encoding="utf-8").startswith("<svg")
+    assert capsys.readouterr().err.count("wrote ") == 3
+
+
+def test_this_machine_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
+) -> None:
+    import ridgeline.cli.trace as command
+    from ridgeline.roofline.cards import load_card
+
+    asked: list[int | None] = []
+
+    def here(threads: int | None = None, *, estimate: bool = False) -> object:
+        asked.append(threads)
+        assert estimate, "a machine that was not calibrated is estimated, not refused"
+        return load_card(card)
+
+    monkeypatch.setattr(command, "this_device", here)
+    assert run(monkeypatch, dense, "hello", "--threads", "1", "--repeats", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["device"]["at_hand"] is True
+    assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["hi", "--layer", "2"], "--layer is '2'; the model has layers 0 to 1, or say all"),
+        (["hi", "--layer", "-1"], "the model has layers 0 to 1"),
+        (["hi", "--layer", "last"], "the model has layers 0 to 1"),
+        (["hi", "--experts"], "it is dense; leave out --experts"),
+        ([""], "the prompt is empty"),
+        (["hi", "--position", "99"], "position 99 is not in the prompt"),
+        (["hi", "--csv", "no/such/folder/ops.csv"], "no folder no/such/folder"),
+        (["hi", "--perfetto", "."], "cannot be written; name a file"),
+        (["hi", "--roofline", "picture.png"], "name an .svg file"),
+        (["hi", "--device", "slat"], "unknown card 'slat'"),
+        (["hi", "--repeats", "0"], "repeats is 0; it must be at least 1"),
+        (["hi", "--threads", "0"], "--threads is 0"),
+        (["hi", "--system", "be brief"], "--system needs a chat template"),
+        (["x" * 400], "the model's context is 128"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    dense: str,
+    card: str,
+    arguments: list[str],
+    said: str,
+) -> None:
+    device = [] if "--device" in arguments else ["--device", card]
+    assert run(monkeypatch, dense, *arguments, *device) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_model_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, card: str
+) -> None:
+    assert run(monkeypatch, str(tmp_path), "hi", "--device", card) == 3
+    assert capsys.readouterr().err.count("\n") == 1

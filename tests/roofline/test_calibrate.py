@@ -1,0 +1,348 @@
+"""Calibration: constants that are known are found again, files that do not hold are refused. No clock is a real one."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ridgeline.engine.bare import drive
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Uncached
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.calibrate import file, run
+from ridgeline.roofline.calibrate.calibration import Calibration
+from ridgeline.roofline.calibrate.fit import Observation, fit, fit_all
+from ridgeline.roofline.calibrate.host import Rest, fit_host
+from ridgeline.roofline.calibrate.models import TRIALS, decode, prefill
+from ridgeline.roofline.calibrate.probe import Pace, median_pace
+from ridgeline.roofline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches
+from ridgeline.roofline.calibrate.steps import Stage, Stopwatch, time_ops
+from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Cache, Efficiency, Host
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.this import this_device
+
+CPU = torch.device("cpu")
+TINY = TRIALS[0]
+
+
+class Clock:
+    """Time that passes only when somebody looks, or is made to pass."""
+
+    def __init__(self, look: float = 0.0) -> None:
+        self.time, self.look = 0.0, look
+
+    def __call__(self) -> float:
+        self.time += self.look
+        return self.time
+
+
+# -- fitting ----------------------------------------------------------------------------------------------------------
+
+
+def synthetic(true: Efficiency, noise: float = 0.0) -> list[Observation]:
+    """What kernels with these constants take in 14 steps of 6 kernels each, from launch-bound to deep under a roof."""
+    random = np.random.default_rng(1)
+    found = []
+    for step in range(14):
+        compute, memory = (10 ** random.uniform(-9, -3 - step % 4, 6) for _ in range(2))
+        seconds = sum(true.seconds(2, c, m) for c, m in zip(compute, memory, strict=True))
+        seconds *= 1 + noise * random.uniform(-1, 1)
+        found.append(Observation(f"step {step}", seconds, (2.0,) * 6, tuple(compute), tuple(memory)))
+    return found
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize("constants", [(30e-6, 0.7, 0.5), (200e-6, 0.2, 0.9), (0.0, 0.03, 1.0), (100e-6, 1.0, 0.01)])
+def test_known_constants_are_found_again(constants: tuple[float, float, float], overlaps: bool) -> None:
+    true = Efficiency(*constants, each=True, overlaps=overlaps)
+    found = fit(synthetic(true))
+    assert abs(found.worst_error) < 0.02
+    assert found.efficiency.overlaps == overlaps
+    assert found.efficiency.launch == pytest.approx(true.launch, rel=0.15, abs=2e-6)
+    assert found.efficiency.compute == pytest.approx(true.compute, rel=0.12)
+    assert found.efficiency.memory == pytest.approx(true.memory, rel=0.12)
+
+
+def test_noise_stays_noise() -> None:
+    found = fit(synthetic(Efficiency(30e-6, 0.7, 0.5, each=True), noise=0.1))
+    assert 0.01 < found.median_error < 0.1
+    assert abs(found.worst_error) < 0.2
+
+
+def test_shares_are_shares_whatever_was_measured() -> None:
+    impossible = [Observation("x", 1e-6, (1.0,), (1e-3,), (1e-3,)), Observation("y", 2e-6, (1.0,), (2e-3,), (0.0,))]
+    found = fit(impossible).efficiency
+    assert found.compute == found.memory == 1.0
+    assert found.launch == 0.0
+
+
+def test_a_class_without_arithmetic_has_no_share_of_it() -> None:
+    copies = [Observation(str(n), 5e-6 + n * 1e-6 / 0.4, (1.0,), (0.0,), (n * 1e-6,)) for n in range(1, 9)]
+    found = fit(copies)
+    assert found.efficiency.compute == 1.0
+    assert found.efficiency.memory == pytest.approx(0.4, rel=0.02)
+
+
+def test_classes_that_nobody_observed_have_a_general_one() -> None:
+    slow, fast = synthetic(Efficiency(1e-3, 0.5, 0.5)), synthetic(Efficiency(1e-5, 0.5, 0.5))
+    found = fit_all({("linear.vector", "bf16"): slow, ("linear.matrix", "bf16"): fast, ("norm", ""): fast})
+    assert set(found) == {"linear.vector/bf16", "linear.matrix/bf16", "linear.vector", "linear.matrix", "linear",
+                          "norm", "default"}  # fmt: skip
+    assert len(found["linear"].errors) == 28
+    assert len(found["default"].errors) == 42
+
+
+def test_host_constants_are_found_again() -> None:
+    true = Host(1e-3, 2e-5, 1e-4, 3e-6)
+    rests = []
+    for ops, sequences, tokens in ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300)):
+        work = Work(tokens, sequences, sequences)
+        seconds = true.step + true.op * ops + true.sequence * sequences + true.token * tokens
+        rests.append(Rest(work, ops, seconds, 10 * seconds))
+    found, error = fit_host(rests)
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
+    assert error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_host_constants_are_never_negative() -> None:
+    rests = [Rest(Work(n, 1, 1), 50, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
+    found, _ = fit_host(rests)
+    assert min(dataclasses.astuple(found)) >= 0
+    assert found.token == 0
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def test_a_timer_makes_at_least_three_calls_and_forgets_the_first() -> None:
+    clock = Clock()
+    timer = Timer(CPU, 1, clock, wall=clock)
+    took = iter([9.0, 1.0, 2.0, 3.0])
+
+    def call() -> None:
+        clock.time += next(took)
+
+    assert timer.each(call, budget=6.0) == [1.0, 2.0, 3.0]
+
+
+def test_a_timer_makes_one_call_of_something_long() -> None:
+    clock = Clock()
+    timer = Timer(CPU, 1, clock, wall=clock)
+
+    def call() -> None:
+        clock.time += 10.0
+
+    assert timer.each(call, budget=1.0) == [10.0]
+    assert timer.seconds(call, budget=9.0) == 10.0
+
+
+def test_a_timer_goes_on_until_its_budget_is_spent() -> None:
+    clock = Clock()
+    timer = Timer(CPU, 1, clock, wall=clock)
+
+    def call() -> None:
+        clock.time += 0.1
+
+    assert len(timer.each(call, budget=2.0)) in (19, 20)
+
+
+def streams(levels: list[tuple[int, float]]) -> list[Stream]:
+    """Readings of working sets from 1/4 MiB to 256 MiB on a machine with memories of these sizes and speeds."""
+    found = []
+    for power in range(-2, 9):
+        nbytes = int(2.0**power * MIB)
+        speed = next(speed for size, speed in levels if nbytes <= size)
+        found.append(Stream(nbytes, speed, speed))
+    return found
+
+
+def test_caches_are_as_large_as_they_prove_to_be() -> None:
+    found = streams([(1 * MIB, 50e9), (16 * MIB, 24e9), (1 << 40, 12e9)])
+    held = caches(found, [("L2", 1 * MIB), ("L3", 36 * MIB)])  # the neighbours have more than half of the third level
+    assert held == (Cache("L2", 1 * MIB, 50e9), Cache("L3", 16 * MIB, 24e9))
+    assert memory_bandwidth(found) == 12e9
+
+
+def test_a_cache_that_nothing_states_is_seen() -> None:
+    (cache,) = caches(streams([(4 * MIB, 50e9), (1 << 40, 10e9)]), [])
+    assert (cache.nbytes, cache.bandwidth) == (4 * MIB, 50e9)
+    assert caches(streams([(1 << 40, 10e9)]), []) == ()
+
+
+def test_stated_caches_of_a_thread_are_its_own_and_the_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    for core in (0, 1):
+        for index, (level, kind, size, shared) in enumerate(
+            [("1", "Data", "32K", core), ("1", "Instruction", "32K", core), ("2", "Unified", "1024K", core),
+             ("3", "Unified", "36608K", "0-1")]
+        ):  # fmt: skip
+            folder = tmp_path / f"cpu{core}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            for name, value in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+                (folder / name).write_text(f"{value}\n")
+    assert stated_caches(1, tmp_path) == [("L2", 1 * MIB), ("L3", 36608 * 1024)]
+    assert stated_caches(2, tmp_path) == [("L2", 2 * MIB), ("L3", 36608 * 1024)]
+    assert stated_caches(1, tmp_path / "nothing") == []
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Model:
+    return TINY.model(torch.float32, CPU)
+
+
+def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
+    """Its page tables are its own; a prefill, a chunk after it and a decode step must end where one
+    long prefill does."""
+    stage = Stage(tiny, CPU, 64)
+    for step in (prefill(20), prefill(10, past=20), decode(1, 31)):
+        last = stage.run(step)
+    with torch.inference_mode():
+        ones, positions = torch.ones(31, dtype=torch.int64), torch.arange(31)
+        whole = tiny(ones, positions, Uncached([Segment(31, 31)]), torch.tensor([30]))
+    assert torch.allclose(last, whole, atol=1e-5)
+
+
+def test_sequences_of_a_stage_do_not_see_each_other(tiny: Model) -> None:
+    stage = Stage(tiny, CPU, 256)
+    alone = stage.run(prefill(20))
+    together = stage.run(prefill(20, batch=3))
+    assert torch.allclose(together, alone.expand(3, -1), atol=1e-5)
+    stage.run(prefill(20, batch=2))
+    twice = stage.run(decode(2, 21))
+    assert torch.allclose(twice[0], twice[1], atol=1e-5)
+
+
+def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model) -> None:
+    clock = Clock(look=1.0)
+    timer = Timer(CPU, 1, clock, wall=Clock(look=1.0))
+    stage, watch = Stage(tiny, CPU, 64), Stopwatch(tiny, timer)
+    assert watch.inside == 1.0  # one look at the clock between start and end
+    timed = time_ops(stage, watch, decode(1, 5), budget=3.0)
+    assert len(timed) == len(tiny.ops())
+    assert all(one.seconds == 0.0 for one in timed), "what the watch itself takes is subtracted"
+    assert not any("forward" in vars(op) for _, op in tiny.ops())
+
+
+def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
+    pace = Pace(launch=2.0, compute=3.0, memory=5.0)
+    assert pace.of(1.0, 0.0, 0.0) == 2.0
+    assert pace.of(1.0, 1.0, 0.0) == 3.0
+    assert pace.of(1.0, 0.0, 1.0) == 5.0
+    assert pace.of(1.0, 0.5, 0.0) == 2.5
+    assert pace.of(1.0, 2.0, 2.0) == 4.0
+    assert median_pace([pace, Pace(1, 1, 1), Pace(1, 4, 9)]) == Pace(1, 3, 5)
+    assert pace.over(Pace(1, 2, 4)) == Pace(2.0, 1.5, 1.25)
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Calibration:
+    """A whole calibration of two small trials, on a clock of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "TRIALS", tuple(t for t in TRIALS if t.name in ("tiny", "gpt2")))
+        patch.setattr(run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
+        patch.setattr(run, "peaks", lambda *_: {"fp32": 1e11, "bf16": 2e10})
+        said: list[tuple[str, float]] = []
+        clock = Clock(look=1e-5)
+        found = run.calibrate(
+            Timer(CPU, 1, clock, wall=clock), drive, lambda what, share: said.append((what, share)), seconds=0.001
+        )
+    assert [share for _, share in said] == sorted(share for _, share in said)
+    assert said[-1] == ("done", 1.0)
+    return found
+
+
+def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibration, tiny: Model) -> None:
+    device = calibrated.device()
+    assert device.calibrated
+    work = Work.of([Segment(1, 40)], tiny.windows)
+    for _, op in tiny.ops():
+        for kernel in op.kernels(work):
+            assert (f"{kernel.name}/{kernel.number}" if kernel.number else kernel.name) in device.efficiency
+    step = Price(tiny).on(device, work)
+    assert step.floor <= step.bound <= step.expected
+    assert step.host > 0
+
+
+def test_residuals_are_kept(calibrated: Calibration) -> None:
+    steps = sum(len(trial.steps) for trial in TRIALS if trial.name in ("tiny", "gpt2")) * 2
+    assert len({residual.where for residual in calibrated.residuals}) == steps
+    for name in {residual.kernel for residual in calibrated.residuals}:
+        assert calibrated.classes[name].observations == sum(r.kernel == name for r in calibrated.residuals)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "calibration.json"
+
+
+def test_a_calibration_survives_its_file(calibrated: Calibration, cache: Path) -> None:
+    assert file.save([calibrated]) == cache
+    assert file.load(1) == calibrated
+    assert this_device(1) == calibrated.device()
+
+
+def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: Path) -> None:
+    file.save([calibrated])
+    file.save([dataclasses.replace(calibrated, threads=2, bandwidth=1.0)])
+    assert file.load(1) == calibrated
+    assert file.load(2).bandwidth == 1.0
+    with pytest.raises(
+        file.Uncalibrated, match=r"for 1 and 2 threads, not for 3; run `ridgeline calibrate --threads 3`"
+    ):
+        file.load(3)
+
+
+@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "ops"])
+def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
+    calibrated: Calibration, cache: Path, changed: str
+) -> None:
+    file.save([calibrated])
+    stored = json.loads(cache.read_text())
+    now, stored["key"][changed] = stored["key"][changed], "another one"
+    cache.write_text(json.dumps(stored))
+    with pytest.raises(file.Uncalibrated) as refused:
+        this_device(1)
+    assert f"stale: {changed} was another one, is {now}; run `ridgeline calibrate`" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    file.save([dataclasses.replace(calibrated, threads=2)])  # does not keep what is stale
+    with pytest.raises(file.Uncalibrated, match="for 2 threads, not for 1"):
+        file.load(1)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": {}}', '{"key": 5}'])
+def test_a_broken_file_is_refused(cache: Path, text: str) -> None:
+    cache.parent.mkdir()
+    cache.write_text(text)
+    with pytest.raises(file.Uncalibrated):
+        file.load(1)
+
+
+def test_a_file_with_other_fields_is_refused(calibrated: Calibration, cache: Path) -> None:
+    file.save([calibrated])
+    stored = json.loads(cache.read_text())
+    del stored["calibrations"][0]["host"]
+    cache.write_text(json.dumps(stored))
+    with pytest.raises(file.Uncalibrated, match="cannot be read"):
+        file.load(1)
+
+
+def test_no_calibration_is_said_or_estimated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(file.Uncalibrated, match="not calibrated; run `ridgeline calibrate`"):
+        this_device(1)
+    monkeypatch.setattr("ridgeline.roofline.this._PROBE_SECONDS", 0.01)
+    threads = torch.get_num_threads()
+    estimated = this_device(1, estimate=True)
+    assert not estimated.calibrated
+    assert "uncalibrated" in estimated.sources["efficiency"]
+    assert estimated.peak("bf16") > 0
+    assert torch.get_num_threads() == threads

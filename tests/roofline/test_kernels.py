@@ -1,0 +1,102 @@
+"""An op's kernels are its cost, divided: nothing is lost and nothing is priced twice, in any mixture of a step."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ridgeline.checkpoint import read_config
+from ridgeline.models import build
+from ridgeline.models.model import Model
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device, Efficiency, Host
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.time import kernel_seconds
+
+STEPS = {
+    "decode": [(1, 9), (1, 70)],
+    "prefill": [(16, 16), (5, 40)],
+    "mixed": [(1, 9), (7, 7), (1, 300), (30, 90)],
+}
+MODELS = ("qwen3-0.6b", "gpt2", "mistral-7b-v0.3", "qwen3-30b-a3b")
+
+
+def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
+    return Work.of([Segment(q, kv) for q, kv in step], model.windows)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_add_up_to_the_cost(name: str, step: str) -> None:
+    model = build(read_config(name))
+    work = work_of(model, STEPS[step])
+    count = 0
+    for _, op in model.ops():
+        kernels, cost = op.kernels(work), op.cost(work)
+        total = sum((kernel.cost for kernel in kernels), Cost())
+        assert total.total_flops == pytest.approx(cost.total_flops)
+        assert total.total_bytes == pytest.approx(cost.total_bytes)
+        assert all(kernel.name.split(".")[0] == op.kind for kernel in kernels)
+        count += 1
+    assert count > 10
+
+
+def test_a_mixed_step_has_one_decode_call_and_a_call_for_each_longer_segment() -> None:
+    model = build(read_config("qwen3-0.6b"))
+    attention = next(op for _, op in model.ops() if op.kind == "attention")
+    decode, prefill = attention.kernels(work_of(model, STEPS["mixed"]))
+    assert (decode.name, decode.calls) == ("attention.decode.128", 1)
+    assert (prefill.name, prefill.calls) == ("attention.prefill.128", 2)
+    only = attention.kernels(work_of(model, STEPS["mixed"][0::2]))
+    assert [kernel.name for kernel in only] == ["attention.decode.128"]
+    assert decode.cost == only[0].cost
+
+
+def test_works_add_up_with_their_lone_positions() -> None:
+    whole = Work.of([Segment(q, kv) for q, kv in STEPS["mixed"]], (None, 64))
+    parts = [Work.of([Segment(q, kv)], (None, 64)) for q, kv in STEPS["mixed"]]
+    assert sum(parts[1:], parts[0]) == whole
+    assert whole.alone == 2
+    assert whole.attention[None].alone == 9 + 300
+    assert whole.attention[64].alone == 9 + 64
+
+
+def device(**more: object) -> Device:
+    return Device("t", "T", "cpu", {"fp32": 1e12, "bf16": 1e12}, 1e11, 1e10, **more)  # type: ignore[arg-type]
+
+
+def test_the_most_particular_constants_are_used() -> None:
+    constants = {
+        "linear.vector/bf16": Efficiency(1, 1, 1),
+        "linear.vector": Efficiency(2, 1, 1),
+        "linear/bf16": Efficiency(3, 1, 1),
+        "linear": Efficiency(4, 1, 1),
+        "default": Efficiency(5, 1, 1),
+    }
+    card = device(efficiency=constants)
+    asked = [("linear.vector", "bf16"), ("linear.vector", "fp32"), ("linear.matrix", "bf16"), ("linear", ""), ("x", "")]
+    assert [card.efficiency_of(*kernel).launch for kernel in asked] == [1, 2, 3, 4, 5]
+
+
+def test_calls_are_launches_only_where_each_is_one() -> None:
+    model = build(read_config("qwen3-0.6b"))
+    attention = next(op for _, op in model.ops() if op.kind == "attention")
+    kernels = attention.kernels(Work.of([Segment(4, 4)] * 10, model.windows))
+    fused, each = (device(efficiency={"default": Efficiency(1.0, 1.0, 1.0, each=each)}) for each in (False, True))
+    assert kernel_seconds(kernels, each, 0).expected - kernel_seconds(kernels, fused, 0).expected == pytest.approx(9.0)
+
+
+def test_what_does_not_overlap_is_added() -> None:
+    assert Efficiency(0.5, 0.5, 0.25).seconds(2, 1.5, 1.0) == pytest.approx(1.0 + 5.0)
+    assert Efficiency(0.5, 0.5, 0.25, overlaps=False).seconds(2, 1.5, 1.0) == pytest.approx(1.0 + 3.0 + 4.0)
+
+
+def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
+    price = Price(build(read_config("qwen3-0.6b")))
+    work = Work.of([Segment(3, 3), Segment(1, 8)], price.windows)
+    plain, hosted = device(efficiency={"default": Efficiency(0, 1, 1)}), Host(1.0, 0.1, 0.01, 0.001)
+    with_host = device(efficiency={"default": Efficiency(0, 1, 1)}, host=hosted)
+    host = 1.0 + 0.1 * price.count + 0.01 * 2 + 0.001 * 4
+    assert price.on(with_host, work).host == pytest.approx(host)
+    assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
+    assert price.on(plain, work).host == 0

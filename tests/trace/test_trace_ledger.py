@@ -1,0 +1,140 @@
+"""The ledger: the ops that ran, in order, at the price that the model has; and sums that hold exactly."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from trace_models import DEVICE, FAMILIES, GREEDY, Maker, Ticks, Tiny
+
+from ridgeline.engine import LLM
+from ridgeline.ops.op import Op
+from ridgeline.roofline.price import Price
+from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.request import Wanted
+
+
+def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
+    """Paths of the ops that a run of three tokens calls, and the shape that each gives out: a list for each step."""
+    steps: list[list[tuple[str, list[int]]]] = []
+    paths = {module: path for path, module in tiny.llm.loaded.model.named_modules() if isinstance(module, Op)}
+
+    def start(_: nn.Module, __: Any) -> None:
+        steps.append([])
+
+    def note(op: nn.Module, _: Any, output: Any) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        steps[-1].append((paths[op], list(first.shape)))
+
+    model = tiny.llm.loaded.model
+    handles = [model.register_forward_pre_hook(start), *(op.register_forward_hook(note) for op in paths)]
+    tiny.llm.engine.ledger.prefix_cache = False
+    tiny.llm.generate([tiny.ids], GREEDY)
+    tiny.llm.engine.ledger.prefix_cache = True
+    for handle in handles:
+        handle.remove()
+    return steps
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_are_the_ops_that_ran_in_order(tiny: Maker, family: str) -> None:
+    subject = tiny(family)
+    prefill, decode, *_ = executed(subject)
+    ledger = subject.trace()
+    assert [(row.path, list(row.entries["prefill"].outputs[0])) for row in ledger.rows] == prefill
+    assert [(row.path, list(row.entries["decode"].outputs[0])) for row in ledger.rows] == decode
+    assert len(ledger.rows) > 3 * 10, "a model of three layers has more ops"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sums_equal_the_price_of_the_step(tiny: Maker, family: str, dtype: torch.dtype) -> None:
+    subject = tiny(family, dtype)
+    ledger = subject.trace()
+    price = Price(subject.llm.loaded.model)
+    assert [step.name for step in ledger.steps] == ["prefill", "decode"]
+    assert [step.work.tokens for step in ledger.steps] == [len(subject.ids), 1]
+    for step in ledger.steps:
+        total, cost = ledger.ops(step.name), price.step(step.work)
+        on = price.on(DEVICE, step.work)
+        assert total.count == len(subject.llm.loaded.model.ops())
+        assert total.cost.flops == pytest.approx(dict(cost.flops), rel=1e-12)
+        assert total.cost.total_bytes == pytest.approx(cost.total_bytes, rel=1e-12)
+        assert total.cost.memory_bytes == pytest.approx(cost.memory_bytes, rel=1e-12)
+        assert total.bound == pytest.approx(on.bound, rel=1e-9)
+        assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)
+        assert step.floor == on.floor
+        assert step.place == "L2"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gpt2"])
+def test_groups_add_up_to_the_rows(tiny: Maker, family: str) -> None:
+    ledger = tiny(family).trace()
+    for groups in (ledger.groups(), ledger.classes()):
+        for step in ledger.steps:
+            whole = ledger.ops(step.name)
+            assert sum(group.totals[step.name].count for group in groups) == len(ledger.rows)
+            assert sum(group.totals[step.name].cost.total_flops for group in groups) == pytest.approx(
+                whole.cost.total_flops
+            )
+            measured = [group.totals[step.name].measured or 0.0 for group in groups]
+            assert sum(measured) == pytest.approx(whole.measured)
+    layered = [group for group in ledger.groups() if group.first.layer is not None]
+    assert all("*" in group.label for group in layered)
+    assert {group.totals["decode"].count for group in layered} <= {1, 2, 3}
+
+
+def test_ops_and_rests_are_the_whole_step(tiny: Maker) -> None:
+    """With a clock that ticks at every reading, each op, each gap, the batch, the tail and sampling take one tick."""
+    tick = 1e-3
+    ledger = tiny("llama").trace(Wanted(repeats=3), clock=Ticks(tick))
+    count = len(ledger.rows)
+    for step in ledger.steps:
+        assert all(entry.measured == pytest.approx(tick) for entry in ledger.entries(step.name))
+        rests = {rest.name: rest.seconds for rest in step.rests}
+        assert rests == pytest.approx({"batch": tick, "between ops": count * tick, "sampling": tick})
+        assert ledger.whole(step.name) == pytest.approx((2 * count + 2) * tick)
+        assert step.interruptions == pytest.approx(0.0, abs=1e-9)
+        assert step.unhooked == pytest.approx(2 * tick), "without hooks the clock is read three times"
+        assert step.repeats + step.left_out == 3
+
+
+def test_no_decode_where_the_context_is_full(tiny: Maker) -> None:
+    subject = tiny("gpt2")
+    ids = (subject.ids * 9)[: subject.llm.loaded.model.context - 1]
+    ledger = _traced_ids(subject.llm, ids)
+    assert [step.name for step in ledger.steps] == ["prefill"]
+    assert len(ledger.written) == 1
+
+
+def _traced_ids(llm: LLM, ids: list[int]) -> Ledger:
+    from ridgeline.trace import Subject, trace
+
+    return trace(llm, Subject("tiny", "", lambda: ids), GREEDY, DEVICE, Wanted(repeats=1))
+
+
+def test_experts_that_were_hit_are_told_from_those_priced(tiny: Maker) -> None:
+    subject = tiny("mixtral")
+    ledger = subject.trace(Wanted(experts=True, repeats=1))
+    assert ledger.experts is not None
+    row = next(row for row in ledger.rows if row.kind == "experts")
+    prompt = ledger.experts.layers[0].picked[: len(ledger.prompt)]
+    hit = len({expert for picked in prompt for expert in picked})
+    assert row.entries["prefill"].note.startswith(f"{hit} experts hit")
+    assert row.entries["decode"].note == "2 experts hit, 2.0 priced"
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "gpt2"])
+def test_score_matrix_is_counted_pair_by_pair(tiny: Maker, family: str) -> None:
+    """Four passes over heads x visible pairs; the window of the Mistral is 5."""
+    ledger = tiny(family).trace()
+    length = len(ledger.prompt)
+    window = 5 if family == "mistral-window" else length + 1
+    heads = 4 if family == "gpt2" else 6
+    pairs = sum(min(query + 1, window) for query in range(length))
+    prefill, decode = ledger.steps
+    assert prefill.score_matrix is not None
+    assert decode.score_matrix is not None
+    assert prefill.score_matrix.nbytes == 3 * 4 * heads * pairs * 4
+    assert decode.score_matrix.nbytes == 3 * 4 * heads * min(length + 1, window) * 4
+    assert prefill.score_matrix.with_matrix > prefill.score_matrix.bound

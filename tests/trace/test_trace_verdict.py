@@ -1,0 +1,139 @@
+"""The verdict, the reasons, and how numbers are written."""
+
+from dataclasses import replace
+
+import pytest
+from trace_models import DEVICE, TEXT, Maker
+
+from ridgeline.engine import SamplingParams
+from ridgeline.engine.account import Account
+from ridgeline.ops.cost import Cost
+from ridgeline.roofline.price import Price
+from ridgeline.trace import units, verdict
+from ridgeline.trace.ledger import Step, Total
+from ridgeline.trace.reason import reason, slowest
+
+
+def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
+    llm = tiny(name).llm
+    account = Account(llm.loaded.model)
+    llm.engine.on_step = account.add
+    llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True))
+    llm.engine.on_step = None
+    return account
+
+
+def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
+    account = account_of(tiny, "llama")
+    price = Price(tiny("llama").llm.loaded.model)
+    decode = account.decode
+    decode.seconds = 4e-6 * decode.steps
+    first, second = verdict(account, price, DEVICE)
+    floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
+    assert first.startswith(f"decode reached {units.say(decode.nbytes / decode.seconds, 'B/s')} and ")
+    assert f"{units.percent(floor / decode.seconds)} of its roof" in first
+    assert "; prefill reached" in first
+    assert second.startswith("decode is memory-bound (700 GB/s): ")
+    assert "live in L2" in second
+    assert "not calibrated" in second
+    assert "not calibrated" not in verdict(account, price, replace(DEVICE, calibrated=True))[1]
+
+
+def test_verdict_names_the_memory_and_the_other_roof(tiny: Maker) -> None:
+    account = account_of(tiny, "gpt2")
+    price = Price(tiny("gpt2").llm.loaded.model)
+    assert "live in main memory" in verdict(account, price, replace(DEVICE, caches=()))[1]
+    slow = replace(DEVICE, peaks={"fp32": 1e9})
+    assert verdict(account, price, slow)[1].startswith("decode is compute-bound (fp32, 1.00 GFLOP/s): ")
+
+
+def test_verdict_of_a_run_without_decode_is_about_its_prefill(tiny: Maker) -> None:
+    account = account_of(tiny, "llama", tokens=1)
+    first, second = verdict(account, Price(tiny("llama").llm.loaded.model), DEVICE)
+    assert first.startswith("prefill reached")
+    assert second.startswith("prefill is")
+
+
+def test_verdict_on_what_cannot_be(tiny: Maker) -> None:
+    account = account_of(tiny, "llama")
+    account.decode.seconds = 1e-12
+    assert "which cannot be" in verdict(account, Price(tiny("llama").llm.loaded.model), DEVICE)[0]
+
+
+def test_verdict_on_nothing_is_nothing(tiny: Maker) -> None:
+    model = tiny("llama").llm.loaded.model
+    assert verdict(Account(model), Price(model), DEVICE) == []
+
+
+def _step(tiny: Maker) -> Step:
+    return tiny("llama").trace().step("decode")
+
+
+@pytest.mark.parametrize(
+    ("limit", "measured", "bound", "said"),
+    [
+        ("memory", 2e-3, 1e-3, "memory-bound, 1.00 MB at 500 MB/s, 50% of what L2 gives"),
+        ("compute", 2e-3, 1e-3, "compute-bound, 4.00 GFLOP at 2.00 TFLOP/s, 50% of the peak"),
+        ("memory", 10e-3, 1e-3, "that is far from the roof: a better kernel would help"),
+        ("memory", 1e-3, 1e-6, "2 calls of 500 µs for 500 ns of work: it is Python and torch's dispatch"),
+    ],
+)
+def test_reasons(tiny: Maker, limit: str, measured: float, bound: float, said: str) -> None:
+    total = Total(2, Cost({"fp32": 4e9}, weight_bytes=1e6), bound / 2, bound, 2 * bound, measured, limit, 0)
+    assert said in reason(total, _step(tiny))
+
+
+def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:
+    ledger = tiny("llama").trace()
+    step = ledger.step("decode")
+    longest = replace(
+        step, rests=tuple(replace(rest, seconds=9.0) for rest in step.rests if rest.name == "between ops")
+    )
+    said = slowest(replace(ledger, steps=(ledger.step("prefill"), longest)), "decode")
+    assert said.startswith("slowest in decode: between ops, 9.00 s")
+
+
+@pytest.mark.parametrize(
+    ("value", "short", "long"),
+    [
+        (0, "0", "0 B"),
+        (9, "9.0", "9.00 B"),
+        (99.7, "100", "99.7 B"),
+        (999.7, "1.0k", "1.00 kB"),
+        (12345, "12k", "12.3 kB"),
+        (6_370_000, "6.4M", "6.37 MB"),
+        (3.1e9, "3.1G", "3.10 GB"),
+        (0.25, "0.25", "0.250 B"),
+    ],
+)
+def test_counts(value: float, short: str, long: str) -> None:
+    assert units.scaled(value) == short
+    assert units.say(value, "B") == long
+
+
+@pytest.mark.parametrize(
+    ("value", "short", "long"),
+    [
+        (0, "0", "0 s"),
+        (1.5, "1.5", "1.50 s"),
+        (12e-3, "12m", "12.0 ms"),
+        (3.456e-6, "3.5µ", "3.46 µs"),
+        (0.9996e-3, "1.0m", "1.00 ms"),
+        (71e-9, "71n", "71.0 ns"),
+        (4e-12, "4.0p", "4.00 ps"),
+    ],
+)
+def test_seconds(value: float, short: str, long: str) -> None:
+    assert units.seconds(value) == short
+    assert units.say_seconds(value) == long
+
+
+def test_shares_and_differences() -> None:
+    assert [units.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
+    assert [units.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
+        "",
+        "+48%",
+        "-3%",
+        "x3.0",
+        "x12",
+    ]

@@ -1,0 +1,308 @@
+"""The views: they parse, they agree with each other and with the ledger, and they show what is impossible."""
+
+import csv
+import io
+import json
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trace_models import DEVICE, GREEDY, Maker, Ticks
+
+from ridgeline.engine import SamplingParams
+from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.picture import picture
+from ridgeline.trace.reason import slowest
+from ridgeline.trace.request import Wanted
+from ridgeline.trace.views import heat
+from ridgeline.trace.views.chart import chart
+from ridgeline.trace.views.export import COLUMNS, to_csv, to_json
+from ridgeline.trace.views.perfetto import REQUEST, STEPS, to_perfetto
+from ridgeline.trace.views.story import Shown, story
+from ridgeline.trace.views.svg import svg
+from ridgeline.trace.views.table import WIDTH, op_table
+
+NS = 1e-3  # a nanosecond in the trace file's microseconds
+
+
+@pytest.fixture(scope="module")
+def ledger(tiny: Maker) -> Ledger:
+    """A mixture's ledger with every view in it."""
+    everything = Wanted(attention=True, lens=True, memory=True, experts=True, repeats=2)
+    return tiny("qwen3-moe").trace(everything)
+
+
+def told(ledger: Ledger, **shown: Any) -> str:
+    return "\n".join(line.plain for line in story(ledger, Shown(**shown)))
+
+
+# -- for programs -----------------------------------------------------------------------------------------------------
+
+
+def test_json_says_what_the_ledger_holds(ledger: Ledger) -> None:
+    found = json.loads(json.dumps(to_json(ledger)))
+    assert found["model"] == "tiny"
+    assert found["device"]["name"] == "slate"
+    assert [op["path"] for op in found["ops"]] == [row.path for row in ledger.rows]
+    for step in ledger.steps:
+        said, whole = found["steps"][step.name], ledger.total(step.name)
+        assert said["measured_s"] == whole.measured
+        assert said["flops"] == whole.cost.total_flops == sum(op[step.name]["flops"] for op in found["ops"])
+        assert said["ops"]["measured_s"] + sum(said["rests"].values()) == pytest.approx(said["measured_s"])
+        assert said["slowest"] == slowest(ledger, step.name) != ""
+        ops = [op[step.name]["measured_s"] for op in found["ops"]]
+        assert ops == [entry.measured for entry in ledger.entries(step.name)]
+    assert found["answer"]["text"] == ledger.answer
+    assert len(found["attention"]["weights"]) == len(found["lens"]["sayings"]) - 1 == len(found["memory"]["layers"])
+    assert len(found["experts"]["layers"]) == 2
+
+
+def test_json_leaves_out_what_was_not_asked_for(tiny: Maker) -> None:
+    found = to_json(tiny("llama").trace())
+    assert not {"attention", "lens", "memory", "experts"} & found.keys()
+
+
+def test_csv_agrees_with_json(ledger: Ledger) -> None:
+    lines = list(csv.DictReader(io.StringIO(to_csv(ledger))))
+    assert tuple(lines[0]) == COLUMNS
+    found = to_json(ledger)
+    for step in ledger.steps:
+        ops = [line for line in lines if line["step"] == step.name and line["kind"] not in ("rest", "step")]
+        assert len(ops) == len(found["ops"])
+        for line, op in zip(ops, found["ops"], strict=True):
+            assert (line["path"], line["kind"]) == (op["path"], op["kind"])
+            assert line["layer"] == ("" if op["layer"] is None else str(op["layer"]))
+            for column in ("flops", "bytes", "weight_bytes", "bound_s", "expected_s", "measured_s", "floor_s"):
+                assert float(line[column]) == op[step.name][column]
+        parts = [float(line["measured_s"]) for line in lines if line["step"] == step.name and line["kind"] != "step"]
+        (whole,) = [line for line in lines if line["step"] == step.name and line["kind"] == "step"]
+        assert sum(parts) == pytest.approx(float(whole["measured_s"]))
+        assert float(whole["flops"]) == found["steps"][step.name]["flops"]
+
+
+# -- the trace file ---------------------------------------------------------------------------------------------------
+
+
+def slices(ledger: Ledger) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """Complete events by process and thread, in the order of the file."""
+    found: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for event in json.loads(json.dumps(to_perfetto(ledger)))["traceEvents"]:
+        if event["ph"] == "X":
+            found[event["pid"], event["tid"]].append(event)
+    return found
+
+
+def test_trace_file_has_the_fields_of_the_format(ledger: Ledger) -> None:
+    """As in "Trace Event Format": metadata events that name processes and threads, complete events with ts and dur."""
+    trace = json.loads(json.dumps(to_perfetto(ledger)))
+    assert trace["displayTimeUnit"] == "ms"
+    named: dict[str, set[tuple[int, int]]] = {"process_name": set(), "thread_name": set()}
+    for event in trace["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert event["ph"] in ("M", "X")
+        if event["ph"] == "M":
+            assert isinstance(event["args"]["name"], str)
+            named[event["name"]].add((event["pid"], event["tid"]))
+        else:
+            assert event["name"]
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+    used = {(e["pid"], e["tid"]) for e in trace["traceEvents"] if e["ph"] == "X"}
+    assert used == named["thread_name"] == {(REQUEST, 1), (STEPS, 1), (STEPS, 2)}
+    assert {process for process, _ in named["process_name"]} == {REQUEST, STEPS}
+
+
+def test_slices_of_a_thread_nest(ledger: Ledger) -> None:
+    """In the order of their beginnings, each slice lies wholly within the innermost one that is still open."""
+    for events in slices(ledger).values():
+        stack: list[float] = []
+        begun = 0.0
+        for event in events:
+            start, end = event["ts"], event["ts"] + event["dur"]
+            assert start >= begun - NS / 2, "slices come in order"
+            begun = start
+            while stack and stack[-1] <= start + NS / 2 and len(stack) > 1:
+                stack.pop()
+            assert not stack or end <= stack[-1] + NS / 2, f"{event['name']} outlasts what it lies in"
+            stack.append(end)
+
+
+def test_trace_file_agrees_with_the_ledger(ledger: Ledger) -> None:
+    found = slices(ledger)
+    for thread, step in enumerate(ledger.steps, 1):
+        events = found[STEPS, thread]
+        whole = [event for event in events if event["cat"] == "step"]
+        assert [event["name"] for event in whole] == [step.name]
+        assert whole[0]["dur"] == pytest.approx((ledger.whole(step.name) or 0) * 1e6, rel=1e-3, abs=1.0)
+        kinds = {row.kind for row in ledger.rows}
+        ops = [event for event in events if event["cat"] in kinds]
+        assert [event["args"]["path"] for event in ops] == [row.path for row in ledger.rows]
+        for event, row in zip(ops, ledger.rows, strict=True):
+            entry = row.entries[step.name]
+            assert event["dur"] == pytest.approx((entry.measured or 0) * 1e6, abs=2 * NS)
+            assert event["args"]["flops"] == entry.cost.total_flops
+        modules = [event["args"]["path"] for event in events if event["cat"] == "module"]
+        assert modules.count("model.layers.0.self_attn") == 1
+        assert "model.layers" not in modules
+    request, *parts = found[REQUEST, 1]
+    assert request["name"] == "request"
+    names = [event["name"] for event in parts]
+    assert names[:3] == ["tokenise", "queue", "prefill"]
+    assert names.count("forward") == names.count("sample") == names.count("schedule") == len(ledger.written)
+    assert names.count("detokenise") == len(ledger.written)
+    assert [n for n in names if n.startswith("decode")] == [f"decode {i}" for i in range(1, len(ledger.written))]
+    assert sum(e["dur"] for e in parts if e["name"] in ("tokenise", "queue", "prefill")) <= request["dur"]
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def test_table_has_a_line_for_every_group_and_fits(ledger: Ledger) -> None:
+    lines = [line.plain for line in op_table(ledger)]
+    assert max(map(len, lines)) <= WIDTH <= 112
+    body = "\n".join(lines)
+    for name in ("q_proj", "k_norm", "attend", "experts", "mlp.gate", "lm_head", "between ops", "whole step"):
+        assert re.search(rf"^{re.escape(name)}\b", body, re.MULTILINE), name
+    assert "gate_proj x1" in body, "the one dense layer is not taken for three"
+    assert len(lines) < 45
+
+
+def test_table_of_one_layer_and_of_all(ledger: Ledger) -> None:
+    in_layer = sum(row.layer == 1 for row in ledger.rows)
+    one = [line.plain for line in op_table(ledger, 1)]
+    every = [line.plain for line in op_table(ledger, "all")]
+    assert len(one) == in_layer + 9
+    assert sum(line.startswith("layer ") for line in every) == 3
+    assert sum(line.startswith("attend") for line in every) == 3
+
+
+def test_narrow_terminals_get_one_step_below_the_other(ledger: Ledger) -> None:
+    lines = [line.plain for line in op_table(ledger, None, 80)]
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("lm_head") for line in lines) == 2
+
+
+def test_story_tells_everything_in_order(ledger: Ledger) -> None:
+    text = told(ledger, roofline=True)
+    order = ["text", "tokens", "ids", "device", "embed_tokens", "lm_head", "whole step", "slowest in prefill",
+             "slowest in decode", "candidates after prefill", "answer", "tokenise", "decode 1",
+             "Attention:", "Lens:", "Memory:", "Experts:", "tiny on Slate 2"]  # fmt: skip
+    places = [text.index(word) for word in order]
+    assert places == sorted(places)
+    assert "not calibrated" in text
+    assert "impossible" not in text
+
+
+def test_candidates_of_a_drawn_token_say_what_was_cut(tiny: Maker) -> None:
+    ledger = tiny("llama").trace(params=SamplingParams(temperature=0.7, top_k=2, seed=5, max_tokens=2, ignore_eos=True))
+    for choice in ledger.choices.values():
+        assert not choice.greedy
+        kept = [candidate.drawn for candidate in choice.candidates if candidate.drawn is not None]
+        assert len(kept) == 2
+        assert sum(kept) == pytest.approx(1.0)
+        assert choice.taken.drawn in kept
+        assert choice.candidates[0].raw == max(candidate.raw for candidate in choice.candidates)
+    assert " cut" in told(ledger)
+
+
+def test_a_timer_that_beats_the_floor_is_found_out(tiny: Maker) -> None:
+    """The physics guard: a clock a million times too slow makes every op with weights impossible."""
+    ledger = tiny("llama").trace(clock=Ticks(1e-15))
+    broken = ledger.impossible()
+    weighty = [row for row in ledger.rows if row.entries["decode"].floor > 0]
+    assert len(broken) == 2 * (len(weighty) + 1)
+    assert all("faster than the floor" in line for line in broken)
+    assert all(row.entries["decode"].impossible for row in weighty)
+    text = told(ledger)
+    assert re.search(r"!\d", text)
+    assert text.count("impossible: ") == len(broken)
+    assert to_json(ledger)["impossible"] == broken
+    assert not tiny("llama").trace(clock=Ticks(1.0)).impossible()
+
+
+def test_the_floor_takes_the_nearest_memory_that_could_hold_the_op(tiny: Maker) -> None:
+    """10 % slack, and the cache's bandwidth for what fits into it."""
+    ledger = tiny("llama").trace()
+    row = next(row for row in ledger.rows if row.path.endswith("0.mlp.down_proj"))
+    entry = row.entries["decode"]
+    nbytes, flops = 36 * 44 * 4, 2 * 36 * 44
+    assert entry.floor == max(nbytes / 700e9, flops / 7e12)
+    assert not replace(entry, measured=entry.floor * 0.91).impossible
+    assert replace(entry, measured=entry.floor * 0.89).impossible
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def test_picture_has_a_point_for_every_class(ledger: Ledger) -> None:
+    drawn = picture(ledger)
+    for step in ledger.steps:
+        kinds = {point.kind for point in drawn.points if point.step == step.name}
+        assert kinds == {row.kind for row in ledger.rows} - {"embedding"}
+    assert [roof.name for roof in drawn.slopes] == ["L2", "L3", "memory"]
+    assert [(roof.name, roof.rate) for roof in drawn.ceilings] == [("fp32", DEVICE.peaks["fp32"])]
+    for group in ledger.classes():
+        total = group.totals["decode"]
+        for point in drawn.points:
+            if (point.kind, point.step) == (group.label, "decode"):
+                assert point.intensity == pytest.approx(total.cost.intensity)
+                assert point.flops_per_second == pytest.approx(total.cost.total_flops / (total.measured or 0))
+                assert point.of_roof == pytest.approx(total.bound / (total.measured or 0))
+    assert all(drawn.x[0] <= point.intensity <= drawn.x[1] for point in drawn.points)
+    assert all(drawn.y[0] <= point.flops_per_second <= drawn.y[1] for point in drawn.points)
+    assert len(drawn.unplaced) == 2
+    assert all(math.log10(end).is_integer() for end in (*drawn.x, *drawn.y))
+
+
+def test_svg_is_an_svg(ledger: Ledger) -> None:
+    drawn = picture(ledger)
+    root = ElementTree.fromstring(svg(drawn))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    width, height = float(root.get("width", 0)), float(root.get("height", 0))
+    circles = [node for node in root.iter() if node.tag.endswith("circle")]
+    titled = [node for node in circles if len(node)]
+    assert len(titled) == len(drawn.points)
+    for node in titled:
+        assert 0 < float(node.get("cx", -1)) < width
+        assert 0 < float(node.get("cy", -1)) < height
+    words = " ".join(node.text or "" for node in root.iter() if node.tag.endswith("text"))
+    for name in ("L2 700 GB/s", "L3 300 GB/s", "memory 90.0 GB/s", "fp32 7.00 TFLOP/s", "FLOP per byte", "attention"):
+        assert name in words
+
+
+def test_names_are_escaped(ledger: Ledger) -> None:
+    title = svg(picture(replace(ledger, model="a<b>&c")))
+    ElementTree.fromstring(title)
+    assert "a&lt;b&gt;&amp;c" in title
+
+
+def test_chart_places_every_letter(ledger: Ledger) -> None:
+    drawn = picture(ledger)
+    lines = [line.plain for line in chart(drawn, 100, 24)]
+    canvas = "".join(line[12:] for line in lines[1:25])
+    assert all(len(line) <= 112 for line in lines[:27])
+    for letter in "LAENHXlaenhx":
+        assert letter in canvas, letter
+    assert "fp32 7.00 TFLOP/s" in canvas
+    assert any("1 L2 700 GB/s" in line for line in lines)
+
+
+def test_shades_grow_and_nothing_is_not_shown() -> None:
+    assert heat.heat_row([0.0, 0.01, 0.03, 0.1, 0.3, 1.0], 10) == heat.SHADES
+    assert heat.heat_row([0.0, 0.1, 0.3, 0.5, 0.7, 0.9], 10, heat.EVEN) == heat.SHADES
+    assert heat.heat_row([0.0] * 50 + [0.9] + [0.0] * 49, 10) == "     █    "
+    assert heat.bar(0.0, 0.0001, 40) == "▏"
+    assert heat.bar(0.5, 1.0, 8) == "    ████"
+    assert len(heat.bar(0.999, 1.0, 40)) == 40
+
+
+def test_two_tokens_are_enough_for_a_trace(tiny: Maker) -> None:
+    ledger = tiny("llama").trace(params=replace(GREEDY, max_tokens=1))
+    assert len(ledger.written) == 1
+    assert [step.name for step in ledger.steps] == ["prefill", "decode"], "decode is measured all the same"
+    assert "decode 1" not in told(ledger)

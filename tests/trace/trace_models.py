@@ -1,0 +1,112 @@
+"""Small random models of every family with an engine and a tokenizer of bytes, and a device made by hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.device import Cache, Device, Efficiency
+from ridgeline.trace import Ledger, Subject, Wanted, trace
+from ridgeline.trace.tracer import HookCost
+from support.checkpoints import random_model
+
+TEXT = "A ridge line, 17."
+GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+NO_HOOKS = HookCost(0.0, 0.0)
+
+# Figures that no processor has, so that none is met by chance; the models below live in its L2.
+DEVICE = Device(
+    name="slate",
+    title="Slate 2",
+    kind="cpu",
+    peaks={"fp32": 7e12, "bf16": 13e12},
+    bandwidth=90e9,
+    memory=24e9,
+    caches=(Cache("L2", 2e6, 700e9), Cache("L3", 30e6, 300e9)),
+    efficiency={"default": Efficiency(3e-6, 0.7, 0.8), "attention": Efficiency(9e-6, 0.5, 0.6)},
+)
+
+_BASE: dict[str, Any] = {
+    "vocab_size": 263,
+    "hidden_size": 36,
+    "intermediate_size": 44,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_GPT2: dict[str, Any] = {
+    "vocab_size": 263,
+    "n_positions": 96,
+    "n_embd": 36,
+    "n_layer": 3,
+    "n_head": 4,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+_MOE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 14, "norm_topk_prob": True}
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", _BASE),
+    "llama-tied": ("llama", _BASE | {"tie_word_embeddings": True}),
+    "mistral-window": ("mistral", _BASE | {"sliding_window": 5}),
+    "qwen2": ("qwen2", _BASE | {"hidden_size": 60}),
+    "qwen3": ("qwen3", _BASE),
+    "phi3": ("phi3", _BASE | {"hidden_size": 60}),
+    "mixtral": ("mixtral", _BASE | {"sliding_window": None, "num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen3-moe": ("qwen3_moe", _BASE | _MOE | {"mlp_only_layers": [1]}),
+    "gpt2": ("gpt2", _GPT2),
+}
+FAMILIES = tuple(_FAMILIES)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model in transformers and here, and the ids of TEXT."""
+
+    folder: Path
+    theirs: PreTrainedModel
+    llm: LLM
+
+    @property
+    def ids(self) -> list[int]:
+        """TEXT as the model reads it."""
+        return self.llm.encode(TEXT)
+
+    def trace(self, wanted: Wanted | None = None, params: SamplingParams = GREEDY, **how: Any) -> Ledger:
+        """Trace TEXT; every measured step is run once with hooks unless `wanted` says otherwise."""
+        how = {"cost": NO_HOOKS} | how
+        subject = Subject("tiny", TEXT, lambda: self.llm.encode(TEXT))
+        return trace(self.llm, subject, params, DEVICE, wanted or Wanted(repeats=1), **how)
+
+
+def make(name: str, folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Tiny:
+    """Write a family's checkpoint and load it."""
+    model_type, config = _FAMILIES[name]
+    theirs = random_model(model_type, config, seed=FAMILIES.index(name))
+    theirs.to(dtype).save_pretrained(folder)
+    engine = EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2), **settings)
+    return Tiny(folder, theirs, LLM(str(folder), engine))
+
+
+Maker = Callable[..., Tiny]
+
+
+class Ticks:
+    """A clock that goes on by `tick` seconds whenever it is read."""
+
+    def __init__(self, tick: float) -> None:
+        self.tick, self.reads = tick, 0
+
+    def __call__(self) -> float:
+        self.reads += 1
+        return self.reads * self.tick
