@@ -65,11 +65,11 @@ class NullExecutor:
         for item in plan.items:
             self._update_table(item)
         size = self.page_size
+        for group, page in plan.blank:
+            self.states[group][page * size : (page + 1) * size] = [0] * size
         for copy in plan.copies:
             own = self.states[copy.group]
             own[copy.target * size : (copy.target + 1) * size] = own[copy.source * size : (copy.source + 1) * size]
-        for group, page in plan.blank:
-            self.states[group][page * size : (page + 1) * size] = [0] * size
         tokens = [self._run(item, offset) for item in plan.items for offset in self._offsets(item)]
         assert len(tokens) == len(rows)
         return [Sampled(token) for token in tokens]

@@ -112,10 +112,10 @@ class Pages(RuleBasedStateMachine):
 
     def execute(self, run: dict[int, int]) -> None:
         copies = list(self.ledger.copies)
-        for made in copies:
-            self.slots[made.group][made.target] = list(self.slots[made.group][made.source])
         for group, page in self.ledger.blank:
             self.slots[group][page] = [BLANK] * self.size
+        for made in copies:
+            self.slots[made.group][made.target] = list(self.slots[made.group][made.source])
         self.ledger.blank.clear()
         for request, end in run.items():
             self.send(request)

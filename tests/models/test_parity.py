@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ RUNS: tuple[tuple[int | None, int], ...] = ((7, 4), (None, 16), (1, 1))  # chunk
 
 
 # Cases about a layout or a setting have the parameters of others.
-OWN_WEIGHTS = [case for case in CASES if not case.layout and not case.without or case.idle]
+OWN_WEIGHTS = [case for case in CASES if not case.layout and not case.without]
 
 
 @dataclass(frozen=True)
@@ -187,8 +186,7 @@ def test_every_parameter_matters(subject: Subject) -> None:
     looked_at = 0
     for name, parameter in subject.ours.named_parameters():
         path, _, rest = name.partition(".experts.")
-        idle = subject.case.idle is not None and re.fullmatch(subject.case.idle, name)
-        if idle or (rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]):
+        if rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]:
             continue
         kept = parameter.data
         parameter.data = kept.flip(0)  # not halved: a norm behind it would undo that

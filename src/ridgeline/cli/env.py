@@ -5,18 +5,17 @@ import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 
 from ridgeline import __version__
+from ridgeline.cli import options
 from ridgeline.engine.kv.memory import GIB, available_memory
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")
 
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of lines.")] = False) -> None:
+def env(as_json: options.Json = False) -> None:
     """Say what this machine is and which versions are installed: what a bug report needs."""
     facts = {
         "ridgeline": __version__,

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from ridgeline.checkpoint import load_model, model_folder, read_config
 from ridgeline.cli import options
+from ridgeline.cli.device import device_named
+from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err
 from ridgeline.cli.threads import set_threads
 from ridgeline.cli.units import parse_tokens
@@ -28,8 +30,6 @@ from ridgeline.lab.sampling import compare as compare_sampling
 from ridgeline.lab.svg import svg as draw_svg
 from ridgeline.models import build
 from ridgeline.models.model import Model
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.this import this_device
 from ridgeline.text import load_tokenizer
 
 lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a minute: run them, then read their code.")
@@ -37,7 +37,18 @@ lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a min
 _BUILTIN = "tales"
 _MODEL = "A checkpoint folder or a built-in model."
 _CARD = "A card like rtx-4090, its .json or .toml file, or `this` machine."
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.")]
+
+
+def _checked(path: Path | None) -> Path | None:
+    """Refuse a picture file that could not be written, before the experiment runs."""
+    if path is not None:
+        check_writable(path)
+    return path
+
+
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.", callback=_checked)
+]
 
 
 @lab.command(name="kv-cache")
@@ -68,7 +79,7 @@ def memory(
     as_json: options.Json = False,
 ) -> None:
     """Users on a card, subtraction by subtraction, for an 8B and a 70B model."""
-    card = this_device(estimate=True) if device == "this" else load_card(device)
+    card = device_named(device)
     length = parse_tokens(context, "--context")
     found = [users_on(name, card, devices, length) for name in model or ("llama-3-8b", "llama-3-70b")]
     _give(memory_page.page(found, card, length), svg, as_json)
@@ -104,11 +115,11 @@ def phases(
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = parse_tokens(context, "--context")
     if device != "this":
-        built, card, measured = build(read_config(model)), load_card(device), None
+        built, card, measured = build(read_config(model)), device_named(device), None
     else:
         built = _load(model, None)
         weights = sum(parameter.nbytes for parameter in built.parameters())
-        card, measured = this_device(set_threads(None, weights), estimate=True), None
+        card, measured = device_named("this", set_threads(None, weights)), None
         if length + 8 <= built.context:
             measured = measure(built, length)
     if length > built.context:

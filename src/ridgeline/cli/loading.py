@@ -18,7 +18,12 @@ def loading_bar(what: str) -> Iterator[Callback | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (TextColumn(f"loading {what}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("loading {task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("load", total=None)
+        task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

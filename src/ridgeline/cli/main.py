@@ -52,11 +52,13 @@ def main() -> None:
         _fail(error, REFUSED)
     except ValueError as error:
         _fail(error, USAGE)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has seen enough (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        _fail(error, USAGE)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
 
 
 def _fail(error: Exception | str, code: int) -> None:

@@ -7,10 +7,11 @@ import typer
 
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
+from ridgeline.cli.device import device_named
 from ridgeline.cli.plan_view import print_plan
 from ridgeline.cli.units import parse_dollars, parse_seconds, parse_tokens
-from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.roofline.cards import cards
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import Setup, Workload, make_plan
 from ridgeline.roofline.plan.report import plan_json
 
@@ -51,7 +52,7 @@ def plan(
     the prefills of other users in between. Decode is priced at the running context, input + output / 2.
     """
     setup = Setup(
-        _device(device),
+        device_named(device),
         devices,
         weights,
         kv,
@@ -71,12 +72,3 @@ def plan(
         print(json.dumps(plan_json(made)))
     else:
         print_plan(made)
-
-
-def _device(name: str) -> Device:
-    """A card; `this` is probed for two seconds where `calibrate` has not measured it."""
-    if name != "this":
-        return load_card(name)
-    from ridgeline.roofline.this import this_device  # what measures is loaded only to measure
-
-    return this_device(estimate=True)

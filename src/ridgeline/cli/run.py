@@ -6,12 +6,14 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.device import device_named
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt
 from ridgeline.cli.report import account_lines, completion_json
 from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.account import Account
+from ridgeline.trace.verdict import verdict
 
 _MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
@@ -55,6 +57,8 @@ def run(
     Sampling is what the model's generation_config.json says unless flags say otherwise.
     """
     text = read_prompt(prompt)
+    if logprobs is not None and not as_json:
+        raise ValueError("--logprobs is shown with --json; give both")
     settings = options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
     with loading_bar(model) as progress:
         llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
@@ -76,6 +80,8 @@ def run(
         logprobs=logprobs,
     )
     ids = prompt_ids(llm, text, system, raw)
+    for key in llm.loaded.unfollowed:
+        err.print(f"the model's generation_config.json asks for {key}, which this version does not do", markup=False)
     threads = set_threads(threads, llm.loaded.weight_bytes)
     account = Account(llm.loaded.model)
     llm.engine.on_step = account.add
@@ -87,8 +93,10 @@ def run(
         print(json.dumps(completion_json(completion, account, logprobs=logprobs is not None)))
         return
     if dummy_weights:
-        err.print(f"random weights: {account.decode.tokens + 1} tokens of no sense were generated")
-    for line in account_lines(account):
+        count = sum(len(choice.tokens) for choice in completion.choices)
+        err.print(f"random weights: {count} tokens of no sense were generated")
+    device = device_named("this", threads)
+    for line in (*account_lines(account), *verdict(account, account.price, device)):
         err.print(line, markup=False)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
     err.print(f"{layout}; {threads} thread{'s' if threads > 1 else ''}", style="dim")

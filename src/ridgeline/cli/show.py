@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.checkpoint import read_config
-from ridgeline.models import Fields, ModelRefused, build
+from ridgeline.cli import options
+from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
@@ -18,7 +19,7 @@ from ridgeline.ops.formats import format_of
 
 def show(
     model: Annotated[str, typer.Argument(help="A checkpoint folder, a config.json, or a name of the catalogue.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights."""
     fields = read_config(model)
@@ -41,8 +42,8 @@ def show(
 
 def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
     return {
-        "architecture": fields.architecture,
-        "name": dataclasses.asdict(parse(fields.architecture)),
+        "architecture": family_of(fields).architecture,
+        "name": dataclasses.asdict(parse(family_of(fields).architecture)),
         "context": model.context,
         "vocabulary": model.vocabulary,
         "layers": len(model.kv_specs),
@@ -55,9 +56,10 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
 
 def _print(fields: Fields, model: Model, counted: Bill) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    name = parse(fields.architecture)
+    architecture = family_of(fields).architecture
+    name = parse(architecture)
     title = " ".join(part for part in (name.family, name.version) if part)
-    console.print(f"{fields.architecture}: family {title}, {name.kind}, for {name.task}", markup=False)
+    console.print(f"{architecture}: family {title}, {name.kind}, for {name.task}", markup=False)
     spec = model.kv_specs[0]
     windows = sorted({s.window for s in model.kv_specs if s.window is not None})
     console.print(

@@ -24,7 +24,7 @@ def tokenize(
     tokenizer = load_tokenizer(model_folder(model))
     text = sys.stdin.read() if text == "-" else text
     found = pieces(tokenizer, text, parse_special=special)
-    ratio = density(tokenizer, text)
+    ratio = density(tokenizer, text, parse_special=special)
     if as_json:
         rows = [{"id": p.id, "piece": p.piece, "bytes": p.data.hex()} for p in found]
         print(json.dumps({"tokens": rows, **dataclasses.asdict(ratio)}))

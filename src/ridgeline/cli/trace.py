@@ -1,7 +1,6 @@
 """`ridgeline trace`: one token's way, priced beside measured."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +12,13 @@ import typer
 from rich.console import Console
 
 from ridgeline.cli import options
+from ridgeline.cli.device import device_named
+from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt
 from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.this import this_device
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.picture import picture
 from ridgeline.trace.request import Subject, Wanted
@@ -103,12 +102,12 @@ def trace(
         ignore_eos=dummy_weights,
     )
     threads = set_threads(threads, llm.loaded.weight_bytes)
-    with _status(f"tracing {model}"):
+    with _status("tracing"):
         ledger = trace_request(
             llm,
             Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw)),
             params,
-            this_device(threads, estimate=True) if device == "this" else load_card(device),
+            device_named(device, threads),
             Wanted(attention, lens, memory, experts, position, repeats),
             at_hand=device == "this",
             threads=threads,
@@ -164,10 +163,7 @@ class Files:
                 f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
             )
         for path in self._paths():
-            if not path.parent.is_dir():
-                raise ValueError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
-            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-                raise ValueError(f"{path} cannot be written; name a file in a folder that you may write to")
+            check_writable(path)
 
     def write(self, ledger: Ledger) -> None:
         """Write them, and say so on stderr. Raises ValueError where the disk refuses."""

@@ -37,13 +37,13 @@ class Account:
     """Collects step records; a step in which some request ran several positions counts as prefill."""
 
     def __init__(self, model: Model) -> None:
-        self._price = Price(model)
+        self.price = Price(model)
         self.prefill, self.decode = Phase(), Phase()
 
     def add(self, record: StepRecord) -> None:
         """Add a step that ran."""
         phase = self.decode if record.decodes_only else self.prefill
-        cost = self._price.step(record.work)
+        cost = self.price.step(record.work)
         phase.steps += 1
         phase.tokens += record.work.tokens
         phase.seconds += record.seconds

@@ -37,6 +37,7 @@ class LLM:
         params: for all prompts, or one each; by default what the model's generation_config.json says. Raises ValueError
         for a prompt or a parameter that cannot run, before anything does. A request that fails later has an `error`.
         """
+        self._refuse_second_caller()
         ids = [self.encode(prompt) for prompt in _as_list(prompts)]
         each = self._params_of(ids, params)
         added: dict[int, Completion] = {}
@@ -52,6 +53,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
         """Complete one prompt, event by event. Leaving the loop early aborts the request."""
+        self._refuse_second_caller()
         request = self.engine.add(self.encode(prompt), params or self.loaded.defaults)
         try:
             while self.engine.has_work:
@@ -79,6 +81,11 @@ class LLM:
         if self.loaded.templates is None:
             raise ValueError("the model has no chat template; use generate with a prompt of your own")
         return self.loaded.templates.pick(tools=bool(template.get("tools"))).encode(messages, **template).ids
+
+    def _refuse_second_caller(self) -> None:
+        """One caller's loop would take the other's events."""
+        if self.engine.has_work:
+            raise ValueError("this LLM is in the middle of another stream; end that first, or use AsyncLLM for several")
 
     def _params_of(
         self, ids: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None

@@ -13,6 +13,7 @@ GREEDY_BELOW = 1e-5
 """A temperature under this is greedy, as in vLLM (`_SAMPLING_EPS`): what it leaves to chance is fp32 rounding."""
 
 COUNT_MAX = 2**31 - 1
+MOST_CHOICES = 1024
 SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 LOGIT_BIAS_MAX = 100.0
 FP32_MAX = 3e38
@@ -160,7 +161,7 @@ class SamplingParams:
             _integer("logprobs", self.logprobs, 0, COUNT_MAX, "0 = the chosen token only, None = off")
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "None = up to the context length")
-        _integer("n", self.n, 1, COUNT_MAX)
+        _integer("n", self.n, 1, MOST_CHOICES)
         _integer("min_tokens", self.min_tokens, 0, COUNT_MAX)
         most = COUNT_MAX if self.max_tokens is None else self.max_tokens
         _require(self.min_tokens <= most, "min_tokens", self.min_tokens, f"give at most max_tokens, which is {most}")

@@ -32,7 +32,7 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: first `forget` tables, copy and blank pages, then run the items."""
+    """One step: first `forget` tables, blank pages, copy pages, in this order; then run the items."""
 
     step: int
     items: tuple[PlanItem, ...]

@@ -28,6 +28,7 @@ class Runner:
 
     def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
         """`most_tokens`: positions that a plan may hold."""
+        assert model.storage.runs, "a model in this storage is priced only"
         self.model = model
         pages = (layout.pages,) * len(layout.specs)
         self.store = KVStore(layout.specs, layout.group_of_layer, pages, layout.page_size)
@@ -37,8 +38,8 @@ class Runner:
     def forward(self, plan: StepPlan) -> Tensor:
         """Logits of the rows that the plan wants: fp32 [R, vocabulary]."""
         batch = self.builder.build(plan)
-        self.store.copy(plan.copies)
         self.store.blank(plan.blank)
+        self.store.copy(plan.copies)
         kv = PagedKV(self.store.layers, self.store.group_of_layer, batch.groups)
         logits: Tensor = self.model(batch.ids_T, batch.positions_T, kv, batch.rows_R)
         return logits

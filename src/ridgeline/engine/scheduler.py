@@ -12,6 +12,8 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Request
 
+MOST = 1 << 20  # buffers are allocated for a full step
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -27,8 +29,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("requests", self.requests), ("chunk", self.chunk)):
-            if value is not None and value < 1:
-                raise ValueError(f"limit of {name} is {value}; it must be at least 1")
+            if value is not None and not 1 <= value <= MOST:
+                raise ValueError(f"limit of {name} is {value}; it must be from 1 to {MOST}")
 
 
 class Scheduler:
@@ -125,7 +127,7 @@ class Scheduler:
         grants: dict[Request, int] = {}
         budget = self.limits.tokens
         for request in sorted(self.running, key=lambda r: r.known - r.computed > 1):
-            if request not in self.running or (only is not None and request not in only):
+            if request.id not in self.ledger.tables or (only is not None and request not in only):
                 continue
             count = min(self._wanted(request), budget)
             if count == 0:

@@ -12,7 +12,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import KVLayout, default_budget, kv_layout
-from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ModelRefused
@@ -36,7 +36,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model and all that serves it. `defaults`: sampling as the folder's generation_config.json has it."""
+    """A model and all that serves it.
+
+    defaults: sampling as the folder's generation_config.json has it. unfollowed: what that file asks for beyond it.
+    """
 
     engine: Engine
     model: Model
@@ -44,6 +47,7 @@ class Loaded:
     tokenizer: Tokenizer
     templates: ChatTemplates | None
     defaults: SamplingParams
+    unfollowed: tuple[str, ...] = ()
 
     @property
     def weight_bytes(self) -> int:
@@ -82,15 +86,25 @@ def load_engine(
         settings.limits,
         context=model.context,
         vocabulary=model.vocabulary,
-        eos_ids=_eos_ids(name, generation, tokenizer),
+        eos_ids=[i for i in _eos_ids(name, generation, tokenizer) if 0 <= i < model.vocabulary],
         open_stream=_stream_opener(tokenizer, templates),
         on_step=on_step,
     )
-    return Loaded(engine, model, layout, tokenizer, templates, SamplingParams.from_generation_config(generation))
+    return Loaded(
+        engine, model, layout, tokenizer, templates, _defaults(folder, generation), unfollowed_keys(generation)
+    )
+
+
+def _defaults(folder: Path, generation: dict[str, Any]) -> SamplingParams:
+    try:
+        return SamplingParams.from_generation_config(generation)
+    except ValueError as error:
+        raise ModelRefused(f"{folder / 'generation_config.json'}: {error}") from None
 
 
 def _layout(model: Model, settings: EngineSettings) -> KVLayout:
-    budget = default_budget() if settings.kv_bytes is None else settings.kv_bytes
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    budget = default_budget(weights) if settings.kv_bytes is None else settings.kv_bytes
     return kv_layout(model, budget, settings.page_size, most_tokens=model.context * settings.limits.requests)
 
 

@@ -23,11 +23,6 @@ class KVSpec:
     stored: KVFormat | None = None
 
     @property
-    def kind(self) -> str:
-        """`full` or `sliding`."""
-        return "full" if self.window is None else "sliding"
-
-    @property
     def bytes_per_token(self) -> float:
         """Bytes that one position takes in one such layer."""
         numbers = self.heads * (self.k_dim + self.v_dim)

@@ -38,7 +38,7 @@ def pieces(tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_
     return [Piece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
 
 
-def density(tokenizer: Tokenizer, text: str) -> Density:
+def density(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> Density:
     """How many tokens a text takes, without the ones that add_special adds."""
-    tokens = len(tokenizer.encode(text, add_special=False))
+    tokens = len(tokenizer.encode(text, add_special=False, parse_special=parse_special))
     return Density(tokens, len(text), len(text.split()), len(text.encode("utf-8")))

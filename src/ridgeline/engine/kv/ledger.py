@@ -49,6 +49,7 @@ class KVLedger:
         self.tables: dict[int, Table] = {}
         self.copies: list[PageCopy] = []
         self.blank: list[tuple[int, int]] = []
+        self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
     @property
     def capacity(self) -> int:
@@ -68,11 +69,12 @@ class KVLedger:
         wanted. None, and nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        table = Table([[] for _ in self.pools], sent=[0] * len(self.pools))
+        table = Table([[] for _ in self.pools], self._refused.pop(request, []), sent=[0] * len(self.pools))
         hit = self._find(table, tokens) if self.prefix_cache else 0
         for pool, pages in zip(self.pools, table.pages, strict=True):
             idle = sum(1 for page in pages if page != NULL_PAGE and pool.references(page) == 0)
             if self.pages_for(len(tokens)) - hit + reserve > pool.available - idle:
+                self._refused = {request: table.keys}  # it will ask again at the next step
                 return None
         for pool, pages in zip(self.pools, table.pages, strict=True):
             for page in pages:
@@ -85,22 +87,24 @@ class KVLedger:
     def _find(self, table: Table, tokens: Sequence[int]) -> int:
         """Put the longest cached prefix into a new table's pages; returns its length in pages."""
         extend_keys(table.keys, tokens, self.page_size)
-        for hit in range((len(tokens) - 1) // self.page_size, 0, -1):
-            found = [
-                self._find_group(pool, spec, table.keys[:hit])
-                for pool, spec in zip(self.pools, self.specs, strict=True)
-            ]
+        groups = list(zip(self.pools, self.specs, strict=True))
+        most = (len(tokens) - 1) // self.page_size
+        for pool, spec in groups:
+            if spec.window is None:  # such a group has no hit beyond its first missing page
+                most = next((i for i, key in enumerate(table.keys[:most]) if pool.find(key) is None), most)
+        for hit in range(most, 0, -1):
+            found = [self._find_group(pool, spec, table.keys, hit) for pool, spec in groups]
             if all(pages is not None for pages in found):
                 table.pages = [pages for pages in found if pages is not None]
                 return hit
         return 0
 
-    def _find_group(self, pool: PagePool, spec: KVSpec, keys: list[PageKey]) -> list[int] | None:
-        """The pages of a prefix in one group, NULL_PAGE where no later position looks; None if one is missing."""
-        first = self._first_page(spec, len(keys) * self.page_size)
+    def _find_group(self, pool: PagePool, spec: KVSpec, keys: list[PageKey], hit: int) -> list[int] | None:
+        """One group's first `hit` pages, NULL_PAGE where no later position looks; None if one is missing."""
+        first = self._first_page(spec, hit * self.page_size)
         pages = [NULL_PAGE] * first
-        for key in keys[first:]:
-            page = pool.find(key)
+        for index in range(first, hit):
+            page = pool.find(keys[index])
             if page is None:
                 return None
             pages.append(page)
@@ -135,7 +139,8 @@ class KVLedger:
         table = self.tables[request]
         if self.prefix_cache:
             full = computed // self.page_size
-            extend_keys(table.keys, tokens[: full * self.page_size], self.page_size)
+            if full > len(table.keys):
+                extend_keys(table.keys, tokens[: full * self.page_size], self.page_size)
             for pool, pages in zip(self.pools, table.pages, strict=True):
                 for index in range(table.published, full):
                     if pages[index] != NULL_PAGE:

@@ -7,7 +7,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVSpec
 
 GIB = 1 << 30
-# Of the memory that is available after the weights are mapped: the rest is for activations and for everyone else.
+# Of the memory that is available beside the weights: the rest is for activations and for everyone else.
 SHARE_OF_FREE = 0.5
 MOST_BY_DEFAULT = 4 * GIB
 
@@ -65,9 +65,10 @@ def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_token
     return KVLayout(specs, group_of_layer, page_size, pages)
 
 
-def default_budget() -> float:
-    """Bytes for KV memory where none are stated: half of what the machine has available, at most 4 GiB."""
-    return min(SHARE_OF_FREE * available_memory(), MOST_BY_DEFAULT)
+def default_budget(weight_bytes: int) -> float:
+    """Bytes for KV memory where none are stated: half of what the machine has available beside the weights, at most
+    4 GiB. Weights are mapped, and the kernel would count their pages as available: it could drop them."""
+    return min(SHARE_OF_FREE * max(0.0, available_memory() - weight_bytes), MOST_BY_DEFAULT)
 
 
 def available_memory() -> float:

@@ -23,6 +23,7 @@ from ridgeline.roofline.calibrate.models import Sequences
 from ridgeline.roofline.calibrate.timer import Timer
 
 PAGE = 16
+_SHORTEST = 1e-8  # seconds: no call is shorter, whatever the watch subtracts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Stopwatch:
     def medians(self) -> list[TimedOp]:
         """The ops that ran, each with its median."""
         return [
-            TimedOp(op, max(0.0, statistics.median(times) - self.inside)) for op, times in self.seconds.items() if times
+            TimedOp(op, max(_SHORTEST, statistics.median(times) - self.inside)) for op, times in self.seconds.items() if times
         ]
 
 

@@ -1,0 +1,14 @@
+"""The card that a user names."""
+
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import Device
+
+
+def device_named(name: str, threads: int | None = None) -> Device:
+    """A card of the catalogue, of a file, or `this`: the machine at hand, which is probed for two seconds where
+    `ridgeline calibrate` has not measured it for so many threads. Raises ValueError as `load_card`."""
+    if name != "this":
+        return load_card(name)
+    from ridgeline.roofline.this import this_device  # what measures is loaded only to measure
+
+    return this_device(threads, estimate=True)
