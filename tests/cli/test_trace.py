@@ -92,7 +92,7 @@ def test_writes_its_files(
 def test_this_machine_is_the_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
 ) -> None:
-    import ridgeline.cli.trace as command
+    from ridgeline.roofline import this
     from ridgeline.roofline.cards import load_card
 
     asked: list[int | None] = []
@@ -102,7 +102,7 @@ def test_this_machine_is_the_default(
         assert estimate, "a machine that was not calibrated is estimated, not refused"
         return load_card(card)
 
-    monkeypatch.setattr(command, "this_device", here)
+    monkeypatch.setattr(this, "this_device", here)
     assert run(monkeypatch, dense, "hello", "--threads", "1", "--repeats", "1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["device"]["at_hand"] is True
     assert asked == [1]

@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -146,6 +147,9 @@ def test_trace_file_agrees_with_the_ledger(ledger: Ledger) -> None:
             entry = row.entries[step.name]
             assert event["dur"] == pytest.approx((entry.measured or 0) * 1e6, abs=2 * NS)
             assert event["args"]["flops"] == entry.cost.total_flops
+        for (before, _), (event, row) in pairwise(zip(ops, ledger.rows, strict=True)):
+            gap = event["ts"] - before["ts"] - before["dur"]
+            assert gap == pytest.approx(max(0.0, row.entries[step.name].gap) * 1e6, abs=2 * NS)
         modules = [event["args"]["path"] for event in events if event["cat"] == "module"]
         assert modules.count("model.layers.0.self_attn") == 1
         assert "model.layers" not in modules
@@ -179,6 +183,13 @@ def test_table_of_one_layer_and_of_all(ledger: Ledger) -> None:
     assert len(one) == in_layer + 9
     assert sum(line.startswith("layer ") for line in every) == 3
     assert sum(line.startswith("attend") for line in every) == 3
+
+
+def test_rests_are_compared_where_the_device_knows_them(ledger: Ledger) -> None:
+    assert "all but ops" not in "\n".join(line.plain for line in op_table(ledger))
+    steps = tuple(replace(step, host=2.5e-4) for step in ledger.steps)
+    (line,) = [x.plain for x in op_table(replace(ledger, steps=steps)) if x.plain.startswith("all but ops")]
+    assert line.count("250µ") == 2
 
 
 def test_narrow_terminals_get_one_step_below_the_other(ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""The verdict on a run: how near its decode and prefill came to the roof, which roof, and what would raise them."""
+"""The verdict on a run: how near its decode and prefill came to the roof, and which roof that is."""
 
 from ridgeline.engine.account import Account, Phase
 from ridgeline.ops.work import Segment, Work

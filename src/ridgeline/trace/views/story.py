@@ -61,9 +61,9 @@ def _wrapped(sentences: Iterable[Text], width: int) -> Iterator[Text]:
     """Sentences broken between words, what follows the first line set in."""
     console = Console(width=width)
     for sentence in sentences:
-        first, *rest = sentence.wrap(console, width - 2)
-        yield first
-        yield from (Text("  ") + line for line in rest)
+        for index, line in enumerate(sentence.wrap(console, width - 2)):
+            line.rstrip()
+            yield Text("  ") + line if index else line
 
 
 def _text(ledger: Ledger) -> Iterator[Text]:
@@ -88,7 +88,7 @@ def _about(ledger: Ledger, step: Step) -> Iterator[Text]:
     parts = [f"floor {units.say_seconds(step.floor)}, {held}"]
     if whole and step.unhooked:
         left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
-        parts.append(f"medians of {step.repeats} repeats{left}")
+        parts.append(f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}")
         parts.append(f"without hooks {units.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})")
         if step.interruptions > BUSY * whole:
             lost = units.say_seconds(step.interruptions)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ridgeline.trace import units
-from ridgeline.trace.ledger import Group, Ledger, Row, Total
+from ridgeline.trace.ledger import Group, Ledger, Row, Step, Total
 
 Cells = tuple[tuple[str, str], ...]  # what stands in each column, and its style
 
@@ -135,16 +135,22 @@ def _rest_lines(ledger: Ledger) -> list[Line]:
     names = [rest.name for rest in ledger.steps[0].rests]
     found = []
     for index, name in enumerate(names):
-        blocks = tuple(_only(measured=step.rests[index].seconds) for step in ledger.steps)
+        blocks = tuple(_only(step.rests[index].seconds) for step in ledger.steps)
         found.append(Line(name, "", blocks))
     if found and any(step.host for step in ledger.steps):
-        found.append(Line("(all but ops)", "", tuple(_only(expected=step.host) for step in ledger.steps), "dim"))
+        found.append(Line("all but ops", "", tuple(_all_rests(step) for step in ledger.steps), "bold"))
     return found
 
 
-def _only(measured: float | None = None, expected: float | None = None) -> Cells:
-    shown = "" if measured is None else units.seconds(measured)
-    return *([("", "")] * 4), ("" if expected is None else units.seconds(expected), ""), (shown, "bold"), ("", "")
+def _all_rests(step: Step) -> Cells:
+    """What lies between ops, together, beside what is expected of it."""
+    seconds = sum(rest.seconds for rest in step.rests)
+    difference = seconds / step.host - 1 if step.host else None
+    return *([("", "")] * 4), (units.seconds(step.host), ""), *_measured(seconds, difference, False)
+
+
+def _only(measured: float) -> Cells:
+    return *([("", "")] * 5), (units.seconds(measured), "bold"), ("", "")
 
 
 def _whole_line(ledger: Ledger) -> Line:
