@@ -1,7 +1,19 @@
 """Ridgeline: an inference engine that knows its own limits."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
+
 __version__ = "0.1.0"
 
-from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
-
 __all__ = ["LLM", "AsyncLLM", "EngineSettings", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """The engine when it is first asked for: `ridgeline plan` and `--version` do without it (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ridgeline import engine
+
+    return getattr(engine, name)

@@ -48,6 +48,10 @@ def expected_tokens(prompt: Sequence[int], count: int, windows: Sequence[int | N
     return tokens[len(prompt) :]
 
 
+class WrongPlan(BaseException):
+    """A plan that cannot be right. No Exception: the engine would take that for a step that failed, and try again."""
+
+
 class NullExecutor:
     """An Executor over lists of numbers. It reads what its plans say and nothing else."""
 
@@ -60,6 +64,20 @@ class NullExecutor:
         self.lost = 0  # positions of tables that were given anew
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+        try:
+            self.check(plan, rows)
+            return self._execute(plan)
+        except AssertionError as error:
+            raise WrongPlan(str(error)) from error
+
+    def check(self, plan: StepPlan, rows: Sequence[SampleRow]) -> None:
+        """Assert what holds for every plan."""
+        assert plan.items
+        owners = [item for item in plan.items for _ in item.logits]
+        for item, row in zip(owners, rows, strict=True):
+            assert row.position == item.start + len(item.tokens), "a row is told a wrong position"
+
+    def _execute(self, plan: StepPlan) -> Sequence[Sampled | RowFailure]:
         for request in plan.forget:
             self.tables.pop(request, None)
         for item in plan.items:
@@ -70,9 +88,7 @@ class NullExecutor:
         for copy in plan.copies:
             own = self.states[copy.group]
             own[copy.target * size : (copy.target + 1) * size] = own[copy.source * size : (copy.source + 1) * size]
-        tokens = [self._run(item, offset) for item in plan.items for offset in self._offsets(item)]
-        assert len(tokens) == len(rows)
-        return [Sampled(token) for token in tokens]
+        return [Sampled(self._run(item, offset)) for item in plan.items for offset in self._offsets(item)]
 
     def _update_table(self, item: PlanItem) -> None:
         if item.first:

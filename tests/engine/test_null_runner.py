@@ -12,7 +12,7 @@ from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens,
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish, Request
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling import SampleRow
 from ridgeline.engine.scheduler import Limits
 
 GOLDEN = Path(__file__).parent / "golden" / "plans.jsonl"
@@ -28,7 +28,8 @@ class Watched(NullExecutor):
         self.limits, self.keep = limits, keep
         self.plans: list[StepPlan] = []
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+    def check(self, plan: StepPlan, rows: Sequence[SampleRow]) -> None:
+        super().check(plan, rows)
         assert 0 < plan.tokens <= self.limits.tokens
         assert 0 < len(plan.items) <= self.limits.requests
         assert len({item.request for item in plan.items}) == len(plan.items)
@@ -36,7 +37,6 @@ class Watched(NullExecutor):
             assert 0 < len(item.tokens) <= (self.limits.chunk or self.limits.tokens)
         if self.keep:
             self.plans.append(plan)
-        return super().execute(plan, rows)
 
 
 def watched_engine(

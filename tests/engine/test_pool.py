@@ -44,7 +44,8 @@ class Pages(RuleBasedStateMachine):
     )
     def begin(self, windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
         self.ledger = make_ledger(windows, pages, page_size, prefix_cache)
-        self.size, self.next_id = page_size, 1
+        self.size, self.next_id = page_size, 0
+        self.refused: dict[int, list[int]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.sent: dict[int, list[list[int]]] = {}  # tables as the runner has them
@@ -65,15 +66,26 @@ class Pages(RuleBasedStateMachine):
 
     @rule(tokens=TOKENS, reserve=st.integers(0, 2))
     def admit(self, tokens: list[int], reserve: int) -> None:
+        self.next_id += 1
+        self.ask(self.next_id, tokens, reserve)
+
+    def ask(self, request: int, tokens: list[int], reserve: int) -> None:
         before = self.state()
-        hit = self.ledger.admit(self.next_id, tokens, reserve)
+        hit = self.ledger.admit(request, tokens, reserve)
         if hit is None:
             assert self.state() == before
+            self.refused[request] = tokens
             return
         assert hit % self.size == 0
         assert hit < len(tokens), "the last position's logits are wanted"
         assert hit == 0 or self.ledger.prefix_cache
-        self.open(tokens, hit)
+        self.open(request, tokens, hit)
+
+    @precondition(lambda self: self.refused)
+    @rule(some=SOME, reserve=st.integers(0, 1))
+    def admit_after_refusal(self, some: int, reserve: int) -> None:
+        request = sorted(self.refused)[some % len(self.refused)]
+        self.ask(request, self.refused.pop(request), reserve)
 
     @precondition(lambda self: self.past)
     @rule(some=SOME, cut=SOME, more=TOKENS)
@@ -82,9 +94,8 @@ class Pages(RuleBasedStateMachine):
         known = self.past[some % len(self.past)]
         self.admit((known[: cut % (len(known) + 1)] + more)[:24], 0)
 
-    def open(self, tokens: list[int], computed: int) -> None:
-        self.tokens[self.next_id], self.computed[self.next_id] = list(tokens), computed
-        self.next_id += 1
+    def open(self, request: int, tokens: list[int], computed: int) -> None:
+        self.tokens[request], self.computed[request] = list(tokens), computed
         self.past = [*self.past[-6:], list(tokens)]
 
     @precondition(lambda self: self.tokens)
@@ -170,6 +181,7 @@ class Pages(RuleBasedStateMachine):
             return  # the prompt is not computed yet
         computed = self.computed[parent] - 1
         before = self.state()
+        self.next_id += 1
         if not self.ledger.fork(parent, self.next_id, computed):
             assert self.state() == before
             assert computed % self.size, "full pages can always be shared"
@@ -177,7 +189,7 @@ class Pages(RuleBasedStateMachine):
         full = computed // self.size
         for own, child in zip(self.ledger.tables[parent].pages, self.ledger.tables[self.next_id].pages, strict=True):
             assert child[:full] == own[:full], "full pages are shared"
-        self.open(self.tokens[parent], computed)
+        self.open(self.next_id, self.tokens[parent], computed)
 
     @precondition(lambda self: self.tokens)
     @rule(some=SOME, positions=SOME, token=st.integers(0, 1))

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Layout = Literal["bare", "old buffers", "sharded", "head repeated", "old spelling", "no architectures"]
+Layout = Literal[
+    "bare", "old buffers", "sharded", "head repeated", "old spelling", "no architectures", "no layer types"
+]
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ CASES = (
     _mistral("tied-mqa-window-11", {"sliding_window": 11, "tie_word_embeddings": True, "num_key_value_heads": 1}),
     _qwen2("plain", {}),
     _qwen2("tied", {"tie_word_embeddings": True}),
-    _qwen2("window-upper-layers", _UPPER, without=_FULL),
+    _qwen2("window-upper-layers", _UPPER, layout=("no layer types",), without=_FULL),
     _qwen2("window-layer-types", _MIXED, without=_FULL),
     _qwen2("window-switched-off", {"use_sliding_window": False, "sliding_window": 4, "max_window_layers": 0}),
     _qwen2("yarn", _rope("yarn", factor=4.0), without=_WITHOUT_SCALING),
@@ -162,7 +164,7 @@ CASES = (
     _qwen3("tied", {"tie_word_embeddings": True}),
     _qwen3("attention-bias", {"attention_bias": True}),
     _qwen3("large-eps", {"rms_norm_eps": 0.3}, without={"rms_norm_eps": 1e-5}),
-    _qwen3("window-upper-layers", _UPPER, without=_FULL),
+    _qwen3("window-upper-layers", _UPPER, layout=("no layer types",), without=_FULL),
     _qwen3("window-layer-types", _MIXED, without=_FULL),
     _qwen3("yarn", _rope("yarn", factor=4.0, beta_fast=4.0, beta_slow=0.5), without=_WITHOUT_SCALING),
     _qwen3("bare", {"tie_word_embeddings": True}, layout=("bare",)),

@@ -27,7 +27,7 @@ def tokenize(
     ratio = density(tokenizer, text, parse_special=special)
     if as_json:
         rows = [{"id": p.id, "piece": p.piece, "bytes": p.data.hex()} for p in found]
-        print(json.dumps({"tokens": rows, **dataclasses.asdict(ratio)}))
+        print(json.dumps({**dataclasses.asdict(ratio), "count": ratio.tokens, "tokens": rows}))
         return
     for p in found:
         print(f"{p.id:>8}  {p.piece!r:24}  {p.data.hex(' ')}")

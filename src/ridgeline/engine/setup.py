@@ -137,7 +137,11 @@ def _stream_opener(
 
     def open_stream(params: SamplingParams, prompt: Sequence[int]) -> OutputStream:
         reasoning = Reasoning(tokenizer, prompt, tags) if tags is not None else None
-        return OutputStream(tokenizer, stops=params.stop, include_stop=params.include_stop, reasoning=reasoning)
+        # After a control token (the start of a text, an assistant's turn) a new text begins.
+        continues = prompt[-1] not in tokenizer.special_ids
+        return OutputStream(
+            tokenizer, stops=params.stop, include_stop=params.include_stop, reasoning=reasoning, continues=continues
+        )
 
     return open_stream
 

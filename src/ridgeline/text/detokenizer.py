@@ -12,11 +12,12 @@ class Detokenizer:
     is held until it is whole; invalid bytes become U+FFFD once they are known to be invalid. O(bytes of the token).
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
+        """`continues`: the ids go on from earlier text, so that a first space is one."""
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strip = tokenizer.strips_space
+        self._strip = tokenizer.strips_space and not continues
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, possibly ""."""

@@ -32,9 +32,10 @@ class OutputStream:
         stops: Sequence[str] = (),
         include_stop: bool = False,
         reasoning: Reasoning | None = None,
-        skip_special: bool = True,
+        continues: bool = False,
     ) -> None:
-        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
+        """`continues`: the text goes on from a prompt's, so that a first space is one."""
+        self._detokenizer = Detokenizer(tokenizer, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
         self.reasoning = reasoning
 
