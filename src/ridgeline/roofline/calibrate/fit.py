@@ -20,7 +20,7 @@ from ridgeline.roofline.device import Efficiency
 Floats = NDArray[np.float64]
 Class = tuple[str, str]  # a kernel and the format it works on
 
-_COARSE, _FINE, _ROUNDS = 25, 9, 4
+_COARSE, _FINE, _ROUNDS = 25, 9, 8
 _LEAST_SHARE = 3e-4
 
 
@@ -92,7 +92,7 @@ def _search(table: _Table, overlaps: bool) -> Fitted:
         launch_P, errors_PG = table.errors(compute_P, memory_P, overlaps)
         best = int(np.square(errors_PG).sum(axis=1).argmin())
         found = (float(launch_P[best]), float(compute_P[best]), float(memory_P[best]))
-        ratio = float(coarse[0] / coarse[1]) ** (2.0 / (_FINE - 1)) ** step
+        ratio = float(coarse[0] / coarse[1]) ** 0.5**step
         compute, memory = _closer(compute, found[1], ratio), _closer(memory, found[2], ratio)
     return Fitted(Efficiency(*found, each=True, overlaps=overlaps), tuple(errors_PG[best].tolist()))
 

@@ -73,7 +73,9 @@ class Stopwatch:
     def medians(self) -> list[TimedOp]:
         """The ops that ran, each with its median."""
         return [
-            TimedOp(op, max(_SHORTEST, statistics.median(times) - self.inside)) for op, times in self.seconds.items() if times
+            TimedOp(op, max(_SHORTEST, statistics.median(times) - self.inside))
+            for op, times in self.seconds.items()
+            if times
         ]
 
 
