@@ -259,7 +259,8 @@ def golden_plans() -> list[StepPlan]:
 
 
 def test_plans_are_those_of_the_golden_file() -> None:
-    """A change of what the scheduler decides must be meant. If it is: `python tests/engine/test_null_runner.py`."""
+    """A change of what the scheduler decides must be meant. If it is, `PYTHONPATH=tests python
+    tests/engine/test_null_runner.py` writes the plans anew."""
     lines = [plan.to_json() for plan in golden_plans()]
     golden = GOLDEN.read_text(encoding="ascii").splitlines()
     for number, (line, wanted) in enumerate(zip(lines, golden, strict=False)):
