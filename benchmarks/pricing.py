@@ -62,7 +62,7 @@ def main() -> None:
         for name in args.models
     }
     commands = {"import torch": ("-c", "import torch")} | {
-        f"plan {name}": ("-m", "ridgeline.cli.main", "plan", name, "--device", args.card) for name in args.plan
+        f"plan {name}": ("-m", "ridgeline", "plan", name, "--device", args.card) for name in args.plan
     }
     taken = {what: [command_seconds(*words) for _ in range(args.repeats)] for what, words in commands.items()}
     seconds = {

@@ -345,7 +345,7 @@ def test_commands_and_options_are_those_of_the_list() -> None:
 
 def installed(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """The command as a shell finds it."""
-    program = [str(PROGRAM)] if PROGRAM.exists() else [sys.executable, "-m", "ridgeline.cli.main"]
+    program = [str(PROGRAM)] if PROGRAM.exists() else [sys.executable, "-m", "ridgeline"]
     return subprocess.run(
         [*program, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, **options
     )
@@ -364,7 +364,7 @@ def test_the_program_refuses_in_one_line(tmp_path: Path) -> None:
 
 def test_the_reader_of_the_program_may_leave(folder: Path) -> None:
     """`ridgeline run ... | head -c 1` is no error."""
-    program = str(PROGRAM) if PROGRAM.exists() else f"{sys.executable} -m ridgeline.cli.main"
+    program = str(PROGRAM) if PROGRAM.exists() else f"{sys.executable} -m ridgeline"
     command = f"set -o pipefail; {program} run '{folder}' hello --max-tokens 200 --ignore-eos | head -c 1 > /dev/null"
     ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in ended.stderr

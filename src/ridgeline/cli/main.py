@@ -71,7 +71,3 @@ def main() -> None:
 def _fail(error: Exception | str, code: int) -> None:
     print(f"ridgeline: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

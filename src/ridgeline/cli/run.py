@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.cli import options
+from ridgeline.cli import engine_options, options
 from ridgeline.cli.device import device_named
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt
@@ -15,40 +15,35 @@ from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.account import Account
 from ridgeline.trace.verdict import verdict
 
-_MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
-_PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
-
 
 def run(
-    model: Annotated[str, typer.Argument(help=_MODEL)],
-    prompt: Annotated[str, typer.Argument(help=_PROMPT)],
-    max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    seed: options.Seed = None,
+    model: options.Model,
+    prompt: options.Prompt,
+    max_tokens: engine_options.MaxTokens = 256,
+    temperature: engine_options.Temperature = None,
+    top_k: engine_options.TopK = None,
+    top_p: engine_options.TopP = None,
+    min_p: engine_options.MinP = None,
+    repetition_penalty: engine_options.RepetitionPenalty = None,
+    frequency_penalty: engine_options.FrequencyPenalty = None,
+    presence_penalty: engine_options.PresencePenalty = None,
+    seed: engine_options.Seed = None,
     n: Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")] = 1,
-    stop: options.Stop = None,
-    min_tokens: options.MinTokens = 0,
-    ignore_eos: options.IgnoreEos = False,
+    stop: engine_options.Stop = None,
+    min_tokens: engine_options.MinTokens = 0,
+    ignore_eos: engine_options.IgnoreEos = False,
     logprobs: Annotated[
         int | None,
         typer.Option(help="With --json: log-probabilities of each token and so many others, raw and processed."),
     ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")
-    ] = False,
-    system: Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")] = None,
-    dummy_weights: Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")] = False,
-    kv_memory: options.KVMemory = None,
-    max_batch_tokens: options.MaxBatchTokens = 2048,
-    chunk: options.Chunk = None,
-    page_size: options.PageSize = 16,
-    prefix_cache: options.PrefixCache = True,
+    raw: options.Raw = False,
+    system: options.System = None,
+    dummy_weights: options.DummyWeights = False,
+    kv_memory: engine_options.KVMemory = None,
+    max_batch_tokens: engine_options.MaxBatchTokens = 2048,
+    chunk: engine_options.Chunk = None,
+    page_size: engine_options.PageSize = 16,
+    prefix_cache: engine_options.PrefixCache = True,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
@@ -59,10 +54,10 @@ def run(
     text = read_prompt(prompt)
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs is shown with --json; give both")
-    settings = options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
+    settings = engine_options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
     with loading_bar(model) as progress:
         llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
-    params = options.sampling_params(
+    params = engine_options.sampling_params(
         llm.loaded.defaults,
         max_tokens=max_tokens,
         temperature=temperature,

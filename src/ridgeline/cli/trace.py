@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ridgeline.cli import options
+from ridgeline.cli import engine_options, options
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
@@ -29,8 +29,6 @@ from ridgeline.trace.views.story import Shown, story
 from ridgeline.trace.views.svg import svg
 from ridgeline.trace.views.table import WIDTH
 
-_MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
-_PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
 _LOOK, _FILES = "Look inside", "Files"
 _MOST_TOKENS = 1 << 18  # of a prompt: a trace shows one prefill, so a step must hold it whole
 
@@ -44,8 +42,8 @@ def _file(name: str, text: str) -> Any:
 
 
 def trace(
-    model: Annotated[str, typer.Argument(help=_MODEL)],
-    prompt: Annotated[str, typer.Argument(help=_PROMPT)],
+    model: options.Model,
+    prompt: options.Prompt,
     device: Annotated[str, typer.Option(help="What to price on: this machine, a card's name, or a file.")] = "this",
     layer: Annotated[
         str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
@@ -59,17 +57,15 @@ def trace(
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None,
-    max_tokens: options.MaxTokens = 8,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")
-    ] = False,
-    system: Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")] = None,
-    dummy_weights: Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")] = False,
+    max_tokens: engine_options.MaxTokens = 8,
+    temperature: engine_options.Temperature = None,
+    top_k: engine_options.TopK = None,
+    top_p: engine_options.TopP = None,
+    min_p: engine_options.MinP = None,
+    seed: engine_options.Seed = None,
+    raw: options.Raw = False,
+    system: options.System = None,
+    dummy_weights: options.DummyWeights = False,
     repeats: Annotated[
         int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
     ] = None,
@@ -91,7 +87,7 @@ def trace(
     text = read_prompt(prompt)
     llm = _load(model, dummy_weights)
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
-    params = options.sampling_params(
+    params = engine_options.sampling_params(
         llm.loaded.defaults,
         max_tokens=max_tokens,
         temperature=temperature,

@@ -1,11 +1,21 @@
-"""Tokens, times and money as people write them."""
+"""Amounts as people write them: memory, tokens, times and money."""
 
 import re
 
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)")
+_BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "M": 1 << 20}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError: bytes carry units here, because GiB and GB differ."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is not an amount of memory; write a number above 0 and a unit, like 512MiB or 2GB")
+    return float(match[1]) * _BYTE_UNITS[match[2]]
 
 
 def parse_tokens(text: str, option: str) -> int:
