@@ -1,0 +1,236 @@
+"""The four experiments: what they count is exact, what they draw is what the engine draws. No seconds are asserted."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from ridgeline import lab
+from ridgeline.checkpoint import load_model, read_config
+from ridgeline.cli.main import build_app
+from ridgeline.engine import LLM, SamplingParams
+from ridgeline.engine.sampling import Sampled, SampleRow, sample
+from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.lab import draw, kv_cache, memory, phases, sampling
+from ridgeline.lab.page import Bar, Bars, Lines, Page, Table
+from ridgeline.lab.svg import svg
+from ridgeline.models import build
+from ridgeline.models.model import Model
+from ridgeline.roofline.cards import load_card
+
+APP = build_app(("lab",))
+EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_is_short_enough_to_be_read(name: str) -> None:
+    assert lab.__file__ is not None
+    lines = (Path(lab.__file__).parent / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 120
+
+
+# -- kv-cache ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tales() -> Model:
+    return load_model("tales")
+
+
+def test_positions_are_counted_exactly(tales: Model) -> None:
+    found = kv_cache.compare(tales, first=5, count=30)
+    assert found.without.positions == [n * (n + 1) // 2 for n in range(1, 31)]
+    assert found.kept.positions == list(range(1, 31))
+    assert len(found.kept.tokens) == 31
+    assert found.flops_without > 10 * found.flops_kept
+
+
+def test_a_cache_changes_no_token_in_fp32() -> None:
+    """In bf16 a near tie may fall the other way; in fp32 the two ways are the same arithmetic."""
+    model = build(read_config("tales"), torch.float32)
+    stored = load_model("tales")
+    model.load_state_dict({name: tensor.float() for name, tensor in stored.state_dict().items()}, assign=True)
+    model.retie()
+    found = kv_cache.compare(model, first=5, count=60)
+    assert found.same == 60
+    assert found.kept.tokens == found.without.tokens
+
+
+def test_the_shared_beginning_is_what_is_the_same() -> None:
+    runs = [kv_cache.Run(tokens, [1] * 3, [0.0] * 3) for tokens in ([9, 1, 2, 3], [9, 1, 5, 3], [9, 1, 2, 3])]
+    assert kv_cache.Comparison(runs[0], runs[1], 1.0, 1.0, 1.0).same == 1
+    assert kv_cache.Comparison(runs[0], runs[2], 1.0, 1.0, 1.0).same == 3
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_users_of_the_texts_and_of_the_ledger() -> None:
+    """24 GB, 8B in bf16, users of 2,000 tokens: the texts' 8 GB left over 256 MB is about 30; less is true."""
+    found = memory.users_on("llama-3-8b", load_card("rtx-4090"), 1, 2000)
+    assert found.texts.users == 30
+    assert found.texts.left == pytest.approx(8e9)
+    assert found.request == 2000 * 131_072
+    assert 15 <= found.users < 30
+    assert found.fits_on == 1
+
+
+def test_every_subtraction_starts_where_the_last_one_ended() -> None:
+    found = memory.users_on("llama-3-8b", load_card("h100-sxm"), 1, 2000)
+    left = found.total
+    for step in found.steps:
+        left -= step.takes
+        assert step.left == pytest.approx(left)
+        assert step.takes > 0
+    assert len(found.steps) == 4
+    assert found.users == int(left // found.request)
+
+
+def test_what_does_not_fit_says_on_how_many_cards_it_does() -> None:
+    lone = memory.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)
+    assert (lone.users, lone.texts.users, lone.fits_on) == (0, 0, 8)
+    eight = memory.users_on("llama-3-70b", load_card("rtx-4090"), 8, 2000)
+    assert eight.users > 0
+    assert eight.token * 8 == lone.token == 327_680
+    assert memory.users_on("llama-3.1-405b", load_card("rtx-4090"), 1, 2000).fits_on is None
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3, 1.0, 2.0]), st.integers(0, 60), st.floats(0.05, 1.0),
+    st.floats(0.1, 8.0),
+)  # fmt: skip
+def test_from_scratch_is_the_engine_token_for_token(
+    seed: int, temperature: float, top_k: int, top_p: float, spread: float
+) -> None:
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(0, spread, (4, 50)).astype(np.float32))
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    rows = [SampleRow(params, seed, position) for position in range(4)]
+    for row_V, row, theirs in zip(logits.tolist(), rows, sample(logits, rows), strict=True):
+        (u,) = uniform([seed], [row.position], [0])
+        assert isinstance(theirs, Sampled)
+        assert sampling.draw(row_V, params, u) == theirs.token
+
+
+def test_equals_go_to_the_lower_id() -> None:
+    logits = [0.0, 2.0, 2.0, 1.0, 2.0]
+    assert sampling.likeliest_first(logits) == [1, 2, 4, 3, 0]
+    assert sampling.draw(logits, SamplingParams(temperature=0.0), 0.99) == 1
+    assert sampling.candidates(logits, SamplingParams(top_k=2)) == [1, 2]
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    logits = [float(np.log(p)) for p in (0.1, 0.5, 0.15, 0.25)]
+    kept = {p: sampling.candidates(logits, SamplingParams(top_p=p)) for p in (0.4, 0.6, 0.8, 1.0)}
+    assert kept == {0.4: [1], 0.6: [1, 3], 0.8: [1, 2, 3], 1.0: [0, 1, 2, 3]}
+
+
+def test_every_setting_agrees_with_the_engine() -> None:
+    llm = LLM("tales", EngineSettings(kv_bytes=8 << 20))
+    executor = llm.engine.executor
+    found = sampling.compare(llm, "Once upon a time", count=12, seed=3)
+    assert llm.engine.executor is executor
+    assert [outcome.name for outcome in found] == list(sampling.SETTINGS)
+    for outcome in found:
+        assert len(outcome.agreed) == len(outcome.tokens) > 0
+        assert all(outcome.agreed)
+    assert max(found[0].kept) == 1
+    assert set(next(outcome for outcome in found if outcome.name == "top-k 5").kept) == {5}
+
+
+# -- phases -----------------------------------------------------------------------------------------------------------
+
+
+def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -> None:
+    """Llama-3-8B on an A100: no batch at 2,000 tokens, intensity tops out at 61 FLOP a byte; at 512 some 480 users."""
+    model, card = build(read_config("llama-3-8b")), load_card("a100-sxm-80gb")
+    long = phases.phases(model, card, 2000)
+    assert long.batch is None
+    assert long.intensity == pytest.approx(61, abs=0.5)
+    assert long.intensity < long.ridge
+    assert max(step.intensity for step in long.decodes) < long.intensity
+    short = phases.phases(model, card, 512)
+    assert short.batch == pytest.approx(470, rel=0.05)
+    assert short.prefill.intensity > short.ridge > short.decodes[0].intensity
+    assert short.decodes[0].idle > 0.99
+    assert short.prefill.idle == pytest.approx(0.0)
+
+
+def test_a_measured_machine_is_set_beside_its_floor(tales: Model) -> None:
+    measured = phases.measure(tales, prompt=12, repeats=1)
+    found = phases.phases(tales, load_card("a100-sxm-80gb"), 12, measured)
+    assert (found.prefill.measured, found.decodes[0].measured) == measured
+    assert all(step.measured is None for step in found.decodes[1:])
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+def shown(page: Page) -> str:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - it lives as long as a test
+    draw.show(page, console)
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
+        Lines("Lines", "tokens", "seconds", {"one": [(1, 0.001), (100, 3.0)], "two": [(1, 0.002), (100, 0.2)]}),
+        Lines("A point", "x", "y", {"one": [(1, 1)]}),
+    ],
+)
+def test_pictures_are_drawn_in_characters_and_as_svg(picture: Bars | Lines) -> None:
+    page = Page("Title", "Why?", (Table(("a", "b"), (("x", "1"),)),), picture, ("Because [of] this.",), "code.py")
+    text = shown(page)
+    assert "Because [of] this." in text
+    assert picture.title in text
+    assert picture.title in "".join(ElementTree.fromstring(svg(page)).itertext())
+
+
+COMMANDS = {
+    "kv-cache": ["--tokens", "12"],
+    "memory": ["--model", "llama-3-8b"],
+    "sampling": ["--tokens", "4"],
+    "phases": ["--device", "a100-sxm-80gb", "--model", "llama-3-8b", "--context", "1k"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.svg"
+    page = CliRunner().invoke(APP, ["lab", name, *COMMANDS[name], "--svg", str(picture)])
+    assert page.exit_code == 0, page.output
+    assert "the experiment in code" in page.stdout
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    data = CliRunner().invoke(APP, ["lab", name, *COMMANDS[name], "--json"])
+    assert isinstance(json.loads(data.stdout), dict)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["kv-cache", "--tokens", "0"],
+        ["kv-cache", "--tokens", "100000"],
+        ["memory", "--device", "a100"],
+        ["memory", "--context", "-5"],
+        ["memory", "--model", "nonsense"],
+        ["sampling", "--tokens", "0"],
+        ["phases", "--device", "l40s", "--context", "1k"],
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str]) -> None:
+    ended = CliRunner().invoke(APP, ["lab", *arguments])
+    assert isinstance(ended.exception, ValueError)
+    assert "\n" not in str(ended.exception)
