@@ -44,32 +44,42 @@ class Clock:
 # -- fitting ----------------------------------------------------------------------------------------------------------
 
 
-def synthetic(true: Efficiency, noise: float = 0.0) -> list[Observation]:
-    """What kernels with these constants take in 14 steps of 6 kernels each, from launch-bound to deep under a roof."""
+def synthetic(true: Efficiency, noise: float = 0.0, *, same: bool = True) -> list[Observation]:
+    """What kernels with these constants take in 14 steps of 6 kernels each, from launch-bound to deep under a roof; all
+    of two calls, or of one to three."""
     random = np.random.default_rng(1)
     found = []
     for step in range(14):
         compute, memory = (10 ** random.uniform(-9, -3 - step % 4, 6) for _ in range(2))
-        seconds = sum(true.seconds(2, c, m) for c, m in zip(compute, memory, strict=True))
+        calls = 2.0 if same else float(1 + step % 3)
+        seconds = sum(true.seconds(true.launches(calls), c, m) for c, m in zip(compute, memory, strict=True))
         seconds *= 1 + noise * random.uniform(-1, 1)
-        found.append(Observation(f"step {step}", seconds, (2.0,) * 6, tuple(compute), tuple(memory)))
+        found.append(Observation(f"step {step}", seconds, (calls,) * 6, tuple(compute), tuple(memory)))
     return found
 
 
-@pytest.mark.parametrize("overlaps", [True, False])
+@pytest.mark.parametrize("blend", [1.0, 2.0, 8.0])
 @pytest.mark.parametrize("constants", [(30e-6, 0.7, 0.5), (200e-6, 0.2, 0.9), (0.0, 0.03, 1.0), (100e-6, 1.0, 0.01)])
-def test_known_constants_are_found_again(constants: tuple[float, float, float], overlaps: bool) -> None:
-    true = Efficiency(*constants, each=True, overlaps=overlaps)
+def test_known_constants_are_found_again(constants: tuple[float, float, float], blend: float) -> None:
+    true = Efficiency(*constants, again=1.0, blend=blend)
     found = fit(synthetic(true))
     assert abs(found.worst_error) < 0.02
-    assert found.efficiency.overlaps == overlaps
+    assert found.efficiency.blend == blend
     assert found.efficiency.launch == pytest.approx(true.launch, rel=0.15, abs=2e-6)
     assert found.efficiency.compute == pytest.approx(true.compute, rel=0.12)
     assert found.efficiency.memory == pytest.approx(true.memory, rel=0.12)
 
 
+@pytest.mark.parametrize("again", [0.0, 0.2, 0.5, 1.0])
+def test_what_a_further_call_costs_is_found_where_calls_differ(again: float) -> None:
+    true = Efficiency(100e-6, 0.3, 0.6, again=again)
+    found = fit(synthetic(true, same=False)).efficiency
+    assert found.again == again
+    assert found.launch == pytest.approx(true.launch, rel=0.1)
+
+
 def test_noise_stays_noise() -> None:
-    found = fit(synthetic(Efficiency(30e-6, 0.7, 0.5, each=True), noise=0.1))
+    found = fit(synthetic(Efficiency(30e-6, 0.7, 0.5, again=1.0), noise=0.1))
     assert 0.01 < found.median_error < 0.1
     assert abs(found.worst_error) < 0.2
 
@@ -98,19 +108,23 @@ def test_classes_that_nobody_observed_have_a_general_one() -> None:
 
 
 def test_host_constants_are_found_again() -> None:
-    true = Host(1e-3, 2e-5, 1e-4, 3e-6)
+    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11)
     rests = []
-    for ops, sequences, tokens in ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300)):
+    for mib, (ops, sequences, tokens) in enumerate(
+        ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8))
+    ):
+        nbytes = float(mib % 3 << 20)
         work = Work(tokens, sequences, sequences)
         seconds = true.step + true.op * ops + true.sequence * sequences + true.token * tokens
-        rests.append(Rest(work, ops, seconds, 10 * seconds))
+        seconds += true.byte * nbytes
+        rests.append(Rest(work, ops, nbytes, seconds, 10 * seconds))
     found, error = fit_host(rests)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
     assert error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_host_constants_are_never_negative() -> None:
-    rests = [Rest(Work(n, 1, 1), 50, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
+    rests = [Rest(Work(n, 1, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
     found, _ = fit_host(rests)
     assert min(dataclasses.astuple(found)) >= 0
     assert found.token == 0
@@ -247,7 +261,7 @@ def calibrated() -> Calibration:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "TRIALS", tuple(t for t in TRIALS if t.name in ("tiny", "gpt2")))
         patch.setattr(run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
-        patch.setattr(run, "peaks", lambda *_: {"fp32": 1e11, "bf16": 2e10})
+        patch.setattr(run, "products", lambda *_: {"fp32": 1e11, "bf16": 2e10})
         said: list[tuple[str, float]] = []
         clock = Clock(look=1e-3, uneven=5)
         found = run.calibrate(

@@ -1,5 +1,6 @@
 """An op's kernels are its cost, divided: nothing is lost and nothing is priced twice, in any mixture of a step."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +10,7 @@ from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device, Efficiency, Host
+from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import kernel_seconds
 
@@ -78,25 +79,30 @@ def test_the_most_particular_constants_are_used() -> None:
     assert [card.efficiency_of(*kernel).launch for kernel in asked] == [1, 2, 3, 4, 5]
 
 
-def test_calls_are_launches_only_where_each_is_one() -> None:
+def test_further_calls_cost_their_share_of_a_launch() -> None:
     model = build(read_config("qwen3-0.6b"))
     attention = next(op for _, op in model.ops() if op.kind == "attention")
     kernels = attention.kernels(Work.of([Segment(4, 4)] * 10, model.windows))
-    fused, each = (device(efficiency={"default": Efficiency(1.0, 1.0, 1.0, each=each)}) for each in (False, True))
-    assert kernel_seconds(kernels, each, 0).expected - kernel_seconds(kernels, fused, 0).expected == pytest.approx(9.0)
+    cards = [device(efficiency={"default": Efficiency(2.0, 1.0, 1.0, again=again)}) for again in (0.0, 0.5, 1.0)]
+    fused, warm, each = (kernel_seconds(kernels, card, 0).expected for card in cards)
+    assert warm - fused == pytest.approx(9.0)
+    assert each - fused == pytest.approx(18.0)
 
 
-def test_what_does_not_overlap_is_added() -> None:
-    assert Efficiency(0.5, 0.5, 0.25).seconds(2, 1.5, 1.0) == pytest.approx(1.0 + 5.0)
-    assert Efficiency(0.5, 0.5, 0.25, overlaps=False).seconds(2, 1.5, 1.0) == pytest.approx(1.0 + 3.0 + 4.0)
+def test_the_blend_joins_the_roofs() -> None:
+    seconds = {blend: Efficiency(0.5, 0.5, 0.25, blend=blend).seconds(2, 1.5, 1.0) for blend in (1.0, 2.0, 64.0)}
+    assert seconds[1.0] == pytest.approx(1.0 + 3.0 + 4.0)
+    assert seconds[2.0] == Efficiency(0.5, 0.5, 0.25).seconds(2, 1.5, 1.0) == pytest.approx(1.0 + 5.0)
+    assert seconds[64.0] == pytest.approx(1.0 + 4.0)
 
 
 def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
     price = Price(build(read_config("qwen3-0.6b")))
     work = Work.of([Segment(3, 3), Segment(1, 8)], price.windows)
-    plain, hosted = device(efficiency={"default": Efficiency(0, 1, 1)}), Host(1.0, 0.1, 0.01, 0.001)
-    with_host = device(efficiency={"default": Efficiency(0, 1, 1)}, host=hosted)
-    host = 1.0 + 0.1 * price.count + 0.01 * 2 + 0.001 * 4
+    cache = Cache("L3", 5e6, 2e11)
+    plain = device(efficiency={"default": Efficiency(0, 1, 1)}, caches=(cache,))
+    with_host = dataclasses.replace(plain, host=Host(1.0, 0.1, 0.01, 0.001, 1e-6))
+    host = 1.0 + 0.1 * price.count + 0.01 * 2 + 0.001 * 4 + 1e-6 * 5e6
     assert price.on(with_host, work).host == pytest.approx(host)
     assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
     assert price.on(plain, work).host == 0

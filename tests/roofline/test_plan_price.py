@@ -43,7 +43,7 @@ def slow(price: Price, device: Device, work: Work) -> StepPrice:
         time = kernel_seconds(priced.op.kernels(work), device, nbytes, price.devices, priced.share)
         bound += time.bound * priced.count
         expected += time.expected * priced.count
-    host = host_seconds(work, price.count, device)
+    host = host_seconds(work, total, price.count, device)
     return StepPrice(total, floor_seconds(total, device, nbytes), bound, expected + host, nbytes, (), host)
 
 

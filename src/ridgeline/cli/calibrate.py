@@ -86,10 +86,11 @@ def print_calibration(c: Calibration) -> None:
     console.print(f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s", style="bold", markup=False)
     near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
     console.print(f"reads {near}memory {_gb(c.bandwidth)}", markup=False)
-    console.print("multiplies " + ", ".join(f"{name} {peak / 1e9:,.0f} GFLOP/s" for name, peak in c.peaks.items()))
+    console.print("multiplies " + ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in c.products.items()))
     console.print(
         f"between ops {c.host.step * 1e6:.0f} us a step, {c.host.op * 1e6:.1f} an op, {c.host.sequence * 1e6:.0f} a "
-        f"sequence, {c.host.token * 1e6:.2f} a position ({c.host_error:.1%} of a step off in the median)"
+        f"sequence, {c.host.token * 1e6:.2f} a position, {c.host.byte * 2**20 * 1e6:.1f} a MiB moved "
+        f"({c.host_error:.1%} of a step off in the median)"
     )
     console.print(_curve(c))
     console.print(_classes(c))
@@ -114,7 +115,7 @@ def _classes(c: Calibration) -> Table:
             f"{e.launch * 1e6:.1f}",
             f"{e.compute:.1%}",
             f"{e.memory:.1%}",
-            "max" if e.overlaps else "sum",
+            f"{e.blend:g}",
             str(fitted.observations),
             f"{fitted.median_error:.1%}",
             f"{fitted.worst_error:+.0%}",

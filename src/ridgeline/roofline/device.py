@@ -12,32 +12,42 @@ class Efficiency:
     """How a class of kernels falls short of the roofs: seconds a launch takes, and the shares of peak FLOP/s and of
     bandwidth that it reaches when only that roof matters.
 
-    each: whether every call that an op's `kernels` states is a launch; else one kernel serves them all. overlaps:
-    whether it reads while it computes; else it does one after the other.
+    again: what further calls within an op cost, as a share of a launch: 0 where one kernel serves all that the op's
+    `kernels` states, 1 where each is launched as dearly as the first. blend: the power p that joins the two roofs,
+    (a^p + b^p)^(1/p): 1 where a kernel reads and computes in turn, 2 where it does both at once as far as it can, more
+    where the longer one hides the other.
     """
 
     launch: float
     compute: float
     memory: float
-    each: bool = False
-    overlaps: bool = True
+    again: float = 0.0
+    blend: float = 2.0
+
+    def launches(self, calls: float) -> float:
+        """As how many launches so many calls count."""
+        return 1 + self.again * (calls - 1)
 
     def seconds(self, launches: float, compute: float, memory: float) -> float:
         """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone."""
         compute, memory = compute / self.compute, memory / self.memory
-        both = math.hypot(compute, memory) if self.overlaps else compute + memory
+        if self.blend == 2.0:
+            return self.launch * launches + math.hypot(compute, memory)
+        both: float = (compute**self.blend + memory**self.blend) ** (1 / self.blend)
         return self.launch * launches + both
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
-    batch, what lies between two ops, sampler)."""
+    batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
+    the program they have pushed out, which has to come again."""
 
     step: float
     op: float
     sequence: float
     token: float
+    byte: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,11 @@ class Device:
             if cache.nbytes >= working_set and cache.bandwidth > bandwidth:
                 bandwidth = cache.bandwidth
         return bandwidth
+
+    @property
+    def cached_bytes(self) -> float:
+        """Bytes that its largest cache holds; 0 where no cache is known."""
+        return max((cache.nbytes for cache in self.caches), default=0.0)
 
     def place_of(self, working_set: float) -> str:
         """The name of the memory that `bandwidth_of` means."""

@@ -122,7 +122,7 @@ class Price:
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
-        floor, host = floor_seconds(total, device, working_set), host_seconds(work, self.count, device)
+        floor, host = floor_seconds(total, device, working_set), host_seconds(work, total, self.count, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:

@@ -3,8 +3,8 @@
 floor: the whole step, max(FLOPs / peak, compulsory bytes / bandwidth); nothing can beat it.
 bound: each op's own max, summed; what a perfect kernel for every op would take.
 expected: t0 + sqrt((FLOPs / (ec peak))^2 + (bytes / (em bandwidth))^2) for each op, with the constants of its kernel
-class; the blend is right near the ridge, where a max is not. Classes that do not overlap the two add them up. With what
-lies between ops, where that is known.
+class; the blend is right near the ridge, where a max is not. A class may have another power than 2. With what lies
+between ops, where that is known.
 """
 
 from collections.abc import Sequence
@@ -77,13 +77,14 @@ def kernel_seconds(
         arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
         compute += arithmetic
         memory += traffic
-        expected += e.seconds(share * (kernel.calls if e.each else 1), arithmetic, traffic)
+        expected += e.seconds(share * e.launches(kernel.calls), arithmetic, traffic)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 
-def host_seconds(work: Work, ops: int, device: Device) -> float:
-    """Expected seconds of a step of `ops` ops that no op has; 0 where the device says nothing of it."""
+def host_seconds(work: Work, cost: Cost, ops: int, device: Device) -> float:
+    """Expected seconds of a step of `ops` ops of so much cost that no op has; 0 where the device says nothing of it."""
     host = device.host
     if host is None:
         return 0.0
-    return host.step + host.op * ops + host.sequence * work.sequences + host.token * work.tokens
+    nbytes = min(cost.total_bytes, device.cached_bytes)
+    return host.step + host.op * ops + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.roofline.calibrate.probe import Pace
-from ridgeline.roofline.calibrate.roofs import Stream
+from ridgeline.roofline.calibrate.roofs import Stream, peaks
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 
 
@@ -35,7 +35,7 @@ class Calibration:
     """A machine with so many threads.
 
     made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
-    hold. host_error: median error of `host`, relative to whole steps.
+    hold. products: FLOP/s of matrix products, by format. host_error: median error of `host`, relative to whole steps.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Calibration:
     streams: tuple[Stream, ...]
     bandwidth: float
     caches: tuple[Cache, ...]
-    peaks: Mapping[str, float]
+    products: Mapping[str, float]
     classes: Mapping[str, FittedClass]
     host: Host
     host_error: float
@@ -61,7 +61,7 @@ class Calibration:
             "this",
             self.title,
             self.kind,
-            self.peaks,
+            peaks(self.products),
             self.bandwidth,
             self.memory,
             self.caches,

@@ -19,7 +19,7 @@ Sequences = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model to be timed, and the steps it is timed on. share: of the time that there is."""
+    """A model to be timed, and the steps it is timed on. share: of the time that there is, relative to the others."""
 
     name: str
     config: dict[str, object]
@@ -65,47 +65,78 @@ def _config(architecture: str, model_type: str, sizes: Sequence[int], **more: ob
     }
 
 
-_GPT2 = {
-    "architectures": ["GPT2LMHeadModel"],
-    "model_type": "gpt2",
-    "n_embd": 256,
-    "n_layer": 4,
-    "n_head": 4,
-    "n_positions": 1024,
-    "vocab_size": 2000,
-    "torch_dtype": "float32",
-}
+def _gpt2(hidden: int, layers: int) -> dict[str, object]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": hidden // 64,
+        "n_positions": 1024,
+        "vocab_size": 2000,
+        "torch_dtype": "float32",
+    }
 
+
+_LLAMA, _QWEN3, _EXPERTS = "LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
+_MIXTURE = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True}
 _FEW = (decode(1, 40), decode(1, 300), decode(4, 100), decode(16, 200), prefill(16), prefill(64), prefill(256))
 
+# Sizes: hidden, layers, heads, KV heads, head dim, width, vocabulary.
 TRIALS = (
-    Trial("tiny", _config("LlamaForCausalLM", "llama", (96, 4, 8, 4, 8, 256, 800)), (*_FEW, prefill(1024)), 0.12),
+    Trial(
+        "tiny",
+        _config(_LLAMA, "llama", (96, 4, 8, 4, 8, 256, 800)),
+        (*_FEW, prefill(1024), prefill(64, batch=4), prefill(16, batch=12)),
+        12,
+    ),
     Trial(
         "small",
-        _config("Qwen3ForCausalLM", "qwen3", (320, 4, 8, 4, 32, 900, 3000)),
+        _config(_QWEN3, "qwen3", (320, 4, 8, 4, 32, 900, 3000)),
         (*_FEW, prefill(64, past=192), prefill(64, batch=4)),
-        0.16,
+        16,
     ),
     Trial(
         "long",
-        _config("LlamaForCausalLM", "llama", (128, 2, 8, 4, 64, 344, 500)),
-        (decode(1, 1024), decode(1, 4000), decode(16, 1024), decode(4, 64), prefill(512), prefill(2048)),
-        0.16,
+        _config(_LLAMA, "llama", (128, 2, 8, 4, 64, 344, 500)),
+        (
+            decode(1, 1024),
+            decode(1, 4000),
+            decode(16, 1024),
+            decode(4, 64),
+            prefill(512),
+            prefill(1024),
+            prefill(48, batch=6),
+        ),
+        12,
     ),
-    Trial("gpt2", _GPT2, (decode(1, 100), decode(8, 100), prefill(32), prefill(256)), 0.08),
+    Trial(
+        "headed",
+        _config(_LLAMA, "llama", (160, 2, 6, 2, 128, 420, 600)),
+        (
+            decode(1, 64),
+            decode(1, 2000),
+            decode(8, 500),
+            prefill(32),
+            prefill(128),
+            prefill(512),
+            prefill(1024),
+            prefill(48, batch=6),
+        ),
+        12,
+    ),
+    Trial("gpt2", _gpt2(256, 4), (decode(1, 100), decode(8, 100), prefill(32), prefill(256)), 6),
+    Trial("wide gpt2", _gpt2(768, 3), (decode(1, 100), decode(8, 100), prefill(64)), 6),
     Trial(
         "wide",
-        _config("LlamaForCausalLM", "llama", (1280, 5, 12, 4, 128, 3456, 12000)),
-        (decode(1, 100), decode(1, 1000), decode(4, 300), decode(16, 100), prefill(64), prefill(256)),
-        0.38,
+        _config(_LLAMA, "llama", (1280, 5, 12, 4, 128, 3456, 12000)),
+        (decode(1, 100), decode(1, 1000), decode(4, 300), decode(16, 100), prefill(32), prefill(64), prefill(192)),
+        28,
     ),
     Trial(
         "experts",
-        _config(
-            "Qwen3MoeForCausalLM", "qwen3_moe", (256, 2, 4, 2, 64, 512, 1000), num_experts=16, num_experts_per_tok=2,
-            moe_intermediate_size=192, norm_topk_prob=True,
-        ),
+        _config(_EXPERTS, "qwen3_moe", (256, 2, 4, 2, 64, 512, 1000), **_MIXTURE),
         (decode(1, 50), decode(8, 50), prefill(64), prefill(256)),
-        0.10,
+        8,
     ),
-)  # fmt: skip
+)

@@ -15,14 +15,14 @@ from ridgeline.roofline.calibrate.host import Drive, Rest, fit_host, rests
 from ridgeline.roofline.calibrate.models import TRIALS
 from ridgeline.roofline.calibrate.observe import Sighting, observations, watch_trial
 from ridgeline.roofline.calibrate.probe import Probe, median_pace
-from ridgeline.roofline.calibrate.roofs import caches, memory_bandwidth, peaks, stated_caches, streams
+from ridgeline.roofline.calibrate.roofs import caches, memory_bandwidth, peaks, products, stated_caches, streams
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device, Efficiency
 
 SECONDS = 50.0  # for one number of threads
 _DTYPES = (torch.float32, torch.bfloat16)
-_ROOFS, _HOST = 0.16, 0.1  # shares of the time; the trials have the rest
-_HOST_TRIALS = ("tiny", "gpt2")
+_STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time, as the trials have theirs
+_HOST_TRIALS = ("tiny", "gpt2", "small")
 
 Report = Callable[[str, float], None]
 
@@ -33,28 +33,26 @@ def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECON
     On CUDA this is untested: the code waits for the device at every reading of the clock, and no more is known.
     """
     begin = timer.wall()
+    budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in TRIALS))
     report("bandwidth", 0.0)
-    found = streams(timer, 0.6 * _ROOFS * seconds)
-    report("matrix products", 0.6 * _ROOFS)
-    tops = peaks(timer, 0.4 * _ROOFS * seconds)
+    found = streams(timer, budget.take(_STREAMS))
+    report("matrix products", budget.done)
+    multiplied = products(timer, budget.take(_PRODUCTS))
+    tops = peaks(multiplied)
     held = caches(found, stated_caches(timer.threads) if timer.device.type == "cpu" else [])
     bare = Device("this", processor(), _kind(timer), tops, memory_bandwidth(found), memory_bytes(timer), held)
     probe = Probe(timer)
     seen: list[Sighting] = []
-    done = _ROOFS
     for trial in TRIALS:
         for dtype in _DTYPES:
-            report(f"ops of the trial {trial.name}, {format_of(dtype).name}", done)
-            share = (1 - _ROOFS - _HOST) * trial.share / len(_DTYPES)
-            seen += watch_trial(trial, dtype, timer, probe, bare, share * seconds)
-            done += share
+            report(f"ops of the trial {trial.name}, {format_of(dtype).name}", budget.done)
+            seen += watch_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(_DTYPES)))
     pace = median_pace([one.pace for one in seen])
+    report("between ops", budget.done)
     beside: list[Rest] = []
-    for trial in TRIALS:
-        if trial.name in _HOST_TRIALS:
-            report("between ops", done)
-            model = trial.model(torch.float32, timer.device)
-            beside += rests(model, timer, drive, probe, pace, _HOST * seconds / len(_HOST_TRIALS))
+    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
+        model = trial.model(torch.float32, timer.device)
+        beside += rests(model, timer, drive, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))
     host, host_error = fit_host(beside)
     observed = observations(seen, pace)
     fitted = fit_all(observed)
@@ -69,13 +67,32 @@ def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECON
         streams=tuple(found),
         bandwidth=bare.bandwidth,
         caches=held,
-        peaks=tops,
+        products=multiplied,
         classes={name: _class(one) for name, one in sorted(fitted.items())},
         host=host,
         host_error=host_error,
         pace=pace,
         residuals=_residuals(observed, fitted),
     )
+
+
+class _Budget:
+    """Divides the time that there is by shares. A part that took longer than it was given leaves less to the others."""
+
+    def __init__(self, timer: Timer, seconds: float, shares: float) -> None:
+        self._timer, self._end = timer, timer.wall() + seconds
+        self._shares = self._left = shares
+
+    @property
+    def done(self) -> float:
+        """The share of it all that was taken."""
+        return 1 - self._left / self._shares
+
+    def take(self, share: float) -> float:
+        """Seconds for the next part."""
+        seconds = max(0.0, self._end - self._timer.wall()) * share / self._left
+        self._left -= share
+        return seconds
 
 
 def _class(fitted: Fitted) -> FittedClass:
@@ -113,7 +130,7 @@ def quick(timer: Timer, seconds: float) -> Device:
         "this",
         processor(),
         _kind(timer),
-        peaks(timer, seconds / 2),
+        peaks(products(timer, seconds / 2)),
         memory_bandwidth(found),
         memory_bytes(timer),
         efficiency={"default": guess},

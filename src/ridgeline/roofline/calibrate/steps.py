@@ -35,14 +35,13 @@ class TimedOp:
 
 
 class Stopwatch:
-    """Times every op of a model while it is `on`. What the watch itself takes is measured first: `inside` the intervals
-    that it times, and `outside`, beside each."""
+    """Times every op of a model while it is `on`. inside: seconds of each interval that are the watch's own."""
 
     def __init__(self, model: Model, timer: Timer) -> None:
         self.ops = [op for _, op in model.ops()]
         self.timer = timer
         self.seconds: dict[Op, list[float]] = {op: [] for op in self.ops}
-        self.inside, self.outside = _own_cost(timer)
+        self.inside = _own_seconds(timer)
 
     @property
     def calls(self) -> int:
@@ -51,8 +50,8 @@ class Stopwatch:
 
     @property
     def spent(self) -> float:
-        """Seconds of all that was timed, and of the watch."""
-        return sum(map(sum, self.seconds.values())) + self.calls * self.outside
+        """Seconds of all calls that were timed, without those of the watch."""
+        return sum(map(sum, self.seconds.values())) - self.calls * self.inside
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -89,19 +88,13 @@ def _timed(forward: Any, timer: Timer, seconds: list[float]) -> Any:
     return call
 
 
-def _own_cost(timer: Timer) -> tuple[float, float]:
-    """Seconds that the watch adds to an interval that it times, and to a call beside that."""
+def _own_seconds(timer: Timer) -> float:
+    """Seconds that the watch adds to an interval that it times."""
     seconds: list[float] = []
     watched = _timed(lambda: None, timer, seconds)
-    count = 200
-
-    def calls() -> None:
-        for _ in range(count):
-            watched()
-
-    whole = timer.seconds(calls, budget=0.01) / count
-    inside = statistics.median(seconds)
-    return inside, max(0.0, whole - inside)
+    for _ in range(200):
+        watched()
+    return statistics.median(seconds)
 
 
 class Stage:

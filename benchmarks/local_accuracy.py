@@ -1,0 +1,261 @@
+"""How well a calibrated machine predicts itself: prefill and decode of three models, expected beside measured.
+
+    ridgeline calibrate
+    python benchmarks/local_accuracy.py [--stories FOLDER] [--repeats 9] [--only NAME ...] [--write] [--json]
+
+Every figure is the median of nine runs through the engine, scheduler and sampler included, between two probes. The
+probes say how many times slower than during calibration the machine is at that moment; the measurement is divided by
+it. A block whose probes differ by more than 5 % is run again. Nothing here was used to fit a constant: the trials of
+the calibration have other shapes. One thread is timed by what it ran, several by the wall (timer.py).
+
+--write puts the table into benchmarks/accuracy-local.md.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ridgeline import __version__
+from ridgeline.checkpoint import load_model
+from ridgeline.cli.threads import set_threads
+from ridgeline.engine.bare import drive
+from ridgeline.models.model import Model
+from ridgeline.ops.work import Work
+from ridgeline.roofline.calibrate.calibration import Calibration
+from ridgeline.roofline.calibrate.file import load
+from ridgeline.roofline.calibrate.probe import Pace, Probe
+from ridgeline.roofline.calibrate.steps import Stopwatch
+from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.time import compute_seconds, kernel_seconds, memory_seconds
+
+ROOT = Path(__file__).resolve().parents[1]
+REPORT = ROOT / "benchmarks" / "accuracy-local.md"
+TARGET, STEADY = 0.10, 0.05
+ATTEMPTS = 6
+TOKENS = 8  # decode steps of a run, one less
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the prompts (one length each) that it is given side by side."""
+
+    name: str
+    model: str
+    dummy: bool
+    traffic: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of a step. measured: at the pace of the calibration; raw: as they were, `slowdown` times more. low, high:
+    quartiles of the nine, at the pace too. steady: how much the probes before and after differ. parts: predicted minus
+    measured by kernel class, the largest first."""
+
+    model: str
+    threads: int
+    step: str
+    predicted: float
+    measured: float
+    raw: float
+    slowdown: float
+    low: float
+    high: float
+    steady: float
+    parts: tuple[tuple[str, float], ...]
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+
+def subjects(stories: str) -> tuple[Subject, ...]:
+    """The three models that the project is judged on."""
+    small = ((32,), (128,), (256,), (64,) * 4)
+    return (
+        Subject("tales", "tales", False, small),
+        Subject("stories260K", stories, False, small),
+        Subject("qwen3-0.6b, random", "qwen3-0.6b", True, ((32,), (128,))),
+    )
+
+
+class Bench:
+    """One machine state: its calibration, a clock and a probe."""
+
+    def __init__(self, threads: int, repeats: int) -> None:
+        self.calibration: Calibration = load(threads)
+        self.device: Device = self.calibration.device()
+        self.timer = Timer(torch.device("cpu"), threads)
+        self.probe, self.repeats = Probe(self.timer), repeats
+
+    def rows(self, name: str, model: Model, prompts: Sequence[int]) -> list[Row]:
+        """Prefill and decode with these prompts: the steadiest of the blocks, the first steady one if there is one."""
+        best: tuple[float, list[list[tuple[Work, float]]], Pace] | None = None
+        for _ in range(ATTEMPTS):
+            before = self.probe()
+            runs = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(self.repeats + 1)][1:]
+            after = self.probe()
+            drift = after.over(before)
+            steady = max(abs(drift.launch - 1), abs(drift.compute - 1), abs(drift.memory - 1))
+            pace = Pace(*((a + b) / 2 for a, b in zip(asdict(before).values(), asdict(after).values(), strict=True)))
+            if best is None or steady < best[0]:
+                best = (steady, runs, pace.over(self.calibration.pace))
+            if steady <= STEADY:
+                break
+        assert best is not None
+        steady, runs, pace = best
+        price, parts = Price(model), self._parts(model, prompts)
+        label = f"{len(prompts)} x {prompts[0]}"
+        prefill = [(run[0][0], run[0][1]) for run in runs]
+        decode = [(run[len(run) // 2][0], statistics.median(s for _, s in run[1:])) for run in runs]
+        return [
+            self._row(name, f"{step} {label}", price, measured, pace, steady, parts[step])
+            for step, measured in (("prefill", prefill), ("decode", decode))
+        ]
+
+    def _row(
+        self,
+        name: str,
+        step: str,
+        price: Price,
+        measured: list[tuple[Work, float]],
+        pace: Pace,
+        steady: float,
+        took: dict[str, float],
+    ) -> Row:
+        work = measured[0][0]
+        predicted, slowdown, classes = self._predict(price, work, pace)
+        times = sorted(seconds / slowdown for _, seconds in measured)
+        quarter = len(times) // 4
+        median = statistics.median(times)
+        ops = {kernel: seconds / slowdown for kernel, seconds in took.items()}
+        ops["between ops"] = median - sum(ops.values())
+        parts = {kernel: classes.get(kernel, 0.0) - seconds for kernel, seconds in ops.items()}
+        ranked = tuple(sorted(parts.items(), key=lambda item: -abs(item[1])))
+        return Row(
+            name, self.timer.threads, step, predicted, median, median * slowdown, slowdown, times[quarter],
+            times[-1 - quarter], steady, ranked[:3],
+        )  # fmt: skip
+
+    def _predict(self, price: Price, work: Work, pace: Pace) -> tuple[float, float, dict[str, float]]:
+        """Expected seconds, how many times longer they take at this pace, and the seconds by kernel class."""
+        step = price.on(self.device, work)
+        classes = {"between ops": step.host}
+        slowed = step.host * pace.launch
+        for priced in price.ops:
+            for kernel in priced.op.kernels(work):
+                seconds = kernel_seconds((kernel,), self.device, step.working_set).expected
+                compute = compute_seconds(kernel.cost, self.device)
+                memory = memory_seconds(kernel.cost, self.device, step.working_set)
+                slowed += priced.count * seconds * pace.of(seconds, compute, memory)
+                classes[kernel.name] = classes.get(kernel.name, 0.0) + priced.count * seconds
+        return step.expected, slowed / step.expected, classes
+
+    def _parts(self, model: Model, prompts: Sequence[int]) -> dict[str, dict[str, float]]:
+        """What the ops of each kernel class took in the prefill and in a decode step."""
+        watch = Stopwatch(model, self.timer)
+        found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
+        with watch.on():
+            for _ in range(3):
+                watch.clear()
+                for index, (work, _) in enumerate(drive(model, prompts, TOKENS, self.timer.now)):
+                    into = found["prefill" if index == 0 else "decode"]
+                    once: dict[str, float] = {}
+                    for op, times in watch.seconds.items():
+                        kernel = op.kernels(work)[0].name
+                        once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
+                    for kernel, total in once.items():
+                        into.setdefault(kernel, []).append(total)
+                    watch.clear()
+        return {step: {k: statistics.median(v) for k, v in classes.items()} for step, classes in found.items()}
+
+
+def measure(chosen: Sequence[Subject], repeats: int, threads: int | None) -> list[Row]:
+    """All rows; a model runs with the threads that `ridgeline run` gives it."""
+    rows: list[Row] = []
+    for subject in chosen:
+        model = load_model(subject.model, dummy_weights=subject.dummy)
+        used = set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
+        bench = Bench(used, repeats)
+        for prompts in subject.traffic:
+            for row in bench.rows(subject.name, model, prompts):
+                rows.append(row)
+                print(line(row), flush=True)
+    return rows
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    return (
+        f"{row.model:20} {row.threads} thr  {row.step:18} predicted {row.predicted * 1e3:9.3f} ms  measured "
+        f"{row.measured * 1e3:9.3f} [{row.low * 1e3:.3f} .. {row.high * 1e3:.3f}]  {row.error:+6.1%}   "
+        f"(raw {row.raw * 1e3:.3f}, pace x{row.slowdown:.2f}, probes {row.steady:.0%} apart)"
+    )
+
+
+def report(rows: Sequence[Row], command: str) -> str:
+    """The section for accuracy-local.md."""
+    calibrations = {row.threads: load(row.threads) for row in rows}
+    errors = [abs(row.error) for row in rows]
+    facts = [
+        "# Accuracy on the machine at hand",
+        "",
+        f"Made by `{command}` after `ridgeline calibrate`; do not edit.",
+        "",
+        f"{next(iter(calibrations.values())).title}; ridgeline {__version__}, torch {torch.__version__}; load average "
+        f"{os.getloadavg()[0]:.1f}. Calibrated " + "; ".join(
+            f"{c.made} UTC with {c.threads} thread{'s' if c.threads > 1 else ''}: memory {c.bandwidth / 1e9:.1f} GB/s, "
+            + ", ".join(f"{n} {p / 1e9:.0f} GFLOP/s" for n, p in c.products.items())
+            for c in calibrations.values()
+        ) + ".",
+        "",
+        " ".join(line.strip() for line in (__doc__ or "").split("\n\n")[2].splitlines()),
+        "",
+        f"Median absolute error {statistics.median(errors):.1%}; {sum(e <= TARGET for e in errors)} of {len(errors)} "
+        f"rows within {TARGET:.0%}.",
+        "",
+        "| model | threads | step | predicted ms | measured ms | quartiles | error | raw ms | pace | probes apart | "
+        "where the error is, ms |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for row in rows:
+        parts = ", ".join(f"{kernel} {seconds * 1e3:+.2f}" for kernel, seconds in row.parts)
+        error = f"{row.error:+.1%}" if abs(row.error) <= TARGET else f"**{row.error:+.1%}**"
+        facts.append(
+            f"| {row.model} | {row.threads} | {row.step} | {row.predicted * 1e3:.3f} | {row.measured * 1e3:.3f} | "
+            f"{row.low * 1e3:.3f} - {row.high * 1e3:.3f} | {error} | {row.raw * 1e3:.3f} | x{row.slowdown:.2f} | "
+            f"{row.steady:.0%} | {parts} |"
+        )
+    return "\n".join(facts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    data = Path(os.environ.get("RIDGELINE_DATA", ROOT.parent / "shared" / "data"))
+    parser.add_argument("--stories", default=str(data / "models" / "stories260K"), help="the folder of stories260K")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=None, help="instead of those that `ridgeline run` would use")
+    parser.add_argument("--only", nargs="+", default=[], help="models by the beginning of their names")
+    parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row, at the end")
+    args = parser.parse_args()
+    chosen = [s for s in subjects(args.stories) if not args.only or s.name.startswith(tuple(args.only))]
+    rows = measure(chosen, args.repeats, args.threads)
+    errors = [abs(row.error) for row in rows]
+    print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    if args.write:
+        REPORT.write_text(report(rows, "python benchmarks/local_accuracy.py --write"), encoding="utf-8")
+    if args.json:
+        for row in rows:
+            print(json.dumps(asdict(row) | {"error": row.error}))
+
+
+if __name__ == "__main__":
+    main()
