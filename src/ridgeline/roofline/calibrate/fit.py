@@ -4,10 +4,9 @@
 
 with p = 2; or p = 1 where a kernel reads and computes in turn, or p = 8 where the longer of both hides the other, if
 that fits better. An observation is what all kernels of the class took in one step, because that is what a price adds
-up. Its error counts by how far it moves that step: the fit makes the sum of the squared errors, each relative to its
-whole step, as small as it gets. Both shares are sought on a grid that is refined, the launch follows from them. Where
-ops differ in how often they call the kernel, the share of a launch that a further call costs is sought too, among four:
-what has just run is at hand, so it costs less.
+up; the fit makes the sum of the squared relative errors of the observations as small as it gets. Both shares are sought
+on a grid that is refined, the launch follows from them. Where ops differ in how often they call the kernel, the share
+of a launch that a further call costs is sought too, among four: what has just run is at hand, so it costs less.
 """
 
 import statistics
@@ -31,25 +30,21 @@ _AGAIN = (1.0, 0.5, 0.2, 0.0)
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The kernels of one class in one step. seconds: of all of them. calls, compute, memory: of each: how often it was
-    launched, and its seconds under either roof. share: of the seconds of the whole step. where: the trial and its step,
-    for the residuals."""
+    launched, and its seconds under either roof. where: the trial and its step, for the residuals."""
 
     where: str
     seconds: float
     calls: tuple[float, ...]
     compute: tuple[float, ...]
     memory: tuple[float, ...]
-    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The constants of a class, and the relative errors (predicted / measured - 1) of its observations, in order.
-    squares: what was made small."""
+    """The constants of a class, and the relative errors (predicted / measured - 1) of its observations, in order."""
 
     efficiency: Efficiency
     errors: tuple[float, ...]
-    squares: float
 
     @property
     def median_error(self) -> float:
@@ -74,15 +69,13 @@ class _Table:
         self.memory_K = np.array([m for o in observations for m in o.memory])
         self.seconds_G = np.array([o.seconds for o in observations])
         self.slope_G = np.array([sum(1 + again * (n - 1) for n in o.calls) for o in observations]) / self.seconds_G
-        self.share_G = np.array([o.share for o in observations])
 
     def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[Floats, Floats]:
         """For each pair of shares the launch that leaves the least squares, [P], and the relative errors, [P, G]."""
         a_PK, b_PK = self.compute_K / compute_P[:, None], self.memory_K / memory_P[:, None]
         both_PK = (a_PK**blend + b_PK**blend) ** (1 / blend)
         roof_PG = np.add.reduceat(both_PK, self.first_G, axis=1) / self.seconds_G
-        weight_G = self.slope_G * self.share_G**2
-        launch_P = np.maximum(0.0, (1 - roof_PG) @ weight_G / (self.slope_G @ weight_G))
+        launch_P = np.maximum(0.0, (1 - roof_PG) @ self.slope_G / (self.slope_G @ self.slope_G))
         return launch_P, launch_P[:, None] * self.slope_G + roof_PG - 1
 
 
@@ -92,7 +85,7 @@ def fit(observations: Sequence[Observation]) -> Fitted:
     calls = {n for o in observations for n in o.calls}
     tables = [_Table(observations, again) for again in (_AGAIN if len(calls) > 1 else _AGAIN[:1])]
     found = [_search(table, blend) for table in tables for blend in _BLENDS]
-    return min(found, key=lambda fitted: fitted.squares)
+    return min(found, key=lambda fitted: sum(error * error for error in fitted.errors))
 
 
 def _search(table: _Table, blend: float) -> Fitted:
@@ -102,14 +95,11 @@ def _search(table: _Table, blend: float) -> Fitted:
     for step in range(_ROUNDS):
         compute_P, memory_P = (grid.ravel() for grid in np.meshgrid(compute, memory))
         launch_P, errors_PG = table.errors(compute_P, memory_P, blend)
-        squares_P = np.square(errors_PG * table.share_G).sum(axis=1)
-        best = int(squares_P.argmin())
+        best = int(np.square(errors_PG).sum(axis=1).argmin())
         found = (float(launch_P[best]), float(compute_P[best]), float(memory_P[best]))
         ratio = float(coarse[0] / coarse[1]) ** 0.5**step
         compute, memory = _closer(compute, found[1], ratio), _closer(memory, found[2], ratio)
-    return Fitted(
-        Efficiency(*found, again=table.again, blend=blend), tuple(errors_PG[best].tolist()), float(squares_P[best])
-    )
+    return Fitted(Efficiency(*found, again=table.again, blend=blend), tuple(errors_PG[best].tolist()))
 
 
 def _closer(grid: Floats, centre: float, ratio: float) -> Floats:

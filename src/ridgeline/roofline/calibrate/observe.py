@@ -1,6 +1,5 @@
 """Observing the trials: what the kernels of each class took in each step, at one pace."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,17 +64,12 @@ def describe(step: Sequences) -> str:
 def observations(found: Sequence[Sighting], pace: Pace) -> dict[Class, list[Observation]]:
     """By class, and within it by step; as if all had been seen at one pace."""
     groups: dict[Class, dict[str, list[Sighting]]] = {}
-    steps: dict[str, float] = defaultdict(float)
     for one in found:
-        steps[one.where] += one.seconds
         groups.setdefault((one.kernel.name, one.kernel.number), {}).setdefault(one.where, []).append(one)
-    return {
-        key: [_observation(where, group, pace, steps[where]) for where, group in by.items()]
-        for key, by in groups.items()
-    }
+    return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
 
 
-def _observation(where: str, group: Sequence[Sighting], pace: Pace, step: float) -> Observation:
+def _observation(where: str, group: Sequence[Sighting], pace: Pace) -> Observation:
     seconds = sum(one.seconds for one in group)
     compute, memory = sum(one.compute for one in group), sum(one.memory for one in group)
     return Observation(
@@ -84,5 +78,4 @@ def _observation(where: str, group: Sequence[Sighting], pace: Pace, step: float)
         tuple(one.kernel.calls for one in group),
         tuple(one.compute for one in group),
         tuple(one.memory for one in group),
-        seconds / step,
     )
