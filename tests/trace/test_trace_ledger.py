@@ -7,11 +7,18 @@ import torch
 from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, Maker, Ticks, Tiny
 
+from ridgeline.checkpoint import read_config
 from ridgeline.engine import LLM
+from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.models import build
 from ridgeline.ops.op import Op
+from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price
-from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.ledger import Ledger, Total
+from ridgeline.trace.measure import Measurement
+from ridgeline.trace.pricing import price_steps
 from ridgeline.trace.request import Wanted
+from ridgeline.trace.tracer import Call
 
 
 def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
@@ -145,3 +152,23 @@ def test_score_matrix_is_counted_pair_by_pair(tiny: Maker, family: str) -> None:
     assert prefill.score_matrix.nbytes == 3 * 4 * heads * pairs * 4
     assert decode.score_matrix.nbytes == 3 * 4 * heads * min(length + 1, window) * 4
     assert prefill.score_matrix.with_matrix > prefill.score_matrix.bound
+
+
+def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
+    """q, k and v share a launch on a GPU; o has q's shape and a launch of its own, so the two are not one price."""
+    model = build(read_config("llama-2-7b"))
+    shapes = {
+        path: op.signature() for path, op in model.ops() if path.endswith(("0.self_attn.q_proj", "0.self_attn.o_proj"))
+    }
+    assert len(set(shapes.values())) == 1, "the case is gone: give the test another model"
+    item = PlanItem(1, 511, (1,), ((),), False, (0,))
+    card, plan = load_card("h100-sxm"), StepPlan(1, (item,))
+    calls = tuple(Call(path, op, (), ()) for path, op in model.ops())
+    zeros = (0.0,) * len(calls)
+    measured = Measurement(plan, calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
+    (step,), rows = price_steps(model, {"decode": measured}, card)
+    on = Price(model).on(card, plan.work(model.windows))
+    total = Total.of(row.entries["decode"] for row in rows)
+    assert total.bound == pytest.approx(on.bound, rel=1e-9)
+    assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)
+    assert step.expected == on.expected

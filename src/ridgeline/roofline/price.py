@@ -83,7 +83,8 @@ class Price:
     """The priced ops of a model, filled or on meta."""
 
     def __init__(self, model: Model, devices: int = 1) -> None:
-        """`devices`: over how many cards the model is divided; all figures are those of one card."""
+        """`devices`: over how many cards the model is divided; all figures are those of one card. `index`: for every
+        path in the model its place in `ops`."""
         ops = model.ops()
         shares = _launch_shares(ops)
         keys: list[Hashable] = [(type(op), op.signature(), shares[path]) for path, op in ops]
@@ -93,6 +94,8 @@ class Price:
         self.ops = tuple(
             PricedOp(first[key][1], first[key][0], count, shares[first[key][0]]) for key, count in counts.items()
         )
+        order = {key: index for index, key in enumerate(counts)}
+        self.index = {path: order[key] for key, (path, _) in zip(keys, ops, strict=True)}
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[Shape, _Standing] = {}

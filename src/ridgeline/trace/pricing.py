@@ -1,6 +1,6 @@
 """The price of what was traced: each call's cost on the device, beside its measurement."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ridgeline.models.model import Model
@@ -20,17 +20,17 @@ from ridgeline.trace.tracer import Call
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A measured step with its price; `rows` by what makes two ops cost the same."""
+    """A measured step with its price; `rows` by the path of each op."""
 
     measured: Measurement
     device: Device
     work: Work
     price: StepPrice
-    rows: Mapping[Hashable, PricedRow]
+    rows: Mapping[str, PricedRow]
 
     def entry(self, call: Call, measured: float | None = None, gap: float = 0.0) -> Entry:
         """A call's entry in the ledger."""
-        row = self.rows[_key(call.op)]
+        row = self.rows[call.path]
         note = "" if measured is not None else "did not run by itself"
         must = row.cost.memory_bytes
         if isinstance(call.op, Experts) and call.experts_hit is not None:
@@ -69,14 +69,10 @@ def price_steps(
     return tuple(_step(name, one, model) for name, one in priced.items()), tuple(rows)
 
 
-def _key(op: Op) -> Hashable:
-    return type(op), op.signature()
-
-
 def _priced(price: Price, measured: Measurement, model: Model, device: Device) -> _Priced:
     work = measured.plan.work(model.windows)
     on = price.on(device, work)
-    return _Priced(measured, device, work, on, {_key(row.priced.op): row for row in on.rows})
+    return _Priced(measured, device, work, on, {path: on.rows[index] for path, index in price.index.items()})
 
 
 def _row(path: str, op: Op, entries: Mapping[str, Entry]) -> Row:
