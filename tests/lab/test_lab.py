@@ -21,10 +21,12 @@ from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.lab import draw, kv_cache, memory, phases, sampling
 from ridgeline.lab.page import Bar, Bars, Lines, Page, Table
+from ridgeline.lab.pages import phases as phases_page
 from ridgeline.lab.svg import svg
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.roofline.cards import load_card
+from ridgeline.trace.picture import Picture as Roofline
 
 APP = build_app(("lab",))
 EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
@@ -172,6 +174,18 @@ def test_a_measured_machine_is_set_beside_its_floor(tales: Model) -> None:
     found = phases.phases(tales, load_card("a100-sxm-80gb"), 12, measured)
     assert (found.prefill.measured, found.decodes[0].measured) == measured
     assert all(step.measured is None for step in found.decodes[1:])
+
+
+def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
+    """Points of `trace` are as large as their share of a step; these are steps, which are parts of nothing."""
+    found = phases.phases(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    page = phases_page.page(found, "llama-3-8b")
+    assert isinstance(page.picture, Roofline)
+    assert {point.share for point in page.picture.points} == {None}
+    root = ElementTree.fromstring(svg(page))
+    assert not any(said in text for text in root.itertext() for said in ("share of the step", "% of the step"))
+    marks = [node for node in root.iter() if node.tag.endswith("circle") and len(node)]
+    assert len({mark.get("r") for mark in marks}) == 1 < len(marks) == 1 + len(phases.BATCHES)
 
 
 # -- pages ------------------------------------------------------------------------------------------------------------

@@ -13,16 +13,16 @@ from ridgeline.trace.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A class of ops in a step. measured: whether flops_per_second was measured or is only expected. roof: FLOP/s at
-    its bound, with every byte where it lives. share: of the step's time."""
+    """A class of ops in a step, or a whole step. measured: whether flops_per_second was measured or is only expected.
+    roof: FLOP/s at its bound, with every byte where it lives. share: of the step's time, None for what is no part."""
 
     kind: str
     step: str
     intensity: float
     flops_per_second: float
     roof: float
-    share: float
     measured: bool
+    share: float | None = None
 
     @property
     def of_roof(self) -> float:
@@ -82,7 +82,7 @@ def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
                 measured = total.measured is not None
                 at_bound = flops / total.bound
                 points.append(
-                    Point(group.label, step.name, flops / moved, flops / seconds, at_bound, seconds / whole, measured)
+                    Point(group.label, step.name, flops / moved, flops / seconds, at_bound, measured, seconds / whole)
                 )
             elif moved and seconds:
                 unplaced.append(f"{group.label} ({step.name}) {units.say(moved / seconds, 'B/s')}")

@@ -55,11 +55,10 @@ def _picture(found: Phases, model: str) -> Picture:
     slopes.sort(key=lambda roof: -roof.rate)
     peak = device.peak(found.number)
     points = []
-    for index, step in enumerate((found.prefill, *found.decodes)):
+    for step in (found.prefill, *found.decodes):
         seconds = step.measured or step.expected
         rate, roof = step.flops / seconds, step.flops / step.floor
-        name = "prefill" if index == 0 else f"decode {step.positions}"
-        points.append(Point(name, "steps", step.intensity, rate, roof, 1.0 / (index + 1), step.measured is not None))
+        points.append(Point(step.name, "steps", step.intensity, rate, roof, step.measured is not None))
     intensities = [*(point.intensity for point in points), found.ridge]
     rates = [*(point.flops_per_second for point in points), peak]
     return Picture(

@@ -20,7 +20,7 @@ def chart(picture: Picture, width: int = 100, height: int = 24) -> list[Text]:
     canvas.draw_roofs()
     letters = letters_of(picture)
     steps = list(dict.fromkeys(point.step for point in picture.points))
-    for point in sorted(picture.points, key=lambda point: point.share):  # the weightiest on top
+    for point in sorted(picture.points, key=lambda point: point.share or 0.0):  # the weightiest on top
         letter = letters[point.kind]
         canvas.put(point.intensity, point.flops_per_second, letter if point.step == steps[0] else letter.lower())
     return [Text(picture.title, style="bold"), *canvas.lines(), *_legend(picture, letters, steps)]

@@ -13,6 +13,7 @@ _COLOURS = {
     "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
 }  # fmt: skip
 _TEXT = 'font-family="Helvetica, Arial, sans-serif"'
+_RADIUS = 7.0  # of a point that is no share of anything
 Box = tuple[float, float, float, float]
 
 
@@ -108,9 +109,9 @@ class _Plot:
         for point in self.picture.points:
             x, y = self.x(point.intensity), self.y(point.flops_per_second)
             self.taken.append((x - 7, y - 7, x + 7, y + 7))
-        for point in sorted(self.picture.points, key=lambda point: -point.share):
+        for point in sorted(self.picture.points, key=_weight):
             x, y, colour = self.x(point.intensity), self.y(point.flops_per_second), _colour(point)
-            radius = 5 + 6 * math.sqrt(min(1.0, point.share))
+            radius = _RADIUS if point.share is None else 5 + 6 * math.sqrt(min(1.0, point.share))
             roof = self.y(point.roof)
             marks.append(_line(x, y - radius, x, roof, colour, 0.8, "2 3"))
             marks.append(_line(x - 4, roof, x + 4, roof, colour, 1.6))
@@ -145,7 +146,7 @@ class _Plot:
         for step in self.steps:
             fill = "#ffffff" if step == self.steps[0] else "#444444"
             parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="{fill}" stroke="#444444" stroke-width="2"/>')
-            points = sorted((p for p in self.picture.points if p.step == step), key=lambda p: -p.share)
+            points = sorted((p for p in self.picture.points if p.step == step), key=_weight)
             how = "measured" if all(point.measured for point in points) else "expected"
             parts.append(_words(x + 16, y, f"{step} ({how})", weight="bold"))
             for point in points:
@@ -153,7 +154,8 @@ class _Plot:
                 text = f"{point.kind}: {units.percent(point.of_roof)} of its roof"
                 parts.append(_words(x + 16, y, text, colour=_colour(point)))
             y += 30
-        parts.append(_words(x, y, "size: share of the step's time", size=11, colour="#666666"))
+        if any(point.share is not None for point in self.picture.points):
+            parts.append(_words(x, y, "size: share of the step's time", size=11, colour="#666666"))
         for line in ["without FLOPs, not drawn:", *self.picture.unplaced] if self.picture.unplaced else []:
             y += 16
             parts.append(_words(x, y, line, size=10, colour="#666666"))
@@ -162,7 +164,13 @@ class _Plot:
 
 def _say(point: Point) -> str:
     rate = units.say(point.flops_per_second, "FLOP/s")
-    return f"{point.step} {point.kind}: {point.intensity:.3g} FLOP/B, {rate}, {point.share:.0%} of the step"
+    share = "" if point.share is None else f", {point.share:.0%} of the step"
+    return f"{point.step} {point.kind}: {point.intensity:.3g} FLOP/B, {rate}{share}"
+
+
+def _weight(point: Point) -> float:
+    """Sorts the weightiest first."""
+    return -(point.share or 0.0)
 
 
 def _colour(point: Point) -> str:
