@@ -1,6 +1,7 @@
 """Where a model turns, and the guard: properties that hold for any model and card."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,19 @@ import pytest
 
 from ridgeline.checkpoint.load import read_config
 from ridgeline.models import Fields, build
+from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
+from ridgeline.roofline.critical import (
+    balance,
+    compute_bound_prompt,
+    context_where_kv_outweighs_weights,
+    critical_batch,
+)
 from ridgeline.roofline.guard import beats_floor
+from ridgeline.roofline.plan import Setup, Workload
+from ridgeline.roofline.plan.case import Shelf
+from ridgeline.roofline.plan.phases import decode_phase, prefill_phase
 from ridgeline.roofline.price import Price
 
 
@@ -35,6 +45,34 @@ def test_the_critical_batch_is_where_arithmetic_takes_over(name: str, card: str)
     over = int(batch) + 1
     assert excess(over) >= 0
     assert excess(max(1, over - 2)) <= 0 or over <= 2
+
+
+@pytest.mark.parametrize(("weights", "kv"), [("fp8", "fp8"), ("fp8", None), (None, None), ("int4", "int8")])
+def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv: str | None) -> None:
+    """fp8 matrices beside bf16 attention: `plan` called a batch compute-bound, 0.8 x over the ridge, and named a larger
+    one that would reach it, because the limit counted every format and the others the commonest alone."""
+    device = load_card("h100-sxm")
+    case = Shelf(read_config("qwen3-0.6b")).case(Setup(device, weights=weights, kv=kv))
+    batch, prompt = critical_batch(case.price, device, 8), compute_bound_prompt(case.price, device)
+    assert batch is not None
+    assert prompt is not None
+    under, over = (decode_phase(case, count, 8) for count in (math.ceil(batch) - 1, math.ceil(batch)))
+    shorter, longer = (prefill_phase(case, Workload(length, 1, step_tokens=length)) for length in (prompt - 1, prompt))
+    for below, above in ((under, over), (shorter, longer)):
+        assert (below.limit, above.limit) == ("memory", "compute")
+        assert below.balance < 1 <= above.balance
+        assert above.balance == pytest.approx(1, rel=0.02)
+    assert device.ridge("bf16") <= over.ridge * (1 + 1e-9)
+    assert (over.ridge > 1.5 * device.ridge("bf16")) == (weights == "fp8")  # and still under the fp8 ridge
+    assert over.ridge < device.ridge("fp8")
+
+
+def test_balance_counts_each_format_at_its_own_peak() -> None:
+    """And elementwise operations, on units of their own, only where there is nothing else."""
+    device = replace(load_card("h100-sxm"), peaks={"fp32": 1.0, "bf16": 10.0, "fp8": 20.0}, bandwidth=100.0, caches=())
+    assert balance([Cost({"fp8": 40.0, "bf16": 10.0, "fp32": 7.0}, weight_bytes=150.0)], device) == 2
+    assert balance([Cost({"fp32": 6.0}, weight_bytes=150.0)], device) == 4
+    assert balance([Cost({"bf16": 10.0}, 50.0), Cost({"bf16": 30.0}, kv_read_bytes=350.0)], device) == 1
 
 
 def test_experts_put_the_critical_batch_off() -> None:
@@ -93,7 +131,16 @@ def test_guard_lets_ten_percent_pass() -> None:
     assert "2.00 x faster than the floor" in said
 
 
-@pytest.mark.parametrize(("measured", "floor"), [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
+@pytest.mark.parametrize("floor", [1.0, 1e-9, 1e-15])
+def test_guard_speaks_of_a_timer_that_says_nothing_passed(floor: float) -> None:
+    """Once it told a 0 s measurement of a tiny floor as "None"."""
+    said = beats_floor(0.0, floor)
+    assert said is not None
+    assert said.startswith("measured 0 ms is less than the floor of ")
+    assert beats_floor(0.0, 0.0) is None
+
+
+@pytest.mark.parametrize(("measured", "floor"), [(-1.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
 def test_guard_refuses_times_that_are_none(measured: float, floor: float) -> None:
     with pytest.raises(ValueError, match="must be finite"):
         beats_floor(measured, floor)

@@ -129,9 +129,8 @@ def phases(plan: Plan) -> Table:
 
 def _roof(phase: Phase) -> str:
     if phase.limit == "memory":
-        return f"memory, {three(phase.ridge / phase.intensity)} x under the ridge"
-    over = phase.intensity / phase.ridge
-    return f"compute, {three(over)} x over the ridge" if phase.limit == "compute" else "the link between cards"
+        return f"memory, {three(1 / phase.balance)} x under the ridge"
+    return f"compute, {three(phase.balance)} x over the ridge" if phase.limit == "compute" else "the link between cards"
 
 
 def classes(plan: Plan) -> Table:

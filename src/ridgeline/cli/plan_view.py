@@ -9,7 +9,6 @@ from rich.table import Table
 from ridgeline.cli import plan_tables as tables
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.definitions import DEFINITIONS
-from ridgeline.roofline.plan.phases import Phase
 from ridgeline.roofline.plan.units import gib, show_gib, show_seconds, three
 from ridgeline.roofline.plan.words import scarcest, verdict, ways_in_words
 
@@ -97,9 +96,10 @@ def _speed(plan: Plan) -> str:
 
 def _limit(plan: Plan) -> str:
     phase, scarce = plan.decode, scarcest(plan)
+    intensity = f"{three(phase.intensity)} FLOP a byte"
     far = {
-        "memory": f"memory bandwidth: {three(phase.intensity)} FLOP a byte, {_far(phase)} x under the ridge",
-        "compute": f"arithmetic: {three(phase.intensity)} FLOP a byte, {_far(phase)} x over the ridge",
+        "memory": f"memory bandwidth: {intensity}, {three(1 / phase.balance)} x under the ridge",
+        "compute": f"arithmetic: {intensity}, {three(phase.balance)} x over the ridge",
         "communication": "the link between the cards",
     }
     batch = plan.workload.batch
@@ -112,10 +112,6 @@ def _limit(plan: Plan) -> str:
 
 def _who(batch: int) -> str:
     return "alone" if batch == 1 else f"{batch:,} at once"
-
-
-def _far(phase: Phase) -> str:
-    return three(max(phase.ridge / phase.intensity, phase.intensity / phase.ridge))
 
 
 def _cost(plan: Plan) -> str:

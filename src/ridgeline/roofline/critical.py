@@ -1,10 +1,10 @@
 """Where a model on a card turns: from memory-bound to compute-bound, and from reading weights to reading KV.
 
-All of it against the floor, so of the card and not of its kernels. The arithmetic is that of the matrices: elementwise
-operations run on units of their own.
+All of it against the floor, so of the card and not of its kernels. The arithmetic is that of the matrices, each number
+format at its own peak: elementwise operations run on units of their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import AttentionWork, Segment, Work
@@ -13,6 +13,20 @@ from ridgeline.roofline.price import Price
 
 # Beyond any batch or context there is: what has not turned here never does.
 _MOST = 2**40
+
+
+def balance(costs: Iterable[Cost], device: Device) -> float:
+    """Seconds of arithmetic over seconds of memory, of steps of these costs one after the other: compute-bound from 1
+    on. The one definition of which side of the ridge something is on, and of how far."""
+    seconds = [_seconds(cost, device) for cost in costs]
+    return sum(arithmetic for arithmetic, _ in seconds) / sum(memory for _, memory in seconds)
+
+
+def matrix_flops(cost: Cost) -> Mapping[str, float]:
+    """The FLOPs of matrices, by format. Elementwise operations count in fp32: where a narrower format computes too,
+    the matrices are in that one."""
+    narrow = {number: flops for number, flops in cost.flops.items() if number != "fp32"}
+    return narrow or cost.flops
 
 
 def critical_batch(price: Price, device: Device, context: int) -> float | None:
@@ -24,8 +38,8 @@ def critical_batch(price: Price, device: Device, context: int) -> float | None:
     one = Work.of([Segment(1, context)], price.windows)
 
     def excess(batch: int) -> float:
-        cost = price.step(_times(one, batch))
-        return _compute(cost, device) - _memory(cost, device)
+        arithmetic, memory = _seconds(price.step(_times(one, batch)), device)
+        return arithmetic - memory
 
     batch = _first(lambda batch: excess(batch) >= 0)
     if batch is None or batch == 1:
@@ -38,8 +52,7 @@ def compute_bound_prompt(price: Price, device: Device) -> int | None:
     """The prompt length from which one prompt's prefill is compute-bound; None if none is."""
 
     def holds(length: int) -> bool:
-        cost = price.step(Work.of([Segment(length, length)], price.windows))
-        return _compute(cost, device) >= _memory(cost, device)
+        return balance([price.step(Work.of([Segment(length, length)], price.windows))], device) >= 1
 
     return _first(holds)
 
@@ -61,13 +74,10 @@ def _times(one: Work, batch: int) -> Work:
     return Work(one.tokens * batch, one.logit_rows * batch, one.sequences * batch, attention)
 
 
-def _compute(cost: Cost, device: Device) -> float:
-    number = max(cost.flops, key=lambda name: cost.flops[name])
-    return cost.flops[number] / device.peak(number)
-
-
-def _memory(cost: Cost, device: Device) -> float:
-    return cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
+def _seconds(cost: Cost, device: Device) -> tuple[float, float]:
+    """Of a step: seconds of arithmetic, and of reading and writing weights and KV."""
+    arithmetic = sum(flops / device.peak(number) for number, flops in matrix_flops(cost).items())
+    return arithmetic, cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.roofline.critical import balance, matrix_flops
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.plan.estimate import Estimate
@@ -31,9 +32,10 @@ class Phase:
     """A phase on one card.
 
     steps: how many there are. tokens: positions run in all of them. context: positions that a sequence has at its end
-    (prefill) or on average (decode). flops, and bytes by where they come from, of all steps. intensity: FLOPs a
-    byte of weights and KV; ridge: where the card turns. limit: compute, memory or communication. idle: the share of
-    the floor in which the arithmetic units have nothing to do.
+    (prefill) or on average (decode). flops, and bytes by where they come from, of all steps. intensity: FLOPs of
+    matrices a byte of weights and KV; ridge: the intensity from which on this mix of number formats keeps the card's
+    arithmetic longer than its memory. limit: compute, memory or communication. idle: the share of the floor in which
+    the arithmetic units have nothing to do.
     """
 
     steps: int
@@ -56,6 +58,11 @@ class Phase:
     def memory_bytes(self) -> float:
         """Bytes of weights and KV."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
+
+    @property
+    def balance(self) -> float:
+        """Seconds of arithmetic over seconds of memory: how far over the ridge, below 1 under it."""
+        return self.intensity / self.ridge
 
 
 def prefill_steps(case: Case, workload: Workload, prompts: int) -> list[StepPrice]:
@@ -109,17 +116,16 @@ def _phase(device: Device, steps: Sequence[StepPrice], tokens: int, context: int
     cost = sum((step.cost for step in steps), Cost())
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
-    bandwidth = device.bandwidth_of(steps[0].working_set)
-    number = max(cost.flops, key=lambda name: cost.flops[name])
+    intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
+    over = balance((step.cost for step in steps), device)
     classes = _classes(steps)
     talking = sum(row.bound for row in classes if row.limit == "communication")
-    limit = "compute" if arithmetic > cost.memory_bytes / bandwidth else "memory"
     return Phase(
         len(steps), tokens, context, cost.total_flops,
         cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication_bytes,
-        intensity=cost.total_flops / cost.memory_bytes,
-        ridge=device.peak(number) / bandwidth,
-        limit="communication" if talking > seconds.bound / 2 else limit,
+        intensity=intensity,
+        ridge=intensity / over,
+        limit="communication" if talking > seconds.bound / 2 else "compute" if over >= 1 else "memory",
         idle=1 - arithmetic / seconds.floor,
         seconds=seconds,
         classes=classes,

@@ -43,12 +43,11 @@ def _decode(plan: Plan) -> Iterator[str]:
         f"{three(phase.ridge)}."
     )
     if phase.limit == "compute":
-        yield f"{work} Arithmetic is the limit, {phase.intensity / phase.ridge:.1f} x over the ridge."
+        yield f"{work} Arithmetic is the limit, {three(phase.balance)} x over the ridge."
     elif phase.limit == "memory":
-        far = phase.ridge / phase.intensity
         yield (
-            f"{work} Memory bandwidth is the limit, {three(far)} x under the ridge: the arithmetic units idle "
-            f"{phase.idle:.1%} of the time."
+            f"{work} Memory bandwidth is the limit, {three(1 / phase.balance)} x under the ridge: the arithmetic units "
+            f"idle {phase.idle:.1%} of the time."
         )
     else:
         yield f"{work} The link between the cards is the limit."
@@ -57,9 +56,9 @@ def _decode(plan: Plan) -> Iterator[str]:
 def _batch(plan: Plan) -> Iterator[str]:
     critical, lever = plan.crossings.critical_batch, plan.batching
     context = f"{plan.workload.context:,} tokens of context"
-    if critical is None:
+    if plan.decode.limit == "memory" and critical is None:
         yield f"No batch changes that at {context}, because every sequence brings KV of its own."
-    elif critical > plan.workload.batch:
+    elif plan.decode.limit == "memory" and critical is not None:
         yield f"At {context} a batch of {critical:,.0f} would reach the ridge."
     if lever is not None and lever.throughput is not None and plan.memory.fits:
         load = plan.capacity.load
