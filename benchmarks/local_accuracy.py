@@ -3,18 +3,15 @@
     ridgeline calibrate
     python benchmarks/local_accuracy.py [--stories FOLDER] [--repeats 9] [--only NAME ...] [--write] [--json]
 
-Every figure is the median of nine runs through the engine, scheduler and sampler included, between two probes. The
-probes say how many times slower than during calibration the machine is at that moment; the measurement is divided by
-it. A block whose probes differ by more than 5 % is run again. Nothing here was used to fit a constant: the trials of
-the calibration have other shapes. One thread is timed by what it ran, several by the wall (timer.py).
-
---write puts the table into benchmarks/accuracy-local.md.
+Every figure is a median of runs through the engine, scheduler and sampler included, between two probes. --write puts
+the table into benchmarks/local_accuracy.md; it has the method in words.
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +27,7 @@ from ridgeline.ops.work import Work
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.roofline.calibrate.file import load
 from ridgeline.roofline.calibrate.probe import Pace, Probe
+from ridgeline.roofline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.roofline.calibrate.steps import Stopwatch
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
@@ -37,8 +35,19 @@ from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds, kernel_seconds, memory_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
-REPORT = ROOT / "benchmarks" / "accuracy-local.md"
+REPORT = ROOT / "benchmarks" / "local_accuracy.md"
 TARGET, STEADY = 0.10, 0.05
+REPEATS = 9
+METHOD = """\
+Every figure is the median of {repeats} runs through the engine, scheduler and sampler included, between two probes.
+The probes say how many times slower than during calibration the machine was at that moment (pace); the measurement
+is divided by it, `raw` is as it was. A block whose probes differ by more than 5 % is run again. One thread is timed by
+what it ran, several by the wall. The last column says where the error is: what was expected of a kernel class less what
+its ops took, the largest first.
+
+No constant is fitted to these rows: the trials of the calibration have other shapes. But three of its choices were made
+while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
+measured without the watch on its ops, and that it grows with the bytes that a step moves."""
 ATTEMPTS = 6
 TOKENS = 8  # decode steps of a run, one less
 
@@ -93,7 +102,7 @@ class Bench:
         self.calibration: Calibration = load(threads)
         self.device: Device = self.calibration.device()
         self.timer = Timer(torch.device("cpu"), threads)
-        self.probe, self.repeats = Probe(self.timer), repeats
+        self.probe, self.repeats = Probe(self.timer, beyond_caches(stated_caches(threads))), repeats
 
     def rows(self, name: str, model: Model, prompts: Sequence[int]) -> list[Row]:
         """Prefill and decode with these prompts: the steadiest of the blocks, the first steady one if there is one."""
@@ -104,9 +113,8 @@ class Bench:
             after = self.probe()
             drift = after.over(before)
             steady = max(abs(drift.launch - 1), abs(drift.compute - 1), abs(drift.memory - 1))
-            pace = Pace(*((a + b) / 2 for a, b in zip(asdict(before).values(), asdict(after).values(), strict=True)))
             if best is None or steady < best[0]:
-                best = (steady, runs, pace.over(self.calibration.pace))
+                best = (steady, runs, before.midpoint(after).over(self.calibration.pace))
             if steady <= STEADY:
                 break
         assert best is not None
@@ -187,7 +195,7 @@ def measure(chosen: Sequence[Subject], repeats: int, threads: int | None) -> lis
         for prompts in subject.traffic:
             for row in bench.rows(subject.name, model, prompts):
                 rows.append(row)
-                print(line(row), flush=True)
+                print(line(row), file=sys.stderr, flush=True)
     return rows
 
 
@@ -200,8 +208,8 @@ def line(row: Row) -> str:
     )
 
 
-def report(rows: Sequence[Row], command: str) -> str:
-    """The section for accuracy-local.md."""
+def report(rows: Sequence[Row], repeats: int, command: str) -> str:
+    """The page."""
     calibrations = {row.threads: load(row.threads) for row in rows}
     errors = [abs(row.error) for row in rows]
     facts = [
@@ -216,7 +224,7 @@ def report(rows: Sequence[Row], command: str) -> str:
             for c in calibrations.values()
         ) + ".",
         "",
-        " ".join(line.strip() for line in (__doc__ or "").split("\n\n")[2].splitlines()),
+        METHOD.format(repeats=repeats),
         "",
         f"Median absolute error {statistics.median(errors):.1%}; {sum(e <= TARGET for e in errors)} of {len(errors)} "
         f"rows within {TARGET:.0%}.",
@@ -240,18 +248,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     data = Path(os.environ.get("RIDGELINE_DATA", ROOT.parent / "shared" / "data"))
     parser.add_argument("--stories", default=str(data / "models" / "stories260K"), help="the folder of stories260K")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--threads", type=int, default=None, help="instead of those that `ridgeline run` would use")
     parser.add_argument("--only", nargs="+", default=[], help="models by the beginning of their names")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
-    parser.add_argument("--json", action="store_true", help="one JSON object a row, at the end")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row on stdout")
     args = parser.parse_args()
     chosen = [s for s in subjects(args.stories) if not args.only or s.name.startswith(tuple(args.only))]
     rows = measure(chosen, args.repeats, args.threads)
     errors = [abs(row.error) for row in rows]
-    print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}", file=sys.stderr)
     if args.write:
-        REPORT.write_text(report(rows, "python benchmarks/local_accuracy.py --write"), encoding="utf-8")
+        REPORT.write_text(report(rows, args.repeats, "python benchmarks/local_accuracy.py --write"), encoding="utf-8")
     if args.json:
         for row in rows:
             print(json.dumps(asdict(row) | {"error": row.error}))

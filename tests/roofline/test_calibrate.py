@@ -11,6 +11,7 @@ import torch
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.calibrate import file, run
 from ridgeline.roofline.calibrate.calibration import Calibration
@@ -18,7 +19,7 @@ from ridgeline.roofline.calibrate.fit import Observation, fit, fit_all
 from ridgeline.roofline.calibrate.host import Rest, fit_host
 from ridgeline.roofline.calibrate.models import TRIALS, decode, prefill
 from ridgeline.roofline.calibrate.probe import Pace, median_pace
-from ridgeline.roofline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches
+from ridgeline.roofline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
 from ridgeline.roofline.calibrate.steps import Stage, Stopwatch, time_ops
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Cache, Efficiency, Host
@@ -179,7 +180,16 @@ def test_caches_are_as_large_as_they_prove_to_be() -> None:
     found = streams([(1 * MIB, 50e9), (16 * MIB, 24e9), (1 << 40, 12e9)])
     held = caches(found, [("L2", 1 * MIB), ("L3", 36 * MIB)])  # the neighbours have more than half of the third level
     assert held == (Cache("L2", 1 * MIB, 50e9), Cache("L3", 16 * MIB, 24e9))
-    assert memory_bandwidth(found) == 12e9
+    assert memory_bandwidth(found, [("L3", 36 * MIB)]) == 12e9
+
+
+def test_main_memory_is_what_no_cache_holds() -> None:
+    stated = [("L2", 1 * MIB), ("L3", 384 * MIB)]
+    sets = working_sets(stated)
+    assert sets[-1] >= 4 * 384 * MIB
+    found = [Stream(n, 90e9 if n <= 384 * MIB else 20e9, 1.0) for n in sets]
+    assert memory_bandwidth(found, stated) == 20e9
+    assert sets[:5] == working_sets([])[:5]
 
 
 def test_a_cache_that_nothing_states_is_seen() -> None:
@@ -218,19 +228,35 @@ def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
     for step in (prefill(20), prefill(10, past=20), decode(1, 31)):
         last = stage.run(step)
     with torch.inference_mode():
-        ones, positions = torch.ones(31, dtype=torch.int64), torch.arange(31)
-        whole = tiny(ones, positions, Uncached([Segment(31, 31)]), torch.tensor([30]))
+        ids, positions = torch.cat([torch.arange(20), torch.arange(10), torch.arange(1)]), torch.arange(31)
+        whole = tiny(ids, positions, Uncached([Segment(31, 31)]), torch.tensor([30]))
     assert torch.allclose(last, whole, atol=1e-5)
 
 
 def test_sequences_of_a_stage_do_not_see_each_other(tiny: Model) -> None:
     stage = Stage(tiny, CPU, 256)
-    alone = stage.run(prefill(20))
     together = stage.run(prefill(20, batch=3))
-    assert torch.allclose(together, alone.expand(3, -1), atol=1e-5)
-    stage.run(prefill(20, batch=2))
-    twice = stage.run(decode(2, 21))
-    assert torch.allclose(twice[0], twice[1], atol=1e-5)
+    with torch.inference_mode():
+        for index in range(3):
+            ids, positions = torch.arange(20) + 20 * index, torch.arange(20)
+            alone = tiny(ids, positions, Uncached([Segment(20, 20)]), torch.tensor([19]))
+            assert torch.allclose(together[index], alone[0], atol=1e-5)
+
+
+def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
+    """All rows the same token would hit the same experts, and the class would be fitted to bytes that nobody read."""
+    trial = next(trial for trial in TRIALS if trial.name == "experts")
+    model = trial.model(torch.float32, CPU)
+    mixtures = [op for _, op in model.ops() if isinstance(op, Experts)]
+    hit: list[int] = []
+    for op in mixtures:
+        op.register_forward_pre_hook(lambda op, args: hit.append(len(torch.unique(op.route(args[1])[1]))))
+    for rows in (8, 64):
+        hit.clear()
+        Stage(model, CPU, 128).run(prefill(rows))
+        assert len(hit) == len(mixtures)
+        for op, count in zip(mixtures, hit, strict=True):
+            assert count == pytest.approx(op.touched(rows), rel=0.25)
 
 
 def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model) -> None:
@@ -317,7 +343,7 @@ def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: 
         file.load(3)
 
 
-@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "ops"])
+@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "ops", "pricing"])
 def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
     calibrated: Calibration, cache: Path, changed: str
 ) -> None:
@@ -334,7 +360,7 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
         file.load(1)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": {}}', '{"key": 5}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": {}}', '{"key": 5}', '{"key": [1]}'])
 def test_a_broken_file_is_refused(cache: Path, text: str) -> None:
     cache.parent.mkdir()
     cache.write_text(text)
@@ -349,6 +375,29 @@ def test_a_file_with_other_fields_is_refused(calibrated: Calibration, cache: Pat
     cache.write_text(json.dumps(stored))
     with pytest.raises(file.Uncalibrated, match="cannot be read"):
         file.load(1)
+
+
+@pytest.mark.parametrize("damage", [[], 5, "text", {"streams": 1}, None])
+def test_a_damaged_calibration_is_refused(calibrated: Calibration, cache: Path, damage: object) -> None:
+    file.save([calibrated])
+    stored = json.loads(cache.read_text())
+    stored["calibrations"] = [damage]
+    cache.write_text(json.dumps(stored))
+    with pytest.raises(file.Uncalibrated, match="cannot be read"):
+        file.load(1)
+    stored["calibrations"] = [calibrated.as_json() | {"classes": damage}]
+    cache.write_text(json.dumps(stored))
+    with pytest.raises(file.Uncalibrated, match="cannot be read"):
+        file.load(1)
+
+
+def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: Path) -> None:
+    file.save([calibrated])
+    other = dataclasses.replace(calibrated, kind="gpu", host=None)
+    assert file.save([other]).name == "calibration-gpu.json"
+    assert file.load_all("gpu") == [other]
+    assert file.load_all() == [calibrated]
+    assert other.device().host is None
 
 
 def test_no_calibration_is_said_or_estimated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,16 +17,20 @@ from ridgeline.cli import options
 from ridgeline.cli.loading import err
 from ridgeline.engine.bare import drive
 from ridgeline.roofline.calibrate.calibration import Calibration
-from ridgeline.roofline.calibrate.file import load, save
+from ridgeline.roofline.calibrate.file import load, load_all, save
 from ridgeline.roofline.calibrate.run import SECONDS, Report
 from ridgeline.roofline.calibrate.run import calibrate as measure
 from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.roofline.device import Host
 
+_WIDTH = 120  # of tables that go to a file
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
+_DEVICE = "cpu, which the engine runs on; or cuda, for `plan --device cuda` (not tested on one so far)."
 _SECONDS = "About how long each number of threads may take."
 
 
 def calibrate(
+    device: Annotated[str, typer.Option(help=_DEVICE)] = "cpu",
     threads: Annotated[list[int] | None, typer.Option(help=_THREADS)] = None,
     seconds: Annotated[float, typer.Option(help=_SECONDS)] = SECONDS,
     show: Annotated[bool, typer.Option("--show", help="Measure nothing: print the calibration that there is.")] = False,
@@ -38,12 +42,12 @@ def calibrate(
     `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
     """
     cores = len(os.sched_getaffinity(0))
-    wanted = sorted(set(threads or ([1, cores] if not torch.cuda.is_available() else [cores])))
-    _check(wanted, cores, seconds)
+    _check(device, threads, cores, seconds)
     if show:
-        found = [load(count) for count in wanted]
+        found = [load(count) for count in threads] if threads else load_all("gpu" if device == "cuda" else "cpu")
     else:
-        found = [_measure(count, seconds) for count in wanted]
+        wanted = sorted(set(threads or [1, cores])) if device == "cpu" else [1]
+        found = [_measure(torch.device(device), count, seconds) for count in wanted]
         err.print(f"written to {save(found)}", markup=False)
     if as_json:
         print(json.dumps([calibration.as_json() for calibration in found]))
@@ -52,15 +56,20 @@ def calibrate(
         print_calibration(calibration)
 
 
-def _check(threads: list[int], cores: int, seconds: float) -> None:
-    if threads[0] < 1 or threads[-1] > cores:
+def _check(device: str, threads: list[int] | None, cores: int, seconds: float) -> None:
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is {device!r}; it must be cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device is cuda, but torch sees no CUDA device here; leave it out for the processor")
+    if device == "cuda" and threads:
+        raise ValueError("--threads are the processor's; leave them out with --device cuda")
+    if threads and not 1 <= min(threads) <= max(threads) <= cores:
         raise ValueError(f"--threads must be from 1 to {cores}, the cores that this process may use")
     if not 1 <= seconds <= 3600:
         raise ValueError(f"--seconds is {seconds:g}; it must be from 1 to 3600")
 
 
-def _measure(threads: int, seconds: float) -> Calibration:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _measure(device: torch.device, threads: int, seconds: float) -> Calibration:
     torch.set_num_threads(threads)
     with _progress(threads) as report:
         return measure(Timer(device, threads), drive, report, seconds)
@@ -81,19 +90,26 @@ def _progress(threads: int) -> Iterator[Report]:
 
 def print_calibration(c: Calibration) -> None:
     """Roofs, then the constants of each class with their errors."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
     many = "s" if c.threads > 1 else ""
     console.print(f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s", style="bold", markup=False)
     near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
     console.print(f"reads {near}memory {_gb(c.bandwidth)}", markup=False)
     console.print("multiplies " + ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in c.products.items()))
-    console.print(
-        f"between ops {c.host.step * 1e6:.0f} us a step, {c.host.op * 1e6:.1f} an op, {c.host.sequence * 1e6:.0f} a "
-        f"sequence, {c.host.token * 1e6:.2f} a position, {c.host.byte * 2**20 * 1e6:.1f} a MiB moved "
-        f"({c.host_error:.1%} of a step off in the median)"
-    )
+    if c.host is not None:
+        console.print(f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)")
     console.print(_curve(c))
     console.print(_classes(c))
+
+
+def _between_ops(host: Host) -> str:
+    step, op, sequence, token, mib = (
+        1e6 * seconds for seconds in (host.step, host.op, host.sequence, host.token, host.byte * 2**20)
+    )
+    return (
+        f"between ops {step:.0f} us a step, {op:.1f} an op, {sequence:.0f} a sequence, {token:.2f} a position, "
+        f"{mib:.1f} a MiB moved"
+    )
 
 
 def _curve(c: Calibration) -> Table:
@@ -106,7 +122,7 @@ def _curve(c: Calibration) -> Table:
 
 
 def _classes(c: Calibration) -> Table:
-    heads = ("class", "launch us", "of peak", "of bandwidth", "blend", "steps", "median error", "worst")
+    heads = ("class", "launch us", "of peak", "of bandwidth", "blend", "again", "steps", "median error", "worst")
     table = Table(*heads, box=None, pad_edge=False)
     for name, fitted in c.classes.items():
         e = fitted.efficiency
@@ -116,6 +132,7 @@ def _classes(c: Calibration) -> Table:
             f"{e.compute:.1%}",
             f"{e.memory:.1%}",
             f"{e.blend:g}",
+            f"{e.again:g}",
             str(fitted.observations),
             f"{fitted.median_error:.1%}",
             f"{fitted.worst_error:+.0%}",

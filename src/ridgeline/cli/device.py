@@ -5,10 +5,11 @@ from ridgeline.roofline.device import Device
 
 
 def device_named(name: str, threads: int | None = None) -> Device:
-    """A card of the catalogue, of a file, or `this`: the machine at hand, which is probed for two seconds where
-    `ridgeline calibrate` has not measured it for so many threads. Raises ValueError as `load_card`."""
-    if name != "this":
+    """A card of the catalogue, of a file, or the machine at hand: `this` is its processor, which is probed for two
+    seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` its accelerator, calibrated.
+    Raises ValueError as `load_card`."""
+    if name not in ("this", "cuda"):
         return load_card(name)
-    from ridgeline.roofline.this import this_device  # what measures is loaded only to measure
+    from ridgeline.roofline.this import this_accelerator, this_device  # what measures is loaded only to measure
 
-    return this_device(threads, estimate=True)
+    return this_accelerator() if name == "cuda" else this_device(threads, estimate=True)

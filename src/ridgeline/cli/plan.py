@@ -31,7 +31,7 @@ _TPOT = "The most seconds a token after it on average, other users' prefills inc
 
 def plan(
     model: Annotated[str, typer.Argument(help=_MODEL)],
-    device: Annotated[str, typer.Option(help="A card like h100-sxm, its .json or .toml file, or `this` machine.")],
+    device: Annotated[str, typer.Option(help="A card like h100-sxm, its .json or .toml file; `this` processor, `cuda`.")],
     devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
     weights: Annotated[str | None, _setup("--weights", "--dtype", text=_WEIGHTS)] = None,
     kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,

@@ -38,7 +38,8 @@ def drive(model: Model, prompts: Sequence[int], tokens: int, now: Callable[[], f
     engine = bare_engine(model, positions, on_step=lambda record: works.append(record.work))
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
     for length in prompts:
-        engine.add([1] * length, params)
+        # Every position another token, or a router would send all to the same experts.
+        engine.add([position % model.vocabulary for position in range(length)], params)
     while engine.has_work:
         start = now()
         engine.step()

@@ -1,10 +1,10 @@
-"""This machine as a Device: `--device this`."""
+"""The machine at hand as a Device: `--device this`, and `--device cuda` for its accelerator."""
 
 import os
 
 import torch
 
-from ridgeline.roofline.calibrate.file import Uncalibrated, load
+from ridgeline.roofline.calibrate.file import Uncalibrated, load, load_all
 from ridgeline.roofline.calibrate.run import quick
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
@@ -13,7 +13,8 @@ _PROBE_SECONDS = 2.0
 
 
 def this_device(threads: int | None = None, *, estimate: bool = False) -> Device:
-    """The machine at hand with so many threads (all cores by default), as `ridgeline calibrate` measured it.
+    """The processor at hand, which the engine runs on, as `ridgeline calibrate` measured it with so many threads (all
+    cores by default).
 
     Where that was not done, or does not hold any more, raises Uncalibrated (a ValueError) in one line that says why;
     with `estimate` it takes a probe of two seconds instead, whose constants are common ones: `calibrated` is False and
@@ -25,10 +26,17 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     except Uncalibrated:
         if not estimate:
             raise
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return quick(Timer(device, threads), _PROBE_SECONDS)
+        return quick(Timer(torch.device("cpu"), threads), _PROBE_SECONDS)
     finally:
         torch.set_num_threads(before)
+
+
+def this_accelerator() -> Device:
+    """The CUDA device at hand, as `ridgeline calibrate --device cuda` measured it. Raises ValueError where there
+    is none, or it is not calibrated."""
+    if not torch.cuda.is_available():
+        raise ValueError("torch sees no CUDA device here; name a card of the catalogue, like h100-sxm, or `this`")
+    return load_all("gpu")[0].device()

@@ -35,7 +35,8 @@ class Calibration:
     """A machine with so many threads.
 
     made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
-    hold. products: FLOP/s of matrix products, by format. host_error: median error of `host`, relative to whole steps.
+    hold. products: FLOP/s of matrix products, by format. host: None for a device that the
+    engine does not run on; host_error: its median error, relative to whole steps.
     """
 
     title: str
@@ -49,7 +50,7 @@ class Calibration:
     caches: tuple[Cache, ...]
     products: Mapping[str, float]
     classes: Mapping[str, FittedClass]
-    host: Host
+    host: Host | None
     host_error: float
     pace: Pace
     residuals: tuple[Residual, ...]
@@ -77,12 +78,13 @@ class Calibration:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Calibration":
-        """What `as_json` gave. Raises KeyError or TypeError for anything else."""
+        """What `as_json` gave. Anything else raises AttributeError, KeyError, TypeError or ValueError."""
         fields = dict(values)
         fields["streams"] = tuple(Stream(**entry) for entry in fields["streams"])
         fields["caches"] = tuple(Cache(**entry) for entry in fields["caches"])
         fields["residuals"] = tuple(Residual(**entry) for entry in fields["residuals"])
-        fields["host"], fields["pace"] = Host(**fields["host"]), Pace(**fields["pace"])
+        fields["host"] = None if fields["host"] is None else Host(**fields["host"])
+        fields["pace"] = Pace(**fields["pace"])
         fields["classes"] = {
             name: FittedClass(**entry | {"efficiency": Efficiency(**entry["efficiency"])})
             for name, entry in fields["classes"].items()

@@ -1,17 +1,20 @@
-"""The calibration file: one JSON in the cache folder, good for the machine and the code that it was made with."""
+"""The calibration file: one JSON a kind of device in the cache folder, good for the machine and the code that it was
+made with."""
 
 import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from ridgeline import __version__, ops
+from ridgeline import __version__, ops, roofline
 from ridgeline.roofline.calibrate.calibration import Calibration
 
-_RUN = "run `ridgeline calibrate` (two minutes)"
+_RUN = {"cpu": "run `ridgeline calibrate` (two minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
+_PRICING = ("time.py", "price.py", "device.py")  # what the constants mean
 
 
 class Uncalibrated(ValueError):
@@ -26,15 +29,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
 
 
-def file_path() -> Path:
-    """Where the calibration is."""
-    return cache_folder() / "calibration.json"
+def file_path(kind: str = "cpu") -> Path:
+    """Where the calibration of the machine's processor (cpu) or accelerator (gpu) is."""
+    return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
 
 
-def processor() -> str:
-    """The accelerator's name, or the processor's and how many cores of it this process may use."""
-    if torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
+def processor(kind: str = "cpu") -> str:
+    """The processor's name and how many cores of it this process may use; or the accelerator's name."""
+    if kind == "gpu":
+        return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
     cores = len(os.sched_getaffinity(0))
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -44,31 +47,39 @@ def processor() -> str:
     return f"{names[0] if names else platform.machine()}, {cores} core{'s' if cores > 1 else ''}"
 
 
-def current_key() -> dict[str, str]:
-    """What a calibration depends on, beside the threads. The ops are part of it by their code: a kernel that was
-    changed has other constants."""
-    digest = hashlib.blake2b(digest_size=4)
-    for path in sorted(Path(ops.__path__[0]).rglob("*")):
-        if path.suffix in (".py", ".so", ".c", ".cpp"):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+def current_key(kind: str = "cpu") -> dict[str, str]:
+    """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
+    constants, and constants that are fitted or read otherwise mean something else."""
+    pricing = Path(roofline.__path__[0])
     return {
-        "processor": processor(),
+        "processor": processor(kind),
         "torch": torch.__version__,
         "ridgeline": __version__,
-        "ops": digest.hexdigest(),
+        "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
+        "pricing": _digest([*(pricing / name for name in _PRICING), *sorted((pricing / "calibrate").glob("*.py"))]),
     }
 
 
-def save(calibrations: list[Calibration]) -> Path:
-    """Write calibrations beside those of other numbers of threads that are still good; returns the file's path."""
-    path, key = file_path(), current_key()
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=4)
+    for path in paths:
+        if path.suffix in (".py", ".so", ".c", ".cpp"):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def save(calibrations: Sequence[Calibration]) -> Path:
+    """Write calibrations of one device beside those of other numbers of threads that are still good; returns the file's
+    path."""
+    kind = calibrations[0].kind
+    path = file_path(kind)
     try:
-        kept = {c.threads: c for c in _read(path, key)}
+        kept = {c.threads: c for c in load_all(kind)}
     except Uncalibrated:
         kept = {}
     kept |= {c.threads: c for c in calibrations}
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"key": key, "calibrations": [kept[threads].as_json() for threads in sorted(kept)]})
+    text = json.dumps({"key": current_key(kind), "calibrations": [kept[threads].as_json() for threads in sorted(kept)]})
     new = path.with_suffix(f".{os.getpid()}")
     new.write_text(text, encoding="utf-8")
     new.replace(path)  # at once: a reader never sees half a file
@@ -76,30 +87,32 @@ def save(calibrations: list[Calibration]) -> Path:
 
 
 def load(threads: int) -> Calibration:
-    """The calibration for so many threads. Raises Uncalibrated where there is none, or it is stale: saying what
-    changed."""
-    found = {c.threads: c for c in _read(file_path(), current_key())}
+    """The calibration of the processor with so many threads. Raises Uncalibrated where there is none, or it is stale:
+    saying what changed."""
+    found = {c.threads: c for c in load_all()}
     if threads not in found:
         known = " and ".join(str(n) for n in sorted(found))
         raise Uncalibrated(
-            f"this machine is calibrated for {known} threads, not for {threads}; "
+            f"this machine is calibrated for {known} thread{'' if known == '1' else 's'}, not for {threads}; "
             f"run `ridgeline calibrate --threads {threads}`"
         )
     return found[threads]
 
 
-def _read(path: Path, key: dict[str, str]) -> list[Calibration]:
+def load_all(kind: str = "cpu") -> list[Calibration]:
+    """The calibrations of the processor (cpu) or the accelerator (gpu), by threads. Raises Uncalibrated as `load`."""
+    path, key, run = file_path(kind), current_key(kind), _RUN[kind]
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         stored = dict(values["key"])
     except FileNotFoundError:
-        raise Uncalibrated(f"this machine is not calibrated; {_RUN}") from None
+        raise Uncalibrated(f"this machine is not calibrated; {run}") from None
     except (OSError, ValueError, KeyError, TypeError):
-        raise Uncalibrated(f"the calibration {path} cannot be read; {_RUN}") from None
+        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None
     changed = [f"{name} was {stored.get(name)}, is {value}" for name, value in key.items() if stored.get(name) != value]
     if changed:
-        raise Uncalibrated(f"the calibration of this machine is stale: {'; '.join(changed)}; {_RUN}")
+        raise Uncalibrated(f"the calibration of this machine is stale: {'; '.join(changed)}; {run}")
     try:
         return [Calibration.from_json(entry) for entry in values["calibrations"]]
-    except (KeyError, TypeError):
-        raise Uncalibrated(f"the calibration {path} cannot be read; {_RUN}") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None

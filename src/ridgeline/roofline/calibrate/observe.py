@@ -40,7 +40,7 @@ def watch_trial(
     for step in trial.steps:
         timed = time_ops(stage, watch, step, budget / len(trial.steps))
         after = probe()
-        pace = Pace(*((a + b) / 2 for a, b in zip(_parts(before), _parts(after), strict=True)))
+        pace = before.midpoint(after)
         work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
         run = [(one.seconds, kernel) for one in timed for kernel in one.op.kernels(work)]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
@@ -49,10 +49,6 @@ def watch_trial(
             found.append(Sighting(where, kernel, seconds, compute, memory, pace))
         before = after
     return found
-
-
-def _parts(pace: Pace) -> tuple[float, float, float]:
-    return pace.launch, pace.compute, pace.memory
 
 
 def describe(step: Sequences) -> str:

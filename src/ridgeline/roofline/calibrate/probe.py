@@ -15,7 +15,7 @@ from ridgeline.roofline.calibrate.steps import Stage
 from ridgeline.roofline.calibrate.timer import Timer
 
 _BUDGET = 0.01
-_EDGE, _READ_BYTES = 512, 48 << 20
+_EDGE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,12 @@ class Pace:
     launch: float
     compute: float
     memory: float
+
+    def midpoint(self, other: "Pace") -> "Pace":
+        """Halfway to another one: of what ran between two probes."""
+        return Pace(
+            (self.launch + other.launch) / 2, (self.compute + other.compute) / 2, (self.memory + other.memory) / 2
+        )
 
     def over(self, other: "Pace") -> "Pace":
         """How many times longer than in another one."""
@@ -53,11 +59,12 @@ class Probe:
     """launch: one decode step of a tiny model, which is nothing but launches. compute: a matrix product. memory:
     reading what no cache holds."""
 
-    def __init__(self, timer: Timer) -> None:
+    def __init__(self, timer: Timer, read_bytes: int) -> None:
+        """`read_bytes`: more than any cache holds."""
         self._timer = timer
         stage = Stage(TRIALS[0].model(torch.float32, timer.device), timer.device, 64)
         a = torch.randn(_EDGE, _EDGE, device=timer.device)
-        x = torch.rand(_READ_BYTES // 4, device=timer.device)
+        x = torch.rand(read_bytes // 4, device=timer.device)
         step = decode(1, 40)
         self._calls: tuple[Callable[[], object], ...] = (lambda: stage.run(step), lambda: a @ a, x.sum)
 

@@ -13,8 +13,11 @@ from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20
-# Working sets. Below the first the call costs more than the reading.
-SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256))
+Stated = Sequence[tuple[str, int]]
+"""Names and bytes of caches, as the system states them, the nearest first."""
+
+# Working sets of any machine. Below the first the call costs more than the reading.
+_SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256))
 _CALL_SECONDS = 3e-4  # what one timing should hold at least
 _FASTEST = 50e9  # bytes a second, a guess that only decides how many calls one timing holds
 _EDGES = (512, 1024, 2048)
@@ -30,8 +33,21 @@ class Stream:
     copy: float
 
 
+def beyond_caches(stated: Stated) -> int:
+    """Bytes of which no cache holds a part worth speaking of."""
+    return 4 * max((size for _, size in stated), default=_SETS[-1] // 4)
+
+
+def working_sets(stated: Stated) -> list[int]:
+    """Working sets from a part of the nearest cache to well beyond the last."""
+    sets = list(_SETS)
+    while sets[-1] < beyond_caches(stated):
+        sets.append(2 * sets[-1])
+    return sets
+
+
 @torch.inference_mode()
-def streams(timer: Timer, budget: float, sets: Sequence[int] = SETS) -> list[Stream]:
+def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[Stream]:
     """How fast working sets are read and copied, the smallest first. Reading is the best of four ways to read."""
     each = budget / len(sets) / 5
     found = []
@@ -57,20 +73,20 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
     return timer.seconds(calls, budget) / count
 
 
-def memory_bandwidth(found: Sequence[Stream]) -> float:
-    """Bytes a second of main memory: the best reading of the largest working sets."""
-    largest = found[-1].nbytes
-    return max(stream.read for stream in found if stream.nbytes >= largest / 4)
+def memory_bandwidth(found: Sequence[Stream], stated: Stated) -> float:
+    """Bytes a second of main memory: the best reading of working sets at least twice as large as any cache."""
+    least = min(beyond_caches(stated) / 2, found[-1].nbytes)
+    return max(stream.read for stream in found if stream.nbytes >= least)
 
 
-def caches(found: Sequence[Stream], stated: Sequence[tuple[str, int]]) -> tuple[Cache, ...]:
+def caches(found: Sequence[Stream], stated: Stated) -> tuple[Cache, ...]:
     """The caches that the streams show, the nearest first. stated: names and sizes, as the system knows them.
 
     A cache is as fast as the fastest stream that fits it and not the one before it. It is as large as the largest
     stream that is nearer to that speed than to the speed behind it: neighbours may have taken a part of it. Where
     nothing is stated, one cache is taken from the streams alone.
     """
-    memory = memory_bandwidth(found)
+    memory = memory_bandwidth(found, stated)
     stated = stated or [("cache", found[-1].nbytes // 4)]
     speeds: list[float] = []
     inner = 0

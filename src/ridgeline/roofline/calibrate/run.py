@@ -15,7 +15,16 @@ from ridgeline.roofline.calibrate.host import Drive, Rest, fit_host, rests
 from ridgeline.roofline.calibrate.models import TRIALS
 from ridgeline.roofline.calibrate.observe import Sighting, observations, watch_trial
 from ridgeline.roofline.calibrate.probe import Probe, median_pace
-from ridgeline.roofline.calibrate.roofs import caches, memory_bandwidth, peaks, products, stated_caches, streams
+from ridgeline.roofline.calibrate.roofs import (
+    beyond_caches,
+    caches,
+    memory_bandwidth,
+    peaks,
+    products,
+    stated_caches,
+    streams,
+    working_sets,
+)
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device, Efficiency
 
@@ -30,18 +39,20 @@ Report = Callable[[str, float], None]
 def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECONDS) -> Calibration:
     """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done).
 
-    On CUDA this is untested: the code waits for the device at every reading of the clock, and no more is known.
+    The engine runs on the processor, so that only there something lies between ops. On CUDA this is untested: the code
+    waits for the device at every reading of the clock, and no more is known.
     """
     begin = timer.wall()
     budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in TRIALS))
     report("bandwidth", 0.0)
-    found = streams(timer, budget.take(_STREAMS))
+    stated = stated_caches(timer.threads) if timer.device.type == "cpu" else []
+    found = streams(timer, budget.take(_STREAMS), working_sets(stated))
     report("matrix products", budget.done)
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
-    held = caches(found, stated_caches(timer.threads) if timer.device.type == "cpu" else [])
-    bare = Device("this", processor(), _kind(timer), tops, memory_bandwidth(found), memory_bytes(timer), held)
-    probe = Probe(timer)
+    kind, held = _kind(timer), caches(found, stated)
+    bare = Device("this", processor(kind), kind, tops, memory_bandwidth(found, stated), memory_bytes(timer), held)
+    probe = Probe(timer, beyond_caches(stated))
     seen: list[Sighting] = []
     for trial in TRIALS:
         for dtype in _DTYPES:
@@ -50,10 +61,10 @@ def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECON
     pace = median_pace([one.pace for one in seen])
     report("between ops", budget.done)
     beside: list[Rest] = []
-    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS):
+    for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS and kind == "cpu"):
         model = trial.model(torch.float32, timer.device)
         beside += rests(model, timer, drive, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))
-    host, host_error = fit_host(beside)
+    host, host_error = fit_host(beside) if beside else (None, 0.0)
     observed = observations(seen, pace)
     fitted = fit_all(observed)
     report("done", 1.0)
@@ -123,16 +134,19 @@ def memory_bytes(timer: Timer) -> float:
 
 
 def quick(timer: Timer, seconds: float) -> Device:
-    """A Device from the roofs alone and common constants, in about so many seconds; not calibrated."""
-    found = streams(timer, seconds / 2, sets=(1 << 20, 8 << 20, 64 << 20))
+    """The processor as a Device from its roofs alone and common constants, in about so many seconds; not calibrated."""
+    stated = stated_caches(timer.threads)
+    inside = [size // 2 for _, size in stated]  # half: neighbours have the other
+    found = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
     guess = Efficiency(launch=10e-6, compute=0.7, memory=0.7)
     return Device(
         "this",
         processor(),
         _kind(timer),
         peaks(products(timer, seconds / 2)),
-        memory_bandwidth(found),
+        memory_bandwidth(found, stated),
         memory_bytes(timer),
+        caches(found, stated),
         efficiency={"default": guess},
         sources={"all": "a probe of this machine", "efficiency": "common constants; uncalibrated, +-50 %"},
     )

@@ -118,7 +118,9 @@ class Stage:
         ends = torch.tensor([q for q, _ in sequences]).cumsum(0).to(self.device) - 1
         group = _paged(sequences, self.device)
         kv = PagedKV(self._stores, self._group_of_layer, [group] * self._groups)
-        logits: Tensor = self.model(torch.ones_like(positions), positions, kv, ends)
+        # Every row another token, or a router would send all to the same experts.
+        ids = torch.arange(len(positions), device=self.device) % self.model.vocabulary
+        logits: Tensor = self.model(ids, positions, kv, ends)
         return logits
 
     def work(self, sequences: Sequences) -> Work:
