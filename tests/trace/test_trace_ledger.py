@@ -84,7 +84,7 @@ def test_groups_add_up_to_the_rows(tiny: Maker, family: str) -> None:
             assert sum(group.totals[step.name].cost.total_flops for group in groups) == pytest.approx(
                 whole.cost.total_flops
             )
-            measured = [group.totals[step.name].measured or 0.0 for group in groups]
+            measured = [group.totals[step.name].measured for group in groups]
             assert sum(measured) == pytest.approx(whole.measured)
     layered = [group for group in ledger.groups() if group.first.layer is not None]
     assert all("*" in group.label for group in layered)
@@ -166,7 +166,7 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     calls = tuple(Call(path, op, (), ()) for path, op in model.ops())
     zeros = (0.0,) * len(calls)
     measured = Measurement(plan, calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
-    (step,), rows = price_steps(model, {"decode": measured}, card)
+    (step,), rows = price_steps(model, {"decode": measured}, card, at_hand=False)
     on = Price(model).on(card, plan.work(model.windows))
     total = Total.of(row.entries["decode"] for row in rows)
     assert total.bound == pytest.approx(on.bound, rel=1e-9)

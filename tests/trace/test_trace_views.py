@@ -15,6 +15,7 @@ import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
 from ridgeline.engine import SamplingParams
+from ridgeline.roofline.guard import under_floor
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.picture import picture
 from ridgeline.trace.reason import slowest
@@ -139,13 +140,13 @@ def test_trace_file_agrees_with_the_ledger(ledger: Ledger) -> None:
         events = found[STEPS, thread]
         whole = [event for event in events if event["cat"] == "step"]
         assert [event["name"] for event in whole] == [step.name]
-        assert whole[0]["dur"] == pytest.approx((ledger.whole(step.name) or 0) * 1e6, rel=1e-3, abs=1.0)
+        assert whole[0]["dur"] == pytest.approx(ledger.whole(step.name) * 1e6, rel=1e-3, abs=1.0)
         kinds = {row.kind for row in ledger.rows}
         ops = [event for event in events if event["cat"] in kinds]
         assert [event["args"]["path"] for event in ops] == [row.path for row in ledger.rows]
         for event, row in zip(ops, ledger.rows, strict=True):
             entry = row.entries[step.name]
-            assert event["dur"] == pytest.approx((entry.measured or 0) * 1e6, abs=2 * NS)
+            assert event["dur"] == pytest.approx(entry.measured * 1e6, abs=2 * NS)
             assert event["args"]["flops"] == entry.cost.total_flops
         for (before, _), (event, row) in pairwise(zip(ops, ledger.rows, strict=True)):
             gap = event["ts"] - before["ts"] - before["dur"]
@@ -243,8 +244,25 @@ def test_the_floor_takes_the_nearest_memory_that_could_hold_the_op(tiny: Maker) 
     entry = row.entries["decode"]
     nbytes, flops = 36 * 44 * 4, 2 * 36 * 44
     assert entry.floor == max(nbytes / 700e9, flops / 7e12)
-    assert not replace(entry, measured=entry.floor * 0.91).impossible
-    assert replace(entry, measured=entry.floor * 0.89).impossible
+    assert not under_floor(entry.floor * 0.91, entry.floor)
+    assert under_floor(entry.floor * 0.89, entry.floor)
+
+
+def test_the_guard_is_silent_where_another_machine_measured(tiny: Maker) -> None:
+    """A slow card's floor is nothing that the machine at hand could beat: no guard, and no share of its roofs."""
+    slow = replace(DEVICE, peaks={"fp32": 1e3, "bf16": 1e3}, bandwidth=1e3, caches=())
+    here, elsewhere = (tiny("llama").trace(device=slow, at_hand=at_hand) for at_hand in (True, False))
+    assert here.impossible()
+    assert elsewhere.impossible() == []
+    assert not any(op["decode"]["impossible"] for op in to_json(elsewhere)["ops"])
+    assert not any(line["impossible"] == "True" for line in csv.DictReader(io.StringIO(to_csv(elsewhere))))
+    text = told(elsewhere, roofline=True)
+    assert not re.search(r"!\d", text)
+    assert "impossible" not in text
+    assert "bound, " not in text.partition("slowest in decode")[2].partition("\n")[0]
+    assert "measured on another machine" in text
+    drawn = picture(elsewhere)
+    assert max(point.flops_per_second for point in drawn.points) < drawn.y[1]
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------
@@ -262,8 +280,8 @@ def test_picture_has_a_point_for_every_class(ledger: Ledger) -> None:
         for point in drawn.points:
             if (point.kind, point.step) == (group.label, "decode"):
                 assert point.intensity == pytest.approx(total.cost.intensity)
-                assert point.flops_per_second == pytest.approx(total.cost.total_flops / (total.measured or 0))
-                assert point.of_roof == pytest.approx(total.bound / (total.measured or 0))
+                assert point.flops_per_second == pytest.approx(total.cost.total_flops / total.measured)
+                assert point.of_roof == pytest.approx(total.bound / total.measured)
     assert all(drawn.x[0] <= point.intensity <= drawn.x[1] for point in drawn.points)
     assert all(drawn.y[0] <= point.flops_per_second <= drawn.y[1] for point in drawn.points)
     assert len(drawn.unplaced) == 2

@@ -82,11 +82,13 @@ class Tiny:
         """TEXT as the model reads it."""
         return self.llm.encode(TEXT)
 
-    def trace(self, wanted: Wanted | None = None, params: SamplingParams = GREEDY, **how: Any) -> Ledger:
+    def trace(
+        self, wanted: Wanted | None = None, params: SamplingParams = GREEDY, device: Device = DEVICE, **how: Any
+    ) -> Ledger:
         """Trace TEXT; every measured step is run once with hooks unless `wanted` says otherwise."""
         how = {"cost": NO_HOOKS} | how
         subject = Subject("tiny", TEXT, lambda: self.llm.encode(TEXT))
-        return trace(self.llm, subject, params, DEVICE, wanted or Wanted(repeats=1), **how)
+        return trace(self.llm, subject, params, device, wanted or Wanted(repeats=1), **how)
 
 
 def make(name: str, folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Tiny:

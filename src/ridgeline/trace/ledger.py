@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.guard import SLACK, beats_floor
+from ridgeline.roofline.guard import beats_floor, under_floor
 from ridgeline.trace.attention import Looks
 from ridgeline.trace.experts import Routing
 from ridgeline.trace.lens import Lens
@@ -27,8 +27,9 @@ class Entry:
 
     floor: seconds that nothing can beat: its arithmetic at the peak, or its weights and KV from the nearest memory that
     could hold them. bound: what a perfect kernel takes, activations included, with the step's bytes where they live.
-    expected: calibrated. limit: the roof that the bound hits. measured: seconds, None where it did not run by itself.
-    gap: seconds between the end of the op before it and its own start. note: what a reader should know of it.
+    expected: calibrated. limit: the roof that the bound hits. measured: seconds. impossible: whether those are under
+    the floor of the device that measured, which is an error in spec, shape or timer. gap: seconds between the end of
+    the op before it and its own start. note: what a reader should know of it.
     """
 
     cost: Cost
@@ -36,16 +37,12 @@ class Entry:
     bound: float
     expected: float
     limit: str
-    inputs: tuple[Shape, ...] = ()
-    outputs: tuple[Shape, ...] = ()
-    measured: float | None = None
-    gap: float = 0.0
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    measured: float
+    impossible: bool
+    gap: float
     note: str = ""
-
-    @property
-    def impossible(self) -> bool:
-        """Measured faster than its floor allows: an error in spec, shape or timer."""
-        return self.measured is not None and self.measured < (1 - SLACK) * self.floor
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +63,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Entries added up. measured: None if one of them was not measured. impossible: how many are under their floor."""
+    """Entries added up. impossible: how many of them are."""
 
     count: int
     cost: Cost
     floor: float
     bound: float
     expected: float
-    measured: float | None
+    measured: float
     limit: str
     impossible: int
 
@@ -86,24 +83,21 @@ class Total:
         for entry in found:
             cost += entry.cost
             by_limit[entry.limit] = by_limit.get(entry.limit, 0.0) + entry.bound
-        times = [entry.measured for entry in found if entry.measured is not None]
         return cls(
             len(found),
             cost,
             sum(entry.floor for entry in found),
             sum(entry.bound for entry in found),
             sum(entry.expected for entry in found),
-            sum(times) if len(times) == len(found) else None,
+            sum(entry.measured for entry in found),
             max(by_limit, key=lambda limit: by_limit[limit], default=""),
             sum(entry.impossible for entry in found),
         )
 
     @property
     def difference(self) -> float | None:
-        """How much longer than expected it took, as a share: 0.5 is half as long again."""
-        if self.measured is None or not self.expected:
-            return None
-        return self.measured / self.expected - 1
+        """How much longer than expected it took, as a share: 0.5 is half as long again. None of no expectation."""
+        return self.measured / self.expected - 1 if self.expected else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +164,8 @@ class Ledger:
     """One request, from text to text. steps: prefill and decode. rows: the ops in the order in which they ran.
 
     prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
-    at_hand: whether `device` is the machine that measured. The last four are there if they were asked for.
+    at_hand: whether `device` is the machine that measured; if not, no measurement is held against its floors. The last
+    four are there if they were asked for.
     """
 
     model: str
@@ -207,16 +202,15 @@ class Ledger:
         """All ops of a step."""
         return Total.of(self.entries(step))
 
-    def whole(self, step: str) -> float | None:
+    def whole(self, step: str) -> float:
         """Measured seconds of a step: its ops and what lies between them."""
-        ops = self.ops(step).measured
-        return None if ops is None else ops + sum(rest.seconds for rest in self.step(step).rests)
+        return self.ops(step).measured + sum(rest.seconds for rest in self.step(step).rests)
 
     def total(self, step: str) -> Total:
         """A whole step as one total."""
         of, whole = self.step(step), self.whole(step)
-        broken = whole is not None and whole < (1 - SLACK) * of.floor
-        return Total(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(broken))
+        impossible = self.at_hand and under_floor(whole, of.floor)
+        return Total(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
 
     def groups(self, rows: Iterable[Row] | None = None) -> list[Group]:
         """Rows (all by default) by what they are in their layer, in the order of the first of each."""
@@ -236,18 +230,15 @@ class Ledger:
         ]
 
     def impossible(self) -> list[str]:
-        """What was measured faster than physics allows, one line each: the physics guard."""
+        """What was measured faster than physics allows, one line each: the physics guard. It knows the machine at hand
+        alone: another card's floors are nothing that this one could beat."""
         found = []
         for step in self.steps:
             whole = self.total(step.name)
-            if whole.impossible and whole.measured is not None:
-                found.append(_broken(f"the whole {step.name} step", whole.measured, whole.floor))
+            if whole.impossible:
+                found.append(f"the whole {step.name} step: {beats_floor(whole.measured, whole.floor)}")
             for row in self.rows:
                 entry = row.entries[step.name]
-                if entry.impossible and entry.measured is not None:
-                    found.append(_broken(f"{row.path} ({step.name})", entry.measured, entry.floor))
+                if entry.impossible:
+                    found.append(f"{row.path} ({step.name}): {beats_floor(entry.measured, entry.floor)}")
         return found
-
-
-def _broken(what: str, measured: float, floor: float) -> str:
-    return f"{what}: {beats_floor(max(measured, 1e-12), floor)}"  # a timer may even say 0

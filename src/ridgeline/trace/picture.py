@@ -65,6 +65,7 @@ def picture(ledger: Ledger) -> Picture:
     slopes.sort(key=lambda roof: -roof.rate)
     x, y = _axes(points, slopes, peaks)
     state = "calibrated" if ledger.device.calibrated else "uncalibrated"
+    state += "" if ledger.at_hand else "; measured on another machine"
     title = f"{ledger.model} on {ledger.device.title} ({state})"
     return Picture(title, tuple(slopes), tuple(peaks), tuple(points), tuple(unplaced), x, y)
 
@@ -73,14 +74,13 @@ def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
     points: list[Point] = []
     unplaced: list[str] = []
     for step in ledger.steps:
-        whole = ledger.whole(step.name) or step.expected
+        whole = ledger.whole(step.name)
         for group in ledger.classes():
             total = group.totals[step.name]
             seconds = total.measured or total.expected
             flops, moved = total.cost.total_flops, total.cost.total_bytes
             if flops and moved and seconds:
-                measured = total.measured is not None
-                at_bound = flops / total.bound
+                measured, at_bound = total.measured > 0, flops / total.bound
                 points.append(
                     Point(group.label, step.name, flops / moved, flops / seconds, at_bound, measured, seconds / whole)
                 )
@@ -97,7 +97,7 @@ def _axes(
     intensities = [*(point.intensity for point in points), top / slowest, ceilings[-1].rate / fastest]
     rates = [*(point.flops_per_second for point in points), top]
     x = _power_below(min(intensities) * 0.9), _power_above(max(intensities) * 1.5)
-    return x, (_power_below(min(rates) * 0.9), _power_above(top * 1.5))
+    return x, (_power_below(min(rates) * 0.9), _power_above(max(rates) * 1.5))
 
 
 def _power_below(value: float) -> float:

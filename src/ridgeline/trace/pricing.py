@@ -7,15 +7,14 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.op import Op
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price, PricedRow, StepPrice
 from ridgeline.roofline.time import compute_seconds, memory_seconds
-from ridgeline.trace.anatomy import layer_of, outermost_ops
+from ridgeline.trace.anatomy import layer_of
 from ridgeline.trace.ledger import Entry, Rest, Row, ScoreMatrix, Step
 from ridgeline.trace.measure import Measurement
-from ridgeline.trace.tracer import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +23,15 @@ class _Priced:
 
     measured: Measurement
     device: Device
+    at_hand: bool
     work: Work
     price: StepPrice
     rows: Mapping[str, PricedRow]
 
-    def entry(self, call: Call, measured: float | None = None, gap: float = 0.0) -> Entry:
-        """A call's entry in the ledger."""
-        row = self.rows[call.path]
-        note = "" if measured is not None else "did not run by itself"
+    def entry(self, index: int) -> Entry:
+        """The entry in the ledger of the call of this index."""
+        call, measured = self.measured.calls[index], self.measured.seconds[index]
+        row, note = self.rows[call.path], ""
         must = row.cost.memory_bytes
         if isinstance(call.op, Experts) and call.experts_hit is not None:
             priced = call.op.touched(self.work.tokens)
@@ -42,41 +42,50 @@ class _Priced:
         floor = max(compute_seconds(row.cost, self.device), must / self.device.bandwidth_of(must))
         time = row.time
         return Entry(
-            row.cost, floor, time.bound, time.expected, time.limit, call.inputs, call.outputs, measured, gap, note
+            row.cost,
+            floor,
+            time.bound,
+            time.expected,
+            time.limit,
+            call.inputs,
+            call.outputs,
+            measured,
+            self.at_hand and under_floor(measured, floor),
+            self.measured.gaps[index],
+            note,
         )
 
 
 def price_steps(
-    model: Model, measured: Mapping[str, Measurement], device: Device
+    model: Model, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
 ) -> tuple[tuple[Step, ...], tuple[Row, ...]]:
-    """The steps and the rows of a ledger. Every step ran the same ops in the same order."""
+    """The steps and the rows of a ledger. Every step ran every op of the model, in the same order.
+
+    at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured.
+    """
     price = Price(model)
-    priced = {name: _priced(price, one, model, device) for name, one in measured.items()}
+    priced = {name: _priced(price, one, model, device, at_hand) for name, one in measured.items()}
     first, *others = measured.values()
     paths = [call.path for call in first.calls]
     assert all([call.path for call in other.calls] == paths for other in others), "the steps ran different ops"
-    rows = []
-    for index, call in enumerate(first.calls):
-        entries = {
-            name: priced[name].entry(one.calls[index], one.seconds[index], one.gaps[index])
-            for name, one in measured.items()
-        }
-        rows.append(_row(call.path, call.op, entries))
-    # An op that did not run by itself (a kernel took it along) is priced all the same.
-    for path, op in outermost_ops(model):
-        if path not in paths:
-            rows.append(_row(path, op, {name: one.entry(Call(path, op, (), ())) for name, one in priced.items()}))
+    assert sorted(paths) == sorted(price.index), "a step ran other ops than those that are priced"
+    rows = [
+        Row(
+            call.path,
+            call.op.kind,
+            call.op.extra_repr(),
+            layer_of(call.path),
+            {n: p.entry(i) for n, p in priced.items()},
+        )
+        for i, call in enumerate(first.calls)
+    ]
     return tuple(_step(name, one, model) for name, one in priced.items()), tuple(rows)
 
 
-def _priced(price: Price, measured: Measurement, model: Model, device: Device) -> _Priced:
+def _priced(price: Price, measured: Measurement, model: Model, device: Device, at_hand: bool) -> _Priced:
     work = measured.plan.work(model.windows)
     on = price.on(device, work)
-    return _Priced(measured, device, work, on, {path: on.rows[index] for path, index in price.index.items()})
-
-
-def _row(path: str, op: Op, entries: Mapping[str, Entry]) -> Row:
-    return Row(path, op.kind, op.extra_repr(), layer_of(path), entries)
+    return _Priced(measured, device, at_hand, work, on, {path: on.rows[i] for path, i in price.index.items()})
 
 
 def _step(name: str, priced: _Priced, model: Model) -> Step:

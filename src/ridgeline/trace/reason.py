@@ -10,23 +10,20 @@ NEAR, SMALL_SECONDS = 0.3, 50e-6
 def slowest(ledger: Ledger, name: str) -> str:
     """One sentence: the slowest part of a step (an op in all layers, or what lies between ops), and why.
 
-    Empty where nothing was measured.
+    Why it is an op only the roofs of the machine that measured say, so of another device's ledger it is left open.
     """
     step, whole = ledger.step(name), ledger.whole(name)
-    if not whole:
-        return ""
-    group = max(ledger.groups(), key=lambda group: group.totals[name].measured or 0.0)
+    group = max(ledger.groups(), key=lambda group: group.totals[name].measured)
     rest = max(step.rests, key=lambda rest: rest.seconds, default=Rest("", 0.0))
     total = group.totals[name]
-    if rest.seconds > (total.measured or 0.0):
+    if rest.seconds > total.measured:
         return f"slowest in {name}: {rest.name}, {_share(rest.seconds, whole)}: {_rest_reason(rest, ledger)}"
-    took = _share(total.measured or 0.0, whole)
-    return f"slowest in {name}: {_name(group, total)}, {took}: {reason(total, step)}"
+    why = f": {reason(total, step)}" if ledger.at_hand else ""
+    return f"slowest in {name}: {_name(group, total)}, {_share(total.measured, whole)}{why}"
 
 
 def reason(total: Total, step: Step) -> str:
     """Which roof an op is at, or that it is at none."""
-    assert total.measured is not None
     share = total.bound / total.measured
     moved, flops = total.cost.total_bytes, total.cost.total_flops
     each, work = total.measured / total.count, total.bound / total.count

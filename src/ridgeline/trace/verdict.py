@@ -3,7 +3,7 @@
 from ridgeline.engine.account import Account, Phase
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.guard import SLACK
+from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price
 from ridgeline.trace import units
 
@@ -36,10 +36,10 @@ def _roofs(phase: Phase, device: Device, number: str) -> tuple[float, float]:
 
 
 def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
-    share = max(_roofs(phase, device, number)) / phase.seconds
+    floor = max(_roofs(phase, device, number))
     rates = f"{units.say(phase.bytes_per_second, 'B/s')} and {units.say(phase.flops_per_second, 'FLOP/s')}"
-    text = f"{name} reached {rates}, {units.percent(share)} of its roof"
-    if share > 1 / (1 - SLACK):
+    text = f"{name} reached {rates}, {units.percent(floor / phase.seconds)} of its roof"
+    if under_floor(phase.seconds, floor):
         text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
     return text
 

@@ -55,8 +55,6 @@ def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
     ended = now
     for row in ledger.rows:
         entry = row.entries[name]
-        if entry.measured is None:
-            continue
         now += max(0.0, entry.gap)  # a gap shorter than its hooks were found to be
         parents = _parents(row)
         while open_modules and open_modules[-1][0] not in parents:
@@ -67,7 +65,7 @@ def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
         ended = now
     while open_modules:
         events.append(_module(open_modules.pop(), ended, thread))
-    now = max(now, ledger.whole(name) or 0.0) - rests.get("sampling", 0.0)
+    now = max(now, ledger.whole(name)) - rests.get("sampling", 0.0)
     now = max(now, ended)
     whole = _event(name, "step", STEPS, thread, (0.0, now + rests.get("sampling", 0.0)))
     sampling = _event("sampling", "rest", STEPS, thread, (now, now + rests.get("sampling", 0.0)))
@@ -93,7 +91,6 @@ def _module(module: tuple[str, float], ended: float, thread: int) -> dict[str, A
 
 
 def _op(row: Row, entry: Entry, thread: int, start: float) -> dict[str, Any]:
-    assert entry.measured is not None
     cost = entry.cost
     return _event(
         row.path.split(".")[-1], row.kind, STEPS, thread, (start, start + entry.measured),

@@ -121,9 +121,7 @@ def _intensity(value: float) -> str:
     return f"{value:.2f}" if value < 1 else units.digits(value, 2)
 
 
-def _measured(measured: float | None, difference: float | None, impossible: bool) -> Cells:
-    if measured is None:
-        return ("", ""), ("", "")
+def _measured(measured: float, difference: float | None, impossible: bool) -> Cells:
     if impossible:
         return (f"!{units.seconds(measured)}", "bold red"), (units.say_difference(difference), "bold red")
     slow = difference is not None and abs(difference) > 0.5
