@@ -55,18 +55,23 @@ def median_pace(paces: Sequence[Pace]) -> Pace:
     )
 
 
+def nothing_but_launches(timer: Timer) -> tuple[Callable[[], object], int]:
+    """One decode step of a tiny model, and how many ops it has."""
+    model = TRIALS[0].model(torch.float32, timer.device)
+    stage, step = Stage(model, timer.device, 64), decode(1, 40)
+    return lambda: stage.run(step), len(model.ops())
+
+
 class Probe:
-    """launch: one decode step of a tiny model, which is nothing but launches. compute: a matrix product. memory:
+    """launch: one decode step of a tiny model. compute: a matrix product. memory:
     reading what no cache holds."""
 
     def __init__(self, timer: Timer, read_bytes: int) -> None:
         """`read_bytes`: more than any cache holds."""
         self._timer = timer
-        stage = Stage(TRIALS[0].model(torch.float32, timer.device), timer.device, 64)
         a = torch.randn(_EDGE, _EDGE, device=timer.device)
         x = torch.rand(read_bytes // 4, device=timer.device)
-        step = decode(1, 40)
-        self._calls: tuple[Callable[[], object], ...] = (lambda: stage.run(step), lambda: a @ a, x.sum)
+        self._calls: tuple[Callable[[], object], ...] = (nothing_but_launches(timer)[0], lambda: a @ a, x.sum)
 
     @torch.inference_mode()
     def __call__(self) -> Pace:

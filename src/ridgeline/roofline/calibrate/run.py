@@ -14,7 +14,7 @@ from ridgeline.roofline.calibrate.fit import Class, Fitted, Observation, fit_all
 from ridgeline.roofline.calibrate.host import Drive, Rest, fit_host, rests
 from ridgeline.roofline.calibrate.models import TRIALS
 from ridgeline.roofline.calibrate.observe import Sighting, observations, watch_trial
-from ridgeline.roofline.calibrate.probe import Probe, median_pace
+from ridgeline.roofline.calibrate.probe import Probe, median_pace, nothing_but_launches
 from ridgeline.roofline.calibrate.roofs import (
     beyond_caches,
     caches,
@@ -134,16 +134,19 @@ def memory_bytes(timer: Timer) -> float:
 
 
 def quick(timer: Timer, seconds: float) -> Device:
-    """The processor as a Device from its roofs alone and common constants, in about so many seconds; not calibrated."""
+    """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
+    many seconds; not calibrated."""
     stated = stated_caches(timer.threads)
     inside = [size // 2 for _, size in stated]  # half: neighbours have the other
+    step, ops = nothing_but_launches(timer)
+    launch = timer.seconds(step, seconds / 10) / ops
     found = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
-    guess = Efficiency(launch=10e-6, compute=0.7, memory=0.7)
+    guess = Efficiency(launch, compute=0.7, memory=0.7)
     return Device(
         "this",
         processor(),
         _kind(timer),
-        peaks(products(timer, seconds / 2)),
+        peaks(products(timer, 0.4 * seconds)),
         memory_bandwidth(found, stated),
         memory_bytes(timer),
         caches(found, stated),
