@@ -11,8 +11,9 @@ from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, TEXT, Maker, Ticks
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import Sampled
+from ridgeline.roofline.price import Price
 from ridgeline.trace import Subject, trace
-from ridgeline.trace.anatomy import blocks, final_norm, head, outermost_ops
+from ridgeline.trace.anatomy import blocks, final_norm, head
 from ridgeline.trace.measure import _medians, _Run, again
 from ridgeline.trace.request import Wanted
 from ridgeline.trace.tracer import Call, HookCost, Tracer, hook_cost
@@ -79,19 +80,13 @@ def test_nothing_is_left_behind_when_it_fails(tiny: Maker) -> None:
         engine.abort(request)
 
 
-def test_ops_inside_an_op_are_its_own_business() -> None:
-    class Outer(nn.Module):
-        pass
-
-    from ridgeline.ops.residual import Add
-
-    inner = Add(3, torch.float32)
-    outer = Add(4, torch.float32)
-    outer.inner = inner
-    model = Outer()
-    model.add_module("outer", outer)
-    model.add_module("outermost", Add(5, torch.float32))
-    assert [path for path, _ in outermost_ops(model)] == ["outer", "outermost"]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_hooked_is_what_is_priced(tiny: Maker, family: str) -> None:
+    """One list of ops, and none inside another: its cost and its time would count twice."""
+    model = tiny(family).llm.loaded.model
+    paths = [path for path, _ in Tracer(model).ops]
+    assert paths == list(Price(model).index)
+    assert not any(path.startswith(f"{outer}.") for outer in paths for path in paths)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

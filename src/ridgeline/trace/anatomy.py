@@ -12,16 +12,6 @@ def layer_of(path: str) -> int | None:
     return next((int(part) for part in path.split(".") if part.isdigit()), None)
 
 
-def outermost_ops(model: nn.Module) -> list[tuple[str, Op]]:
-    """The ops with their paths, those inside another op left out: it runs them itself and states their cost."""
-    found: list[tuple[str, Op]] = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(f"{outer}.") for outer, _ in found)
-        if isinstance(module, Op) and not inside:
-            found.append((path, module))
-    return found
-
-
 def blocks(model: Model) -> list[nn.Module]:
     """The layers of a model, in order."""
     for module in model.modules():

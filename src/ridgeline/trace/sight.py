@@ -17,7 +17,7 @@ from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.work import Segment
-from ridgeline.trace.anatomy import blocks, outermost_ops
+from ridgeline.trace.anatomy import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _ops(model: Model, sight: Sight) -> Iterator[None]:
 
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: keep(path, op, inputs, output))
-        for path, op in outermost_ops(model)
+        for path, op in model.ops()
     ]
     try:
         yield

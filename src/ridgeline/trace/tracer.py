@@ -21,7 +21,6 @@ from torch.nn import functional
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.op import Op
-from ridgeline.trace.anatomy import outermost_ops
 from ridgeline.trace.ledger import Shape
 from ridgeline.trace.timeline import Clock
 
@@ -48,11 +47,11 @@ class HookCost:
 
 
 class Tracer:
-    """The ops of a model, and hooks for them. Ops inside another op are that op's own business."""
+    """The ops of a model, the same that are priced, and hooks for them."""
 
     def __init__(self, model: Model, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
-        self.ops = outermost_ops(model)
+        self.ops = model.ops()
 
     @contextmanager
     def recording(self) -> Iterator[list[Call]]:
