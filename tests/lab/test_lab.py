@@ -1,6 +1,7 @@
 """The four experiments: what they count is exact, what they draw is what the engine draws. No seconds are asserted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,11 +22,15 @@ from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.lab import draw, kv_cache, memory, phases, sampling
 from ridgeline.lab.page import Bar, Bars, Lines, Page, Table
+from ridgeline.lab.pages import memory as memory_page
 from ridgeline.lab.pages import phases as phases_page
 from ridgeline.lab.svg import svg
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan import Setup, Workload
+from ridgeline.roofline.plan.case import Shelf
+from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.trace.picture import Picture as Roofline
 
 APP = build_app(("lab",))
@@ -103,6 +108,47 @@ def test_what_does_not_fit_says_on_how_many_cards_it_does() -> None:
     assert eight.users > 0
     assert eight.token * 8 == lone.token == 327_680
     assert memory.users_on("llama-3.1-405b", load_card("rtx-4090"), 1, 2000).fits_on is None
+
+
+def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
+    """Qwen2.5-7B has 28 heads: it is no error that they do not divide over 8 cards, there just is no such answer."""
+    small = replace(load_card("l4"), memory=3e9)
+    assert small.link is not None
+    found = memory.users_on("qwen2.5-7b", small, 1, 2000)
+    assert (found.users, found.fits_on) == (0, None)
+    assert "no number of cards up to 8" in shown(memory_page.page([found], small, 2000))
+
+
+def test_cards_without_a_link_are_one_each() -> None:
+    alone = replace(load_card("rtx-4090"), link=None)
+    assert memory.users_on("llama-3-70b", alone, 1, 2000).fits_on is None
+    assert "no link to others" in shown(memory_page.page([memory.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000))
+    with pytest.raises(ValueError, match="has no link"):
+        memory.users_on("llama-3-70b", alone, 2, 2000)
+
+
+def test_no_user_is_longer_than_the_models_context() -> None:
+    with pytest.raises(ValueError, match=r"gpt2 can have 2 \(a prompt and an answer\) to 1,024 tokens"):
+        memory.users_on("gpt2", load_card("rtx-4090"), 1, 2000)
+    with pytest.raises(ValueError, match="--devices is 16"):
+        memory.users_on("gpt2", load_card("h100-sxm"), 16, 500)
+
+
+def test_the_lab_and_the_plan_subtract_alike() -> None:
+    """One rule: 21 users here are 21 users there."""
+    card, context = load_card("l4"), 2001
+    found = memory.users_on("llama-3.2-1b", card, 1, context)
+    case = Shelf(read_config("llama-3.2-1b")).case(Setup(card))
+    assert found.users == memory_of(case, Workload(input=context - 1, output=1)).users > 1
+
+
+def test_small_models_weigh_something() -> None:
+    """GPT-2 has 124 million parameters, which is not 0 billion."""
+    found = memory.users_on("gpt2", load_card("rtx-4090"), 1, 1024)
+    assert found.texts.weights == pytest.approx(2 * 120e6)
+    text = shown(memory_page.page([found], load_card("rtx-4090"), 1024))
+    assert "-0.2" in text
+    assert "-0.0 " not in text
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
@@ -239,6 +285,8 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["kv-cache", "--tokens", "100000"],
         ["memory", "--device", "a100"],
         ["memory", "--context", "-5"],
+        ["memory", "--model", "gpt2"],
+        ["memory", "--device", "l4", "--model", "qwen2.5-7b", "--context", "4M"],
         ["memory", "--model", "nonsense"],
         ["sampling", "--tokens", "0"],
         ["phases", "--device", "l40s", "--context", "1k"],

@@ -8,14 +8,13 @@ import math
 from dataclasses import dataclass
 
 from ridgeline.checkpoint import read_config
-from ridgeline.models import build
+from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.case import Case, Shelf
-from ridgeline.roofline.plan.memory import activation_peak, overhead_of, sequence_bytes, weight_bytes
-
-_MOST_CARDS = 8
+from ridgeline.roofline.plan.fit import DEVICES, fewest_devices
+from ridgeline.roofline.plan.memory import Memory, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,9 @@ class Step:
 class Users:
     """A model on `cards` cards of one sort; all bytes are those of one card. steps: from the card to what is left.
 
-    token: KV bytes of a position, request: of a whole request. fits_on: the fewest cards (1, 2, 4, 8) on which one user
-    fits, None if not even eight do.
+    token: KV bytes of a position, request: of a whole request, in whole pages. users: requests that fit at a time.
+    fits_on: the fewest cards (1, 2, 4, 8) on which one user fits, None if there is no such number: cards without a link
+    are no two, and a model's heads do not divide over any number of them.
     """
 
     model: str
@@ -57,57 +57,60 @@ class Users:
     steps: tuple[Step, ...]
     token: float
     request: float
+    users: int
     texts: Texts
     fits_on: int | None
 
-    @property
-    def users(self) -> int:
-        """Requests that fit at a time."""
-        return max(0, int(self.steps[-1].left // self.request))
+
+def users_on(model: str, device: Device, cards: int, context: int) -> Users:
+    """The experiment: a model in its own format on so many cards, users of `context` positions each.
+
+    Raises ValueError for cards that are not joined, more than one machine has, or a context that the model does not.
+    """
+    if cards > max(DEVICES):
+        raise ValueError(f"--devices is {cards}; one machine has up to {max(DEVICES)}")
+    if cards > 1 and device.link is None:
+        raise ValueError(f"--devices is {cards}; {device.name} has no link to other cards: use one, or another card")
+    fields = read_config(model)
+    shelf, setup = Shelf(fields), Setup(device, cards)
+    case = shelf.case(setup)
+    if not 2 <= context <= case.model.context:
+        raise ValueError(
+            f"--context is {context:,}; {model} can have 2 (a prompt and an answer) to {case.model.context:,} tokens"
+        )
+    workload = Workload(input=context - 1, output=1)
+    memory = memory_of(case, workload)
+    fewest = setup if memory.fits else fewest_devices(shelf, setup, workload, [n for n in DEVICES if n > cards])
+    return Users(
+        model, cards, memory.total, _subtract(case, workload, memory),
+        memory.kv_bytes_per_token, memory.request_bytes, memory.users,
+        _texts(fields, device, cards, context), None if fewest is None else fewest.devices,
+    )  # fmt: skip
 
 
-def users_on(model: str, device: Device, cards: int, context: int, utilization: float = 0.9) -> Users:
-    """The experiment: a model in its own format on so many cards, users of `context` positions each."""
-    shelf = Shelf(read_config(model))
-    case = shelf.case(Setup(device, cards, utilization=utilization))
-    steps = _subtract(case, context)
-    token = sequence_bytes(case.model.kv_specs, 1)
-    request = sequence_bytes(case.model.kv_specs, context)
-    fits_on = cards if steps[-1].left >= request else _fewest(shelf, device, context, utilization, above=cards)
-    return Users(model, cards, device.memory, steps, token, request, _texts(model, device, cards, context), fits_on)
-
-
-def _subtract(case: Case, context: int) -> tuple[Step, ...]:
+def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Step, ...]:
     """Every subtraction, in order."""
-    workload, left = Workload(input=context), case.device.memory
-    takes = {
-        f"kept free ({1 - case.setup.utilization:.0%} of the card)": (1 - case.setup.utilization) * left,
-        f"weights ({case.weights})": weight_bytes(case),
-        f"activations of a step of {workload.step_tokens:,}": activation_peak(case.price, workload.step_tokens),
-        "driver, libraries, sampler": overhead_of(case.device, case.setup.devices),
-    }
-    steps = []
-    for name, nbytes in takes.items():
+    left, steps = memory.total, []
+    for name, nbytes in {
+        f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,
+        f"weights ({case.weights})": memory.weights,
+        f"activations of a step of {workload.step_tokens:,}": memory.activations,
+        "driver, libraries, sampler": memory.overhead,
+    }.items():
         left -= nbytes
         steps.append(Step(name, nbytes, left))
     return tuple(steps)
 
 
-def _fewest(shelf: Shelf, device: Device, context: int, utilization: float, above: int) -> int | None:
-    """The fewest cards, more than `above`, on which one user fits."""
-    for cards in (2, 4, _MOST_CARDS):
-        if cards <= above:
-            continue
-        case = shelf.case(Setup(device, cards, utilization=utilization))
-        if _subtract(case, context)[-1].left >= sequence_bytes(case.model.kv_specs, context):
-            return cards
-    return None
-
-
-def _texts(model: str, device: Device, cards: int, context: int) -> Texts:
-    whole = build(read_config(model))
+def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
+    whole = build(fields)
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
-    weights = round(bill(whole).total / 1e9) * 2e9
+    weights = 2 * _on_the_box(bill(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs) * context
     return Texts(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
+
+
+def _on_the_box(parameters: int) -> float:
+    """Parameters as names have them: 8B, 1.5B, 120M, 71B, 406B."""
+    return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
