@@ -260,7 +260,7 @@ def test_pictures_are_drawn_in_characters_and_as_svg(picture: Bars | Lines) -> N
 
 
 COMMANDS = {
-    "kv-cache": ["--tokens", "12"],
+    "kv-cache": ["--tokens", "0.015625k"],
     "memory": ["--model", "llama-3-8b"],
     "sampling": ["--tokens", "4"],
     "phases": ["--device", "a100-sxm-80gb", "--model", "llama-3-8b", "--context", "1k"],
@@ -289,6 +289,7 @@ def test_commands_print_a_page_or_an_object(name: str, tmp_path: Path) -> None:
         ["memory", "--device", "l4", "--model", "qwen2.5-7b", "--context", "4M"],
         ["memory", "--model", "nonsense"],
         ["sampling", "--tokens", "0"],
+        ["sampling", "--tokens", "1k"],
         ["phases", "--device", "l40s", "--context", "1k"],
     ],
 )
@@ -296,3 +297,15 @@ def test_what_cannot_be_is_refused(arguments: list[str]) -> None:
     ended = CliRunner().invoke(APP, ["lab", *arguments])
     assert isinstance(ended.exception, ValueError)
     assert "\n" not in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["phases", "--context", "1k"], ["kv-cache", "--tokens", "1k"], ["sampling", "--tokens", "1k"]]
+)
+def test_a_length_is_refused_before_weights_are_read_or_a_machine_is_probed(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for slow in ("load_model", "device_named", "LLM", "measure"):
+        monkeypatch.delattr(f"ridgeline.cli.lab.{slow}")
+    ended = CliRunner().invoke(APP, ["lab", *arguments])
+    assert str(ended.exception) == f"{arguments[1]} is 1,024; tales has a context of 512"

@@ -24,7 +24,7 @@ from ridgeline.lab.pages import kv_cache as kv_cache_page
 from ridgeline.lab.pages import memory as memory_page
 from ridgeline.lab.pages import phases as phases_page
 from ridgeline.lab.pages import sampling as sampling_page
-from ridgeline.lab.phases import measure
+from ridgeline.lab.phases import ANSWER, Phases, measure
 from ridgeline.lab.phases import phases as compare_phases
 from ridgeline.lab.sampling import compare as compare_sampling
 from ridgeline.lab.svg import svg as draw_svg
@@ -54,17 +54,16 @@ Svg = Annotated[
 @lab.command(name="kv-cache")
 def kv_cache(
     model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
-    tokens: Annotated[int, typer.Option(help="How many tokens to generate, both ways.")] = 256,
+    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "256",
     threads: options.Threads = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Generate with and without a KV cache, and count positions and seconds."""
-    loaded = _load(model, threads)
-    if not 1 <= tokens <= loaded.context:
-        raise ValueError(f"--tokens is {tokens}; {model} can have 1 to {loaded.context}")
+    count = _fitting(tokens, "--tokens", model)
+    loaded, _ = _load(model, threads)
     first = load_tokenizer(model_folder(model)).encode("Once", parse_special=False)[0]
-    _give(kv_cache_page.page(compare_caches(loaded, first, tokens)), svg, as_json)
+    _give(kv_cache_page.page(compare_caches(loaded, first, count)), svg, as_json)
 
 
 @lab.command()
@@ -89,17 +88,16 @@ def memory(
 def sampling(
     model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
-    tokens: Annotated[int, typer.Option(help="How many tokens each setting generates.")] = 48,
+    tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: Annotated[int, typer.Option(help="The seed of all settings.")] = 1,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
-    if tokens < 1:
-        raise ValueError(f"--tokens is {tokens}; it must be at least 1")
+    count = _fitting(tokens, "--tokens", model)
     llm = LLM(model, EngineSettings(kv_bytes=64 << 20))
     set_threads(None, llm.loaded.weight_bytes)
-    _give(sampling_page.page(compare_sampling(llm, prompt, tokens, seed), prompt, llm.tokenizer), svg, as_json)
+    _give(sampling_page.page(compare_sampling(llm, prompt, count, seed), prompt, llm.tokenizer), svg, as_json)
 
 
 @lab.command()
@@ -113,26 +111,35 @@ def phases(
     as_json: options.Json = False,
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
-    length = parse_tokens(context, "--context")
-    if device != "this":
-        built, card, measured = build(read_config(model)), device_named(device), None
+    length = _fitting(context, "--context", model)
+    if device == "this":
+        found = _phases_here(model, length)
     else:
-        built = _load(model, None)
-        weights = sum(parameter.nbytes for parameter in built.parameters())
-        card, measured = device_named("this", set_threads(None, weights)), None
-        if length + 8 <= built.context:
-            measured = measure(built, length)
-    if length > built.context:
-        raise ValueError(f"--context is {length}; {model} has a context of {built.context}")
-    _give(phases_page.page(compare_phases(built, card, length, measured), model), svg, as_json)
+        found = compare_phases(build(read_config(model)), device_named(device), length)
+    _give(phases_page.page(found, model), svg, as_json)
 
 
-def _load(name: str, threads: int | None) -> Model:
-    """A model with its weights; random ones where only its config is there."""
+def _phases_here(model: str, length: int) -> Phases:
+    """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
+    loaded, threads = _load(model, None)
+    measured = measure(loaded, length) if length + ANSWER <= loaded.context else None
+    return compare_phases(loaded, device_named("this", threads), length, measured)
+
+
+def _fitting(text: str, option: str, model: str) -> int:
+    """Tokens that an option asks for. Raises ValueError, before weights are read or anything is timed, for more than
+    the model's context."""
+    tokens, context = parse_tokens(text, option), build(read_config(model)).context
+    if tokens > context:
+        raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")
+    return tokens
+
+
+def _load(name: str, threads: int | None) -> tuple[Model, int]:
+    """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
     folder = model_folder(name)
     model = load_model(name, dummy_weights=not any(folder.glob("*.safetensors")))
-    set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
-    return model
+    return model, set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
 
 
 def _give(page: Page, svg: Path | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds
 
 BATCHES = (1, 4, 16, 64, 256, 1024)
+ANSWER = 8  # tokens after the prompt of a measured request
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
     """Median seconds of a prefill of so many positions, and of a decode step after it, on the machine at hand."""
     prefills, decodes = [], []
     for _ in range(repeats + 1):
-        (_, first), *others = drive(model, [prompt], 8, time.perf_counter)
+        (_, first), *others = drive(model, [prompt], ANSWER, time.perf_counter)
         prefills.append(first)
         decodes += [seconds for _, seconds in others]
     return sorted(prefills[1:])[repeats // 2], sorted(decodes)[len(decodes) // 2]
