@@ -16,6 +16,7 @@ from trace_models import DEVICE, GREEDY, Maker, Ticks
 
 from ridgeline.engine import SamplingParams
 from ridgeline.roofline.guard import under_floor
+from ridgeline.trace import decades
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.picture import picture
 from ridgeline.trace.reason import slowest
@@ -286,6 +287,13 @@ def test_picture_has_a_point_for_every_class(ledger: Ledger) -> None:
     assert all(drawn.y[0] <= point.flops_per_second <= drawn.y[1] for point in drawn.points)
     assert len(drawn.unplaced) == 2
     assert all(math.log10(end).is_integer() for end in (*drawn.x, *drawn.y))
+
+
+def test_axes_end_at_powers_of_ten() -> None:
+    assert decades.ends_around([0.3, 42.0]) == pytest.approx((0.1, 100.0))
+    assert decades.ends_around([1.0]) == (1.0, 10.0)
+    assert decades.powers((0.1, 100.0)) == pytest.approx([0.1, 1.0, 10.0, 100.0])
+    assert [decades.along(value, (0.1, 1000.0)) for value in (0.1, 10.0, 1000.0)] == pytest.approx([0.0, 0.5, 1.0])
 
 
 def test_svg_is_an_svg(ledger: Ledger) -> None:

@@ -1,8 +1,5 @@
 """A page on a terminal: words, tables, and pictures of characters."""
 
-import math
-from collections.abc import Sequence
-
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -10,6 +7,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ridgeline.lab.page import Bars, Lines, Page, Table
+from ridgeline.trace.decades import along, ends_around
 from ridgeline.trace.views.chart import chart
 
 _MARKS = "ox+*#"
@@ -63,26 +61,17 @@ def _bars(bars: Bars) -> list[Text]:
 def _lines(lines: Lines) -> list[Text]:
     """Curves on logarithmic axes, a letter each."""
     points = [point for curve in lines.curves.values() for point in curve]
-    (left, right), (low, high) = (_ends([point[axis] for point in points]) for axis in (0, 1))
+    across, up = (ends_around(point[axis] for point in points) for axis in (0, 1))
     grid = [[" "] * _WIDTH for _ in range(_HEIGHT)]
     for mark, curve in zip(_MARKS, lines.curves.values(), strict=False):
         for x, y in curve:
-            row, column = _place(y, low, high, _HEIGHT), _place(x, left, right, _WIDTH)
+            row, column = round(along(y, up) * (_HEIGHT - 1)), round(along(x, across) * (_WIDTH - 1))
             grid[_HEIGHT - 1 - row][column] = mark
-    labels = {0: f"{high:g}", _HEIGHT - 1: f"{low:g}"}
+    labels = {0: f"{up[1]:g}", _HEIGHT - 1: f"{up[0]:g}"}
     found = [Text(f"{lines.title} (both axes logarithmic)", style="bold")]
     found += [Text(f"{labels.get(i, ''):>{_MARGIN}}│{''.join(row).rstrip()}") for i, row in enumerate(grid)]
     found.append(Text(" " * _MARGIN + "└" + "─" * _WIDTH))
-    found.append(Text(f"{'':{_MARGIN}} {left:g}{right:>{_WIDTH - len(f'{left:g}')}g}"))
+    left, right = (f"{end:g}" for end in across)
+    found.append(Text(f"{'':{_MARGIN}} {left}{right:>{_WIDTH - len(left)}}"))
     names = "   ".join(f"{mark} {name}" for mark, name in zip(_MARKS, lines.curves, strict=False))
     return [*found, Text(f"{'':{_MARGIN}} {names}; {lines.y} over {lines.x}", style="dim")]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Whole powers of ten around positive values."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return 10.0**low, 10.0 ** max(high, low + 1)
-
-
-def _place(value: float, low: float, high: float, cells: int) -> int:
-    return round(math.log(value / low) / math.log(high / low) * (cells - 1))

@@ -4,10 +4,12 @@ Both axes are logarithmic: FLOPs a byte, and FLOP/s. A memory is a slope (its ba
 format is a ceiling (its peak).
 """
 
-import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline.roofline.device import Device
 from ridgeline.trace import units
+from ridgeline.trace.decades import Ends, ends_around
 from ridgeline.trace.ledger import Ledger
 
 
@@ -48,25 +50,37 @@ class Picture:
     ceilings: tuple[Roof, ...]
     points: tuple[Point, ...]
     unplaced: tuple[str, ...]
-    x: tuple[float, float]
-    y: tuple[float, float]
+    x: Ends
+    y: Ends
 
 
 def picture(ledger: Ledger) -> Picture:
     """The picture of a ledger."""
     points, unplaced = _points(ledger)
     numbers = dict.fromkeys(number for step in ledger.steps for number, flops in step.cost.flops.items() if flops)
+    note = "" if ledger.at_hand else "measured on another machine"
+    return roofline(ledger.model, ledger.device, numbers, points, unplaced, note)
+
+
+def roofline(
+    model: str,
+    device: Device,
+    numbers: Iterable[str],
+    points: Sequence[Point],
+    unplaced: Sequence[str] = (),
+    note: str = "",
+) -> Picture:
+    """Points of a model under a device's roofs: all its memories, and the ceilings of number formats. note: what the
+    title should say of the points."""
     ceilings: dict[float, list[str]] = {}
     for number in numbers:
-        ceilings.setdefault(ledger.device.peak(number), []).append(number)
-    slopes = [Roof(cache.name, cache.bandwidth) for cache in ledger.device.caches]
-    slopes.append(Roof("memory", ledger.device.bandwidth))
+        ceilings.setdefault(device.peak(number), []).append(number)
     peaks = [Roof(" = ".join(names), rate) for rate, names in sorted(ceilings.items(), reverse=True)]
+    slopes = [Roof(cache.name, cache.bandwidth) for cache in device.caches] + [Roof("memory", device.bandwidth)]
     slopes.sort(key=lambda roof: -roof.rate)
     x, y = _axes(points, slopes, peaks)
-    state = "calibrated" if ledger.device.calibrated else "uncalibrated"
-    state += "" if ledger.at_hand else "; measured on another machine"
-    title = f"{ledger.model} on {ledger.device.title} ({state})"
+    state = "calibrated" if device.calibrated else "uncalibrated"
+    title = f"{model} on {device.title} ({state}{note and f'; {note}'})"
     return Picture(title, tuple(slopes), tuple(peaks), tuple(points), tuple(unplaced), x, y)
 
 
@@ -89,20 +103,12 @@ def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
     return points, unplaced
 
 
-def _axes(
-    points: list[Point], slopes: list[Roof], ceilings: list[Roof]
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Whole decades around points and ridges."""
+def _axes(points: Sequence[Point], slopes: Sequence[Roof], ceilings: Sequence[Roof]) -> tuple[Ends, Ends]:
+    """Whole decades around points and ridges, with room at the ends."""
     top, fastest, slowest = ceilings[0].rate, slopes[0].rate, slopes[-1].rate
     intensities = [*(point.intensity for point in points), top / slowest, ceilings[-1].rate / fastest]
     rates = [*(point.flops_per_second for point in points), top]
-    x = _power_below(min(intensities) * 0.9), _power_above(max(intensities) * 1.5)
-    return x, (_power_below(min(rates) * 0.9), _power_above(max(rates) * 1.5))
-
-
-def _power_below(value: float) -> float:
-    return 10.0 ** math.floor(math.log10(value))
-
-
-def _power_above(value: float) -> float:
-    return 10.0 ** math.ceil(math.log10(value))
+    return (
+        ends_around([0.9 * min(intensities), 1.5 * max(intensities)]),
+        ends_around([0.9 * min(rates), 1.5 * max(rates)]),
+    )

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from ridgeline.lab import phases
 from ridgeline.lab.page import Page, Table
 from ridgeline.lab.phases import Phase, Phases
-from ridgeline.trace.picture import Picture, Point, Roof
+from ridgeline.trace.picture import Picture, Point, roofline
 from ridgeline.trace.units import percent, say, say_seconds
 
 _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured")
@@ -50,26 +50,11 @@ def _row(step: Phase) -> tuple[str, ...]:
 
 def _picture(found: Phases, model: str) -> Picture:
     """The roofline with a point a step: at its measured speed where there is one, else at the expected."""
-    device = found.device
-    slopes = [Roof(cache.name, cache.bandwidth) for cache in device.caches] + [Roof("memory", device.bandwidth)]
-    slopes.sort(key=lambda roof: -roof.rate)
-    peak = device.peak(found.number)
     points = []
     for step in (found.prefill, *found.decodes):
-        seconds = step.measured or step.expected
-        rate, roof = step.flops / seconds, step.flops / step.floor
+        rate, roof = step.flops / (step.measured or step.expected), step.flops / step.floor
         points.append(Point(step.name, "steps", step.intensity, rate, roof, step.measured is not None))
-    intensities = [*(point.intensity for point in points), found.ridge]
-    rates = [*(point.flops_per_second for point in points), peak]
-    return Picture(
-        f"{model} on {device.title} ({'calibrated' if device.calibrated else 'uncalibrated'})",
-        tuple(slopes),
-        (Roof(found.number, peak),),
-        tuple(points),
-        (),
-        (10.0 ** math.floor(math.log10(min(intensities))), 10.0 ** math.ceil(math.log10(max(intensities) * 1.5))),
-        (10.0 ** math.floor(math.log10(min(rates))), 10.0 ** math.ceil(math.log10(peak * 1.5))),
-    )
+    return roofline(model, found.device, [found.number], points)
 
 
 def _words(found: Phases) -> tuple[str, ...]:

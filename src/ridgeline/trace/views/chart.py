@@ -1,10 +1,9 @@
 """The roofline drawn in the terminal: letters under lines, both axes logarithmic."""
 
-import math
-
 from rich.text import Text
 
 from ridgeline.trace import units
+from ridgeline.trace.decades import along, powers
 from ridgeline.trace.picture import Picture
 
 _LETTERS = {
@@ -41,13 +40,11 @@ class _Canvas:
 
     def column(self, intensity: float) -> int:
         """Where an intensity lies."""
-        low, high = self.picture.x
-        return round(math.log(intensity / low) / math.log(high / low) * (self.width - 1))
+        return round(along(intensity, self.picture.x) * (self.width - 1))
 
     def row(self, rate: float) -> int:
         """Where a rate lies, the top row being 0."""
-        low, high = self.picture.y
-        return self.height - 1 - round(math.log(rate / low) / math.log(high / low) * (self.height - 1))
+        return self.height - 1 - round(along(rate, self.picture.y) * (self.height - 1))
 
     def put(self, intensity: float, rate: float, letter: str) -> None:
         """Write a letter, beside what is there already if need be."""
@@ -75,7 +72,7 @@ class _Canvas:
 
     def lines(self) -> list[Text]:
         """The grid with its axes."""
-        labels = {self.row(10.0**power): _power(power) for power in _powers(*self.picture.y)}
+        labels = {self.row(power): _rate(power) for power in powers(self.picture.y)}
         texts = []
         for index, line in enumerate(self.grid):
             text = Text(f"{labels.get(index, ''):>{_MARGIN}}", style="dim")
@@ -85,21 +82,17 @@ class _Canvas:
             text.rstrip()
             texts.append(text)
         ticks = [" "] * (self.width + 12)
-        for power in _powers(*self.picture.x):
-            label = f"{10.0**power:g}"
-            column = self.column(10.0**power)
+        for power in powers(self.picture.x):
+            label = f"{power:g}"
+            column = self.column(power)
             ticks[column : column + len(label)] = label
         axis = Text(" " * _MARGIN + "└" + "─" * self.width, style="dim")
         return [*texts, axis, Text(f"{'FLOP/byte':>{_MARGIN}} {''.join(ticks).rstrip()}", style="dim")]
 
 
-def _powers(low: float, high: float) -> range:
-    return range(round(math.log10(low)), round(math.log10(high)) + 1)
-
-
-def _power(power: int) -> str:
-    """A power of ten as a rate: `10 GFLOP/s` cut to what fits beside the axis."""
-    number = units.scaled(10.0**power, 1)
+def _rate(power: float) -> str:
+    """A power of ten as a rate: `10GFLOP/s` cut to what fits beside the axis."""
+    number = units.scaled(power, 1)
     return f"{number}FLOP/s"[: _MARGIN + 1]
 
 

@@ -1,10 +1,12 @@
-"""The roofline as an SVG file, written by hand: it needs no library and opens in every browser."""
+"""The roofline as an SVG file."""
 
 import math
 from html import escape
 
 from ridgeline.trace import units
+from ridgeline.trace.decades import along, powers
 from ridgeline.trace.picture import Picture, Point
+from ridgeline.trace.views.shapes import document, line, words
 
 WIDTH, HEIGHT = 980, 620
 LEFT, RIGHT, TOP, BOTTOM = 112, 236, 56, 64
@@ -12,7 +14,6 @@ _COLOURS = {
     "linear": "#1f6fb4", "head": "#0b9e8e", "attention": "#d1495b", "experts": "#7a4fb5", "norm": "#b8860b",
     "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
 }  # fmt: skip
-_TEXT = 'font-family="Helvetica, Arial, sans-serif"'
 _RADIUS = 7.0  # of a point that is no share of anything
 Box = tuple[float, float, float, float]
 
@@ -20,18 +21,9 @@ Box = tuple[float, float, float, float]
 def svg(picture: Picture) -> str:
     """The picture as an SVG document."""
     plot = _Plot(picture)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img" aria-label="{escape(picture.title)}">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        _words(LEFT, 30, picture.title, size=16, weight="bold"),
-        *plot.axes(),
-        *plot.roofs(),
-        *plot.points(),
-        *plot.legend(),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    title = words(LEFT, 30, picture.title, size=16, weight="bold")
+    parts = [title, *plot.axes(), *plot.roofs(), *plot.points(), *plot.legend()]
+    return document(WIDTH, HEIGHT, picture.title, parts)
 
 
 class _Plot:
@@ -44,30 +36,28 @@ class _Plot:
 
     def x(self, intensity: float) -> float:
         """Pixels of an intensity."""
-        low, high = self.picture.x
-        return LEFT + math.log(intensity / low) / math.log(high / low) * (WIDTH - LEFT - RIGHT)
+        return LEFT + along(intensity, self.picture.x) * (WIDTH - LEFT - RIGHT)
 
     def y(self, rate: float) -> float:
         """Pixels of a rate."""
-        low, high = self.picture.y
-        return HEIGHT - BOTTOM - math.log(rate / low) / math.log(high / low) * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - along(rate, self.picture.y) * (HEIGHT - TOP - BOTTOM)
 
     def axes(self) -> list[str]:
         """Frame, decades with their names, and what the axes are."""
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
         parts = []
-        for power in _powers(*self.picture.x):
-            x = self.x(10.0**power)
-            parts.append(_line(x, TOP, x, bottom, "#e6e6e6"))
-            parts.append(_words(x, bottom + 18, f"{10.0**power:g}", anchor="middle"))
-        for power in _powers(*self.picture.y):
-            y = self.y(10.0**power)
-            parts.append(_line(LEFT, y, right, y, "#e6e6e6"))
-            parts.append(_words(LEFT - 8, y + 4, _rate(10.0**power), anchor="end"))
+        for power in powers(self.picture.x):
+            x = self.x(power)
+            parts.append(line(x, TOP, x, bottom, "#e6e6e6"))
+            parts.append(words(x, bottom + 18, f"{power:g}", anchor="middle"))
+        for power in powers(self.picture.y):
+            y = self.y(power)
+            parts.append(line(LEFT, y, right, y, "#e6e6e6"))
+            parts.append(words(LEFT - 8, y + 4, _rate(power), anchor="end"))
         frame = f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="#999"/>'
-        name = _words((LEFT + right) / 2, HEIGHT - 22, "arithmetic intensity, FLOP per byte", anchor="middle", size=13)
+        name = words((LEFT + right) / 2, HEIGHT - 22, "arithmetic intensity, FLOP per byte", anchor="middle", size=13)
         turned = f'<g transform="rotate(-90 22 {(TOP + bottom) / 2})">'
-        side = _words(22, (TOP + bottom) / 2, "FLOP per second", anchor="middle", size=13)
+        side = words(22, (TOP + bottom) / 2, "FLOP per second", anchor="middle", size=13)
         return [*parts, frame, name, turned + side + "</g>"]
 
     def roofs(self) -> list[str]:
@@ -77,13 +67,13 @@ class _Plot:
         parts = []
         for slope in self.picture.slopes:
             start, end = max(low, self.picture.y[0] / slope.rate), top / slope.rate
-            parts.append(_line(self.x(start), self.y(slope.rate * start), self.x(end), self.y(top), "#3d7ea6", 1.8))
+            parts.append(line(self.x(start), self.y(slope.rate * start), self.x(end), self.y(top), "#3d7ea6", 1.8))
             parts.append(self._along(slope.name, slope.rate, start, end))
         for ceiling in self.picture.ceilings:
             y = self.y(ceiling.rate)
-            parts.append(_line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
+            parts.append(line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
             label = f"{ceiling.name} {units.say(ceiling.rate, 'FLOP/s')}"
-            parts.append(_words(WIDTH - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
+            parts.append(words(WIDTH - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
             self.taken.append((WIDTH - RIGHT - 6 - 7 * len(label), y - 18, WIDTH - RIGHT, y))
         return parts
 
@@ -92,16 +82,16 @@ class _Plot:
         label = f"{name} {units.say(rate, 'B/s')}"
         dx, dy = self.x(end) - self.x(start), self.y(rate * start) - self.y(rate * end)
         angle = math.degrees(math.atan2(dy, dx))
-        along = 0.06 * math.hypot(dx, dy)
-        x = self.x(start) + along * math.cos(math.radians(angle))
-        y = self.y(rate * start) - along * math.sin(math.radians(angle))
+        foot = 0.06 * math.hypot(dx, dy)
+        x = self.x(start) + foot * math.cos(math.radians(angle))
+        y = self.y(rate * start) - foot * math.sin(math.radians(angle))
         length = 6.6 * len(label)
         for step in range(0, int(length), 12):  # what the slanted words cover
             px = x + step * math.cos(math.radians(angle))
             py = y - step * math.sin(math.radians(angle))
             self.taken.append((px - 8, py - 18, px + 14, py + 2))
-        words = _words(x, y - 6, label, colour="#2b5f80")
-        return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{words}</g>'
+        written = words(x, y - 6, label, colour="#2b5f80")
+        return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
         """A mark for each class, hollow in the first step and filled in the second, with its name beside it."""
@@ -113,8 +103,8 @@ class _Plot:
             x, y, colour = self.x(point.intensity), self.y(point.flops_per_second), _colour(point)
             radius = _RADIUS if point.share is None else 5 + 6 * math.sqrt(min(1.0, point.share))
             roof = self.y(point.roof)
-            marks.append(_line(x, y - radius, x, roof, colour, 0.8, "2 3"))
-            marks.append(_line(x - 4, roof, x + 4, roof, colour, 1.6))
+            marks.append(line(x, y - radius, x, roof, colour, 0.8, "2 3"))
+            marks.append(line(x - 4, roof, x + 4, roof, colour, 1.6))
             fill = "#ffffff" if point.step == self.steps[0] else colour
             marks.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="0.85" '
@@ -136,7 +126,7 @@ class _Plot:
             inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
             if inside and not any(_overlap(box, other) for other in self.taken):
                 self.taken.append(box)
-                return _words(px, py, point.kind, anchor=anchor, colour=colour)
+                return words(px, py, point.kind, anchor=anchor, colour=colour)
         return ""  # the legend names it
 
     def legend(self) -> list[str]:
@@ -148,17 +138,17 @@ class _Plot:
             parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="{fill}" stroke="#444444" stroke-width="2"/>')
             points = sorted((p for p in self.picture.points if p.step == step), key=_weight)
             how = "measured" if all(point.measured for point in points) else "expected"
-            parts.append(_words(x + 16, y, f"{step} ({how})", weight="bold"))
+            parts.append(words(x + 16, y, f"{step} ({how})", weight="bold"))
             for point in points:
                 y += 17
                 text = f"{point.kind}: {units.percent(point.of_roof)} of its roof"
-                parts.append(_words(x + 16, y, text, colour=_colour(point)))
+                parts.append(words(x + 16, y, text, colour=_colour(point)))
             y += 30
         if any(point.share is not None for point in self.picture.points):
-            parts.append(_words(x, y, "size: share of the step's time", size=11, colour="#666666"))
-        for line in ["without FLOPs, not drawn:", *self.picture.unplaced] if self.picture.unplaced else []:
+            parts.append(words(x, y, "size: share of the step's time", size=11, colour="#666666"))
+        for unplaced in ["without FLOPs, not drawn:", *self.picture.unplaced] if self.picture.unplaced else []:
             y += 16
-            parts.append(_words(x, y, line, size=10, colour="#666666"))
+            parts.append(words(x, y, unplaced, size=10, colour="#666666"))
         return parts
 
 
@@ -181,31 +171,5 @@ def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _powers(low: float, high: float) -> range:
-    return range(round(math.log10(low)), round(math.log10(high)) + 1)
-
-
 def _rate(value: float) -> str:
     return units.say(value, "FLOP/s").replace(".00", "").replace(".0", "")
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashes}/>'
-
-
-def _words(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "start",
-    size: int = 12,
-    weight: str = "normal",
-    colour: str = "#222222",
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" {_TEXT} font-size="{size}" font-weight="{weight}" fill="{colour}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
-    )
