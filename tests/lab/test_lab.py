@@ -259,6 +259,17 @@ def test_pictures_are_drawn_in_characters_and_as_svg(picture: Bars | Lines) -> N
     assert picture.title in "".join(ElementTree.fromstring(svg(page)).itertext())
 
 
+def test_a_column_is_words_because_the_table_says_so() -> None:
+    """Not because the first text of it happens to be long: a model may stop after one word."""
+    rows = (("greedy", "9", "end"), ("top-k 5", "12", "and then some more text"))
+    table = Table(("setting", "candidates", "text"), rows, words=(0, 2))
+    page = Page("Title", "Why?", (table,), Bars("Bars", "x", ()), (), "code.py")
+    lines = shown(page).splitlines()
+    starts = [next(line for line in lines if name in line) for name in ("greedy", "top-k 5")]
+    assert starts[0].index("end") == starts[1].index("and then")
+    assert starts[0].index("9") == starts[1].index("12") + 1
+
+
 COMMANDS = {
     "kv-cache": ["--tokens", "0.015625k"],
     "memory": ["--model", "llama-3-8b"],

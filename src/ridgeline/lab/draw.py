@@ -29,10 +29,8 @@ def show(page: Page, console: Console) -> None:
 
 def _table(table: Table) -> RichTable:
     drawn = RichTable(*table.head, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in drawn.columns[1:]:
-        column.justify = "right"
-    if table.rows and len(table.rows[0][-1]) > 20:  # a text, not a number
-        drawn.columns[-1].justify = "left"
+    for index, column in enumerate(drawn.columns):
+        column.justify = "left" if index in table.words else "right"
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     return drawn

@@ -9,10 +9,11 @@ from ridgeline.trace.picture import Picture as Roofline
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as they are shown; the first column is words, the others are numbers."""
+    """Cells as they are shown. words: the columns that hold words, the others being numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)

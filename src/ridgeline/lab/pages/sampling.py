@@ -23,7 +23,7 @@ def page(found: Sequence[Outcome], prompt: str, tokenizer: Tokenizer) -> Page:
         "Greedy, temperature, top-k and top-p",
         f"How does a list of numbers become the next token after {prompt!r}?",
         (
-            Table(("setting", "same token as the engine", "candidates", "text"), rows),
+            Table(("setting", "same token as the engine", "candidates", "text"), rows, words=(0, 3)),
             _temperatures(found[0].logits, tokenizer),
         ),
         _picture(found[0].logits, prompt, tokenizer),
