@@ -10,8 +10,8 @@ from trace_models import FAMILIES, Maker, Tiny
 
 from ridgeline.ops.attention import Attention
 from ridgeline.trace.attention import attention_weights
+from ridgeline.trace.capture import capture
 from ridgeline.trace.request import Wanted
-from ridgeline.trace.sight import look
 from support.engines import uncached_logits
 
 ALL = Wanted(attention=True, lens=True, memory=True, repeats=1)
@@ -29,9 +29,9 @@ def test_attention_is_that_of_transformers(tiny: Maker, family: str) -> None:
     ids = sequence(subject)
     with torch.no_grad():
         theirs = subject.theirs(torch.tensor([ids]), output_attentions=True).attentions
-    sight = look(subject.llm.loaded.model, ids, len(ids) - 1)
-    assert len(sight.attention) == len(theirs) == 3
-    for call, their_1HQL in zip(sight.attention, theirs, strict=True):
+    captured = capture(subject.llm.loaded.model, ids, len(ids) - 1)
+    assert len(captured.attention) == len(theirs) == 3
+    for call, their_1HQL in zip(captured.attention, theirs, strict=True):
         assert isinstance(call.op, Attention)
         ours_HQL = attention_weights(call.inputs[0], call.inputs[1], call.op.spec.window)
         torch.testing.assert_close(ours_HQL, their_1HQL[0], atol=2e-6, rtol=1e-4)
@@ -71,13 +71,13 @@ def test_the_last_saying_is_the_models_own(tiny: Maker, family: str) -> None:
     with torch.no_grad():
         logits_V = subject.theirs(torch.tensor([subject.ids])).logits[0, position]
     shares_V = logits_V.softmax(-1)
-    last = ledger.lens.sayings[-1]
+    last = ledger.lens.rows[-1]
     assert ledger.lens.word.id == int(logits_V.argmax()) == last.top[0][0].id
     assert last.rank == 1
     assert last.share == pytest.approx(float(shares_V.max()), rel=1e-4)
     for token, share in last.top:
         assert share == pytest.approx(float(shares_V[token.id]), rel=1e-4)
-    assert [saying.after for saying in ledger.lens.sayings] == ["embedding", "0", "1", "2"]
+    assert [row.after for row in ledger.lens.rows] == ["embedding", "0", "1", "2"]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gpt2"])
@@ -91,11 +91,11 @@ def test_earlier_sayings_are_hidden_states_through_norm_and_head(tiny: Maker, fa
         trunk = subject.theirs.transformer if family == "gpt2" else subject.theirs.model
         norm = trunk.ln_f if family == "gpt2" else trunk.norm
         shares = [subject.theirs.lm_head(norm(h[0, position])).softmax(-1) for h in hidden[:-1]]
-    for saying, shares_V in zip(ledger.lens.sayings[:-1], shares, strict=True):
+    for row, shares_V in zip(ledger.lens.rows[:-1], shares, strict=True):
         word = ledger.lens.word.id
-        assert saying.share == pytest.approx(float(shares_V[word]), rel=1e-3, abs=1e-9)
-        assert saying.rank == 1 + int((shares_V > shares_V[word]).sum())
-        assert saying.top[0][0].id == int(shares_V.argmax())
+        assert row.share == pytest.approx(float(shares_V[word]), rel=1e-3, abs=1e-9)
+        assert row.rank == 1 + int((shares_V > shares_V[word]).sum())
+        assert row.top[0][0].id == int(shares_V.argmax())
 
 
 def _mlp_input(subject: Tiny, layer: int, position: int) -> Tensor:
@@ -181,10 +181,10 @@ def test_looking_computes_what_the_model_computes(tiny: Maker, family: str) -> N
     subject = tiny(family, torch.bfloat16)
     model = subject.llm.loaded.model
     ids = subject.ids
-    sight = look(model, ids, 4)
-    assert len(sight.residual) == 1 + 3
-    assert torch.equal(sight.logits_V, uncached_logits(model, [ids])[0][4]) or math.isclose(
-        float((sight.logits_V - uncached_logits(model, [ids])[0][4]).abs().max()), 0.0, abs_tol=0.05
+    captured = capture(model, ids, 4)
+    assert len(captured.residual) == 1 + 3
+    assert torch.equal(captured.logits_V, uncached_logits(model, [ids])[0][4]) or math.isclose(
+        float((captured.logits_V - uncached_logits(model, [ids])[0][4]).abs().max()), 0.0, abs_tol=0.05
     )
 
 

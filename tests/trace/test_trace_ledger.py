@@ -98,8 +98,8 @@ def test_ops_and_rests_are_the_whole_step(tiny: Maker) -> None:
     count = len(ledger.rows)
     for step in ledger.steps:
         assert all(entry.measured == pytest.approx(tick) for entry in ledger.entries(step.name))
-        rests = {rest.name: rest.seconds for rest in step.rests}
-        assert rests == pytest.approx({"batch": tick, "between ops": count * tick, "sampling": tick})
+        overheads = {overhead.name: overhead.seconds for overhead in step.overheads}
+        assert overheads == pytest.approx({"batch": tick, "between ops": count * tick, "sampling": tick})
         assert ledger.whole(step.name) == pytest.approx((2 * count + 2) * tick)
         assert step.interruptions == pytest.approx(0.0, abs=1e-9)
         assert step.unhooked == pytest.approx(2 * tick), "without hooks the clock is read three times"

@@ -87,7 +87,10 @@ def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:
     ledger = tiny("llama").trace()
     step = ledger.step("decode")
     longest = replace(
-        step, rests=tuple(replace(rest, seconds=9.0) for rest in step.rests if rest.name == "between ops")
+        step,
+        overheads=tuple(
+            replace(overhead, seconds=9.0) for overhead in step.overheads if overhead.name == "between ops"
+        ),
     )
     said = slowest(replace(ledger, steps=(ledger.step("prefill"), longest)), "decode")
     assert said.startswith("slowest in decode: between ops, 9.00 s")

@@ -55,12 +55,12 @@ def test_json_says_what_the_ledger_holds(ledger: Ledger) -> None:
         said, whole = found["steps"][step.name], ledger.total(step.name)
         assert said["measured_s"] == whole.measured
         assert said["flops"] == whole.cost.total_flops == sum(op[step.name]["flops"] for op in found["ops"])
-        assert said["ops"]["measured_s"] + sum(said["rests"].values()) == pytest.approx(said["measured_s"])
+        assert said["ops"]["measured_s"] + sum(said["overheads"].values()) == pytest.approx(said["measured_s"])
         assert said["slowest"] == slowest(ledger, step.name) != ""
         ops = [op[step.name]["measured_s"] for op in found["ops"]]
         assert ops == [entry.measured for entry in ledger.entries(step.name)]
     assert found["answer"]["text"] == ledger.answer
-    assert len(found["attention"]["weights"]) == len(found["lens"]["sayings"]) - 1 == len(found["memory"]["layers"])
+    assert len(found["attention"]["weights"]) == len(found["lens"]["rows"]) - 1 == len(found["memory"]["layers"])
     assert len(found["experts"]["layers"]) == 2
 
 
@@ -74,7 +74,7 @@ def test_csv_agrees_with_json(ledger: Ledger) -> None:
     assert tuple(lines[0]) == COLUMNS
     found = to_json(ledger)
     for step in ledger.steps:
-        ops = [line for line in lines if line["step"] == step.name and line["kind"] not in ("rest", "step")]
+        ops = [line for line in lines if line["step"] == step.name and line["kind"] not in ("overhead", "step")]
         assert len(ops) == len(found["ops"])
         for line, op in zip(ops, found["ops"], strict=True):
             assert (line["path"], line["kind"]) == (op["path"], op["kind"])

@@ -89,7 +89,7 @@ def run(
         return
     if dummy_weights:
         count = sum(len(choice.tokens) for choice in completion.choices)
-        err.print(f"random weights: {count} tokens of no sense were generated")
+        err.print(f"random weights: {count} meaningless tokens were generated")
     device = device_named("this", threads)
     for line in (*account_lines(account), *verdict(account, account.price, device)):
         err.print(line, markup=False)

@@ -19,7 +19,7 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
 
-class Kept:
+class KVCache:
     """The cache: for each layer the keys and values of all positions so far. That is all that it is."""
 
     def __init__(self, specs: Sequence[KVSpec], most: int) -> None:
@@ -66,7 +66,7 @@ def without_cache(model: Model, first: int, count: int) -> Run:
 @torch.inference_mode()
 def with_cache(model: Model, first: int, count: int) -> Run:
     """The same, with the keys and values kept: one position a token."""
-    run, kept = Run([first]), Kept(model.kv_specs, count)
+    run, kept = Run([first]), KVCache(model.kv_specs, count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
         kept.length += 1

@@ -71,7 +71,7 @@ def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
 
 
 @dataclass(slots=True)
-class Beside:
+class SecondSampler:
     """Runs the engine's plans as its runner does, and draws every token a second time."""
 
     runner: Runner
@@ -111,9 +111,9 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Outcome]:
     assert isinstance(runner, Runner)
     found = []
     for name, params in SETTINGS.items():
-        llm.engine.executor = beside = Beside(runner)
+        llm.engine.executor = second = SecondSampler(runner)
         (completion,) = llm.generate(prompt, replace(params, max_tokens=count, seed=seed))
         (one,) = completion.choices
-        found.append(Outcome(name, one.text, one.token_ids, beside.agreed, beside.kept, beside.first))
+        found.append(Outcome(name, one.text, one.token_ids, second.agreed, second.kept, second.first))
     llm.engine.executor = runner
     return found

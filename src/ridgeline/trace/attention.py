@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.attention import Attention, causal_mask
-from ridgeline.trace.sight import Seen
+from ridgeline.trace.capture import CapturedCall
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class AttentionWeights:
     """weights[layer][head][position]: what share of its attention the token at `position` gave to each one up to
     itself; those of a head sum to 1."""
 
@@ -43,13 +43,13 @@ def attention_weights(q_QHD: Tensor, k_LKD: Tensor, window: int | None) -> Tenso
     return scores_KGQL.masked_fill(hidden, float("-inf")).softmax(-1).reshape(heads, queries, keys)
 
 
-def looks(seen: Sequence[Seen], position: int) -> Looks:
+def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeights:
     """The weights of the query at `position`, from the attention ops of a pass over the whole sequence."""
     layers = []
-    for call in seen:
+    for call in calls:
         assert isinstance(call.op, Attention)
         q_THD, k_TKD = call.inputs[0], call.inputs[1]
         with torch.inference_mode():
             weights_H1L = attention_weights(q_THD[position : position + 1], k_TKD[: position + 1], call.op.spec.window)
         layers.append(tuple(tuple(head) for head in weights_H1L[:, 0].tolist()))
-    return Looks(position, tuple(layers))
+    return AttentionWeights(position, tuple(layers))

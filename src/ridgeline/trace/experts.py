@@ -7,7 +7,7 @@ import torch
 
 from ridgeline.ops.experts import Experts
 from ridgeline.trace.anatomy import layer_of
-from ridgeline.trace.sight import Seen
+from ridgeline.trace.capture import CapturedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Routing:
     layers: tuple[RoutedLayer, ...]
 
 
-def routing(seen: Sequence[Seen], position: int) -> Routing:
+def routing(calls: Sequence[CapturedCall], position: int) -> Routing:
     """How the tokens of a pass were routed. Raises ValueError for a model without experts."""
-    if not seen:
+    if not calls:
         raise ValueError("this model has no experts: it is dense; leave out --experts")
     layers = []
-    for call in seen:
+    for call in calls:
         op = call.op
         assert isinstance(op, Experts)
         with torch.inference_mode():

@@ -11,7 +11,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import beats_floor, under_floor
-from ridgeline.trace.attention import Looks
+from ridgeline.trace.attention import AttentionWeights
 from ridgeline.trace.experts import Routing
 from ridgeline.trace.lens import Lens
 from ridgeline.trace.memory import Memory
@@ -101,7 +101,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Overhead:
     """Seconds of a step that no op has: making the batch, Python between the ops, sampling."""
 
     name: str
@@ -125,8 +125,8 @@ class Step:
     """A whole step.
 
     floor, bound, expected, limit: its price; host: what of `expected` no op has. working_set: bytes of weights and KV,
-    and `place` the memory that holds them. rests: what lies between ops. unhooked: seconds of the same step without
-    hooks, the check on the sum of ops and rests. hooks: seconds of the hooks themselves, already subtracted. repeats:
+    and `place` the memory that holds them. overheads: what lies between ops. unhooked: seconds of the same step without
+    hooks, the check on ops and overheads together. hooks: seconds of the hooks themselves, already subtracted. repeats:
     of which all seconds are medians. interruptions: by how much the median of the whole exceeds the sum of the medians
     of its parts, because other processes hold up now this part, now that; left_out: repeats not used for that reason.
     """
@@ -142,7 +142,7 @@ class Step:
     limit: str
     host: float
     score_matrix: ScoreMatrix | None = None
-    rests: tuple[Rest, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
     unhooked: float | None = None
     hooks: float = 0.0
     repeats: int = 0
@@ -180,7 +180,7 @@ class Ledger:
     rows: tuple[Row, ...]
     choices: Mapping[str, Choice]
     timeline: Slice
-    attention: Looks | None = None
+    attention: AttentionWeights | None = None
     lens: Lens | None = None
     memory: Memory | None = None
     experts: Routing | None = None
@@ -204,7 +204,7 @@ class Ledger:
 
     def whole(self, step: str) -> float:
         """Measured seconds of a step: its ops and what lies between them."""
-        return self.ops(step).measured + sum(rest.seconds for rest in self.step(step).rests)
+        return self.ops(step).measured + sum(overhead.seconds for overhead in self.step(step).overheads)
 
     def total(self, step: str) -> Total:
         """A whole step as one total."""

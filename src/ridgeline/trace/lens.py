@@ -10,12 +10,12 @@ import torch
 from ridgeline.models.model import Model
 from ridgeline.text import Tokenizer
 from ridgeline.trace.anatomy import final_norm, head
-from ridgeline.trace.sight import Sight
+from ridgeline.trace.capture import Capture
 from ridgeline.trace.tokens import Token, likeliest
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class LensRow:
     """What the stream says at one depth: its likeliest tokens, and where the model's own word stands among all
     (rank 1 is the first). after: "embedding" or the number of a layer."""
 
@@ -31,29 +31,29 @@ class Lens:
 
     position: int
     word: Token
-    sayings: tuple[Saying, ...]
+    rows: tuple[LensRow, ...]
 
     @property
     def settled(self) -> str:
         """From where on the model's own word stays first."""
-        where = self.sayings[-1].after
-        for saying in reversed(self.sayings):
-            if saying.rank != 1:
+        where = self.rows[-1].after
+        for row in reversed(self.rows):
+            if row.rank != 1:
                 break
-            where = saying.after
+            where = row.after
         return where
 
 
 @torch.inference_mode()
-def lens(model: Model, sight: Sight, tokenizer: Tokenizer, count: int = 5) -> Lens:
+def lens(model: Model, captured: Capture, tokenizer: Tokenizer, count: int = 5) -> Lens:
     """Read the stream of a pass at every depth; `count`: tokens to keep of each."""
-    stream_ND = torch.stack(sight.residual)
+    stream_ND = torch.stack(captured.residual)
     shares_NV = head(model)(final_norm(model)(stream_ND)).softmax(-1)
-    word = int(sight.logits_V.argmax())
-    names = ["embedding", *(str(layer) for layer in range(len(sight.residual) - 1))]
-    sayings = []
+    word = int(captured.logits_V.argmax())
+    names = ["embedding", *(str(layer) for layer in range(len(captured.residual) - 1))]
+    rows = []
     for name, shares_V in zip(names, shares_NV, strict=True):
         share = shares_V[word]
         rank = 1 + int((shares_V > share).sum())
-        sayings.append(Saying(name, likeliest(shares_V, count, tokenizer), rank, float(share)))
-    return Lens(sight.position, Token(word, tokenizer.piece(word)), tuple(sayings))
+        rows.append(LensRow(name, likeliest(shares_V, count, tokenizer), rank, float(share)))
+    return Lens(captured.position, Token(word, tokenizer.piece(word)), tuple(rows))

@@ -2,7 +2,7 @@
 
 Each hooked run is taken apart completely: making the batch, every op, every gap between two ops, what follows the last
 op, sampling. From an op the interval that hooks time around nothing is subtracted, from a gap what else they cost, so
-that ops and rests add up to the step as it would be without hooks. The runs without hooks say how well that holds.
+that ops and overheads add up to the step as it would be without hooks. The runs without hooks say how well that holds.
 
 Runs in which the kernel took the processor away (it counts them) are left out, as long as enough others remain.
 """

@@ -15,7 +15,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
 from ridgeline.text import Tokenizer
 from ridgeline.trace.anatomy import final_norm, head, layer_of
-from ridgeline.trace.sight import Seen, Sight
+from ridgeline.trace.capture import Capture, CapturedCall
 from ridgeline.trace.tokens import Token, likeliest
 
 
@@ -51,16 +51,16 @@ class _Fired:
 
 
 @torch.inference_mode()
-def memory(model: Model, sight: Sight, tokenizer: Tokenizer, neurons: int = 3, words: int = 5) -> Memory:
+def memory(model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5) -> Memory:
     """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
     found: dict[int, list[_Fired]] = {}
-    for seen, down in sight.neurons:
-        layer = _layer(seen)
+    for call, down in captured.neurons:
+        layer = _layer(call)
         rows_FD = down.weight if down.transposed else down.weight.t()
-        found.setdefault(layer, []).extend(_most(layer, None, seen.output.float(), rows_FD, neurons))
-    for seen in sight.experts:
-        layer = _layer(seen)
-        found.setdefault(layer, []).extend(_of_experts(layer, seen, sight.position, neurons))
+        found.setdefault(layer, []).extend(_most(layer, None, call.output.float(), rows_FD, neurons))
+    for call in captured.experts:
+        layer = _layer(call)
+        found.setdefault(layer, []).extend(_of_experts(layer, call, captured.position, neurons))
     strongest = [
         one
         for layer in sorted(found)
@@ -72,12 +72,12 @@ def memory(model: Model, sight: Sight, tokenizer: Tokenizer, neurons: int = 3, w
         for one, tokens in zip(strongest, promoted, strict=True)
     ]
     layers = tuple(tuple(neuron for neuron in each if neuron.layer == layer) for layer in sorted(found))
-    return Memory(sight.position, layers)
+    return Memory(captured.position, layers)
 
 
-def _layer(seen: Seen) -> int:
-    layer = layer_of(seen.path)
-    assert layer is not None, f"{seen.path} lies in no layer"
+def _layer(call: CapturedCall) -> int:
+    layer = layer_of(call.path)
+    assert layer is not None, f"{call.path} lies in no layer"
     return layer
 
 
@@ -87,12 +87,12 @@ def _most(layer: int, expert: int | None, activation_F: Tensor, rows_FD: Tensor,
     return [_Fired(layer, expert, index, float(activation_F[index]), rows_FD[index].float()) for index in chosen]
 
 
-def _of_experts(layer: int, seen: Seen, position: int, neurons: int) -> list[_Fired]:
+def _of_experts(layer: int, call: CapturedCall, position: int, neurons: int) -> list[_Fired]:
     """The neurons that fired most in each expert that the token was routed to."""
-    op = seen.op
+    op = call.op
     assert isinstance(op, Experts)
-    x_D = seen.inputs[0][position]
-    weights_1K, picked_1K = op.route(seen.inputs[1][position : position + 1])
+    x_D = call.inputs[0][position]
+    weights_1K, picked_1K = op.route(call.inputs[1][position : position + 1])
     fired = []
     for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):
         gate, up, down = op[expert].parameters()

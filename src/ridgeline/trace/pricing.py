@@ -13,7 +13,7 @@ from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price, PricedRow, StepPrice
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 from ridgeline.trace.anatomy import layer_of
-from ridgeline.trace.ledger import Entry, Rest, Row, ScoreMatrix, Step
+from ridgeline.trace.ledger import Entry, Overhead, Row, ScoreMatrix, Step
 from ridgeline.trace.measure import Measurement
 
 
@@ -103,10 +103,10 @@ def _step(name: str, priced: _Priced, model: Model) -> Step:
         limit="compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
         host=price.host,
         score_matrix=_score_matrix(model, priced),
-        rests=(
-            Rest("batch", one.batch),
-            Rest("between ops", one.between),
-            Rest("sampling", one.sampling),
+        overheads=(
+            Overhead("batch", one.batch),
+            Overhead("between ops", one.between),
+            Overhead("sampling", one.sampling),
         ),
         unhooked=one.unhooked,
         hooks=one.hooks,

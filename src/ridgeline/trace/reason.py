@@ -1,7 +1,7 @@
 """Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
 
 from ridgeline.trace import units
-from ridgeline.trace.ledger import Group, Ledger, Rest, Step, Total
+from ridgeline.trace.ledger import Group, Ledger, Overhead, Step, Total
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
 NEAR, SMALL_SECONDS = 0.3, 50e-6
@@ -14,10 +14,11 @@ def slowest(ledger: Ledger, name: str) -> str:
     """
     step, whole = ledger.step(name), ledger.whole(name)
     group = max(ledger.groups(), key=lambda group: group.totals[name].measured)
-    rest = max(step.rests, key=lambda rest: rest.seconds, default=Rest("", 0.0))
+    overhead = max(step.overheads, key=lambda overhead: overhead.seconds, default=Overhead("", 0.0))
     total = group.totals[name]
-    if rest.seconds > total.measured:
-        return f"slowest in {name}: {rest.name}, {_share(rest.seconds, whole)}: {_rest_reason(rest, ledger)}"
+    if overhead.seconds > total.measured:
+        took = _share(overhead.seconds, whole)
+        return f"slowest in {name}: {overhead.name}, {took}: {_overhead_reason(overhead, ledger)}"
     why = f": {reason(total, step)}" if ledger.at_hand else ""
     return f"slowest in {name}: {_name(group, total)}, {_share(total.measured, whole)}{why}"
 
@@ -51,8 +52,8 @@ def _name(group: Group, total: Total) -> str:
     return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
 
 
-def _rest_reason(rest: Rest, ledger: Ledger) -> str:
-    if rest.name == "between ops":
-        each = units.say_seconds(rest.seconds / max(1, len(ledger.rows)))
+def _overhead_reason(overhead: Overhead, ledger: Ledger) -> str:
+    if overhead.name == "between ops":
+        each = units.say_seconds(overhead.seconds / max(1, len(ledger.rows)))
         return f"{each} of Python around each of {len(ledger.rows)} ops, which a larger batch would share"
     return "work that does not grow with the model"

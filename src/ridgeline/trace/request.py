@@ -15,14 +15,14 @@ from ridgeline.engine.runner import Executor, Runner
 from ridgeline.engine.sampling import Sampled
 from ridgeline.roofline.device import Device
 from ridgeline.text import Tokenizer
-from ridgeline.trace.attention import looks
+from ridgeline.trace.attention import attention_at
+from ridgeline.trace.capture import capture
 from ridgeline.trace.experts import routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import lens
 from ridgeline.trace.measure import Measurement, Measuring
 from ridgeline.trace.memory import memory
 from ridgeline.trace.pricing import price_steps
-from ridgeline.trace.sight import look
 from ridgeline.trace.timeline import Clock, Slice, Watch, shifted
 from ridgeline.trace.tokens import Candidate, Choice, Token, tokens_of
 from ridgeline.trace.tracer import HookCost, Tracer, hook_cost
@@ -200,11 +200,11 @@ def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledg
     """The ledger with what the views asked for."""
     model = llm.loaded.model
     position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
-    sight = look(model, ids, position)
+    captured = capture(model, ids, position)
     return replace(
         ledger,
-        attention=looks(sight.attention, position) if wanted.attention else None,
-        lens=lens(model, sight, llm.tokenizer) if wanted.lens else None,
-        memory=memory(model, sight, llm.tokenizer) if wanted.memory else None,
-        experts=routing(sight.experts, position) if wanted.experts else None,
+        attention=attention_at(captured.attention, position) if wanted.attention else None,
+        lens=lens(model, captured, llm.tokenizer) if wanted.lens else None,
+        memory=memory(model, captured, llm.tokenizer) if wanted.memory else None,
+        experts=routing(captured.experts, position) if wanted.experts else None,
     )

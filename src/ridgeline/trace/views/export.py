@@ -54,7 +54,7 @@ def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
         **_total(ledger.total(step.name)),
         "host_s": step.host,
         "ops": _total(ledger.ops(step.name)),
-        "rests": {rest.name: rest.seconds for rest in step.rests},
+        "overheads": {overhead.name: overhead.seconds for overhead in step.overheads},
         "unhooked_s": step.unhooked,
         "hooks_s": step.hooks,
         "interruptions_s": step.interruptions,
@@ -96,7 +96,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def to_csv(ledger: Ledger) -> str:
-    """A line for each step and op, then one for each rest and the whole step (kinds `rest` and `step`)."""
+    """A line for each step and op, then one for each overhead and the whole step (kinds `overhead` and `step`)."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -105,8 +105,10 @@ def to_csv(ledger: Ledger) -> str:
             entry = row.entries[step.name]
             shapes = {"inputs": _shapes(entry.inputs), "outputs": _shapes(entry.outputs)}
             writer.writerow(_line(step, row.path, row.kind, Total.of([entry])) | shapes | _own(row, entry))
-        for rest in step.rests:
-            writer.writerow({"step": step.name, "path": rest.name, "kind": "rest", "measured_s": rest.seconds})
+        for overhead in step.overheads:
+            writer.writerow(
+                {"step": step.name, "path": overhead.name, "kind": "overhead", "measured_s": overhead.seconds}
+            )
         writer.writerow(_line(step, "whole step", "step", ledger.total(step.name)))
     return text.getvalue()
 

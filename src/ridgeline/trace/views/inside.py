@@ -23,22 +23,22 @@ def show_piece(token: Token, width: int = 0) -> str:
 
 def attention_view(ledger: Ledger, layer: int | None) -> list[Text]:
     """Whom the token looked at: every layer (its heads averaged), then each head of one layer, by default the last."""
-    looks = ledger.attention
-    assert looks is not None
+    attention = ledger.attention
+    assert attention is not None
     tokens = (*ledger.prompt, *ledger.written)
-    chosen = len(looks.weights) - 1 if layer is None else layer
+    chosen = len(attention.weights) - 1 if layer is None else layer
     texts = [
-        _title(f"Attention: whom token {looks.position} {show_piece(tokens[looks.position])} looked at"),
-        Text(f"{'':10}positions 0 to {looks.position}, each layer's heads averaged; {heat.LEGEND}", style="dim"),
+        _title(f"Attention: whom token {attention.position} {show_piece(tokens[attention.position])} looked at"),
+        Text(f"{'':10}positions 0 to {attention.position}, each layer's heads averaged; {heat.LEGEND}", style="dim"),
     ]
-    for index in range(len(looks.weights)):
-        mean = looks.mean(index)
+    for index in range(len(attention.weights)):
+        mean = attention.mean(index)
         best = sorted(range(len(mean)), key=lambda position: -mean[position])[:_TOP]
         seen = "  ".join(_looked(tokens, position, mean[position]) for position in best)
         texts.append(Text(f"layer {index:<3} │{heat.heat_row(mean, _MAP)}│ {seen}"))
     texts.append(Text(f"{'':10}each head of layer {chosen}", style="dim"))
-    for head, weights in enumerate(looks.weights[chosen]):
-        seen = "  ".join(_looked(tokens, position, share) for position, share in looks.top(chosen, head, _TOP))
+    for head, weights in enumerate(attention.weights[chosen]):
+        seen = "  ".join(_looked(tokens, position, share) for position, share in attention.top(chosen, head, _TOP))
         texts.append(Text(f"head {head:<4} │{heat.heat_row(weights, _MAP)}│ {seen}"))
     return texts
 
@@ -54,11 +54,11 @@ def lens_view(lens: Lens) -> list[Text]:
         _title(f"Lens: after token {lens.position} the model says {word}; what each layer would have said"),
         Text(f"{'after':11}{f'rank of {word}':>18}{'share':>8}   likeliest", style="dim"),
     ]
-    for saying in lens.sayings:
-        name = saying.after if saying.after == "embedding" else f"layer {saying.after}"
-        likeliest = "  ".join(f"{show_piece(token, 16)} {share:.2f}" for token, share in saying.top[:4])
-        text = Text(f"{name:11}{saying.rank:18,}{saying.share:8.1%}   {likeliest}")
-        text.stylize("bold" if saying.rank == 1 else "")
+    for row in lens.rows:
+        name = row.after if row.after == "embedding" else f"layer {row.after}"
+        likeliest = "  ".join(f"{show_piece(token, 16)} {share:.2f}" for token, share in row.top[:4])
+        text = Text(f"{name:11}{row.rank:18,}{row.share:8.1%}   {likeliest}")
+        text.stylize("bold" if row.rank == 1 else "")
         texts.append(text)
     where = lens.settled if lens.settled == "embedding" else f"layer {lens.settled}"
     return [*texts, Text(f"{word} stays first from {where} on", style="dim")]

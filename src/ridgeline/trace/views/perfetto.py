@@ -48,9 +48,9 @@ def _slices(moment: Slice, process: int, thread: int) -> Iterator[dict[str, Any]
 
 def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
     """A step laid out in time: the batch, every op after its gap, the modules around them, and sampling."""
-    rests = {rest.name: rest.seconds for rest in ledger.step(name).rests}
-    now = rests.get("batch", 0.0)
-    events = [_event("batch", "rest", STEPS, thread, (0.0, now))]
+    overheads = {overhead.name: overhead.seconds for overhead in ledger.step(name).overheads}
+    now = overheads.get("batch", 0.0)
+    events = [_event("batch", "overhead", STEPS, thread, (0.0, now))]
     open_modules: list[tuple[str, float]] = []  # path and beginning, from the outside in
     ended = now
     for row in ledger.rows:
@@ -65,10 +65,10 @@ def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
         ended = now
     while open_modules:
         events.append(_module(open_modules.pop(), ended, thread))
-    now = max(now, ledger.whole(name)) - rests.get("sampling", 0.0)
+    now = max(now, ledger.whole(name)) - overheads.get("sampling", 0.0)
     now = max(now, ended)
-    whole = _event(name, "step", STEPS, thread, (0.0, now + rests.get("sampling", 0.0)))
-    sampling = _event("sampling", "rest", STEPS, thread, (now, now + rests.get("sampling", 0.0)))
+    whole = _event(name, "step", STEPS, thread, (0.0, now + overheads.get("sampling", 0.0)))
+    sampling = _event("sampling", "overhead", STEPS, thread, (now, now + overheads.get("sampling", 0.0)))
     return sorted([whole, *events, sampling], key=lambda event: (event["ts"], -event["dur"]))
 
 

@@ -55,7 +55,7 @@ def _lines(ledger: Ledger, layer: int | str | None) -> list[Line | str]:
     else:
         found += _rows(ledger, layer)
     totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
-    found += ["", Line("all ops", "", _blocks(ledger, totals), "bold"), *_rest_lines(ledger), _whole_line(ledger)]
+    found += ["", Line("all ops", "", _blocks(ledger, totals), "bold"), *_overhead_lines(ledger), _whole_line(ledger)]
     return found
 
 
@@ -128,21 +128,21 @@ def _measured(measured: float, difference: float | None, impossible: bool) -> Ce
     return (units.seconds(measured), "bold"), (units.say_difference(difference), "yellow" if slow else "green")
 
 
-def _rest_lines(ledger: Ledger) -> list[Line]:
+def _overhead_lines(ledger: Ledger) -> list[Line]:
     """What lies between ops, a line each."""
-    names = [rest.name for rest in ledger.steps[0].rests]
+    names = [overhead.name for overhead in ledger.steps[0].overheads]
     found = []
     for index, name in enumerate(names):
-        blocks = tuple(_only(step.rests[index].seconds) for step in ledger.steps)
+        blocks = tuple(_only(step.overheads[index].seconds) for step in ledger.steps)
         found.append(Line(name, "", blocks))
     if found and any(step.host for step in ledger.steps):
-        found.append(Line("all but ops", "", tuple(_all_rests(step) for step in ledger.steps), "bold"))
+        found.append(Line("all but ops", "", tuple(_all_overheads(step) for step in ledger.steps), "bold"))
     return found
 
 
-def _all_rests(step: Step) -> Cells:
+def _all_overheads(step: Step) -> Cells:
     """What lies between ops, together, beside what is expected of it."""
-    seconds = sum(rest.seconds for rest in step.rests)
+    seconds = sum(overhead.seconds for overhead in step.overheads)
     difference = seconds / step.host - 1 if step.host else None
     return *([("", "")] * 4), (units.seconds(step.host), ""), *_measured(seconds, difference, False)
 

@@ -21,7 +21,7 @@ from ridgeline.trace.anatomy import blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CapturedCall:
     """An op that ran: its path, and what went in and came out."""
 
     path: str
@@ -31,7 +31,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Sight:
+class Capture:
     """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
 
     attention, experts: the calls of those ops. neurons: each Activation with the Linear that ran next, its
@@ -40,34 +40,34 @@ class Sight:
 
     position: int
     residual: list[Tensor] = field(default_factory=list)
-    attention: list[Seen] = field(default_factory=list)
-    experts: list[Seen] = field(default_factory=list)
-    neurons: list[tuple[Seen, Linear]] = field(default_factory=list)
+    attention: list[CapturedCall] = field(default_factory=list)
+    experts: list[CapturedCall] = field(default_factory=list)
+    neurons: list[tuple[CapturedCall, Linear]] = field(default_factory=list)
     logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 @torch.inference_mode()
-def look(model: Model, ids: Sequence[int], position: int) -> Sight:
+def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
     """Run `ids` once and keep what the views need, of `position` where one position is enough."""
-    sight = Sight(position)
+    captured = Capture(position)
     with ExitStack() as hooks:
         for index, block in enumerate(blocks(model)):
-            hooks.enter_context(_residual(block, sight, first=index == 0))
-        hooks.enter_context(_ops(model, sight))
-        sight.logits_V = model(
+            hooks.enter_context(_residual(block, captured, first=index == 0))
+        hooks.enter_context(_ops(model, captured))
+        captured.logits_V = model(
             torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
         )[0]
-    return sight
+    return captured
 
 
 @contextmanager
-def _residual(block: nn.Module, sight: Sight, *, first: bool) -> Iterator[None]:
+def _residual(block: nn.Module, captured: Capture, *, first: bool) -> Iterator[None]:
     """Keep the stream that leaves a block, and that which enters the first one."""
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         if first:
-            sight.residual.append(inputs[0][sight.position].clone())
-        sight.residual.append(output[sight.position].clone())
+            captured.residual.append(inputs[0][captured.position].clone())
+        captured.residual.append(output[captured.position].clone())
 
     handle = block.register_forward_hook(keep)
     try:
@@ -77,20 +77,20 @@ def _residual(block: nn.Module, sight: Sight, *, first: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _ops(model: Model, sight: Sight) -> Iterator[None]:
+def _ops(model: Model, captured: Capture) -> Iterator[None]:
     """Keep the calls of attention, experts and activations."""
-    waiting: list[Seen] = []  # an activation whose down-projection has not come yet
+    waiting: list[CapturedCall] = []  # an activation whose down-projection has not come yet
 
     def keep(path: str, op: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen = Seen(path, op, inputs, output)
+        call = CapturedCall(path, op, inputs, output)
         if isinstance(op, Attention):
-            sight.attention.append(seen)
+            captured.attention.append(call)
         elif isinstance(op, Experts):
-            sight.experts.append(seen)
+            captured.experts.append(call)
         elif isinstance(op, Activation):
-            waiting.append(Seen(path, op, (), output[sight.position].clone()))
+            waiting.append(CapturedCall(path, op, (), output[captured.position].clone()))
         elif isinstance(op, Linear) and waiting:
-            sight.neurons.append((waiting.pop(), op))
+            captured.neurons.append((waiting.pop(), op))
 
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: keep(path, op, inputs, output))
