@@ -19,8 +19,8 @@ from ridgeline.roofline.price import Price
 # The one rule for what is neither weights nor KV nor activations; vLLM's logs leave 0.3 to 3 GiB for it.
 OVERHEAD_RULE = "driver, libraries, sampler: 1 GiB + 1 % of the card (+ 0.25 GiB between cards)"
 _OVERHEAD, _OVERHEAD_SHARE, _OVERHEAD_LINKED = 2.0**30, 0.01, 2.0**28
-# Requests whose logits one step has at most, as the engine limits them.
-_MOST_LOGIT_ROWS = 256
+# Requests whose logits a step has room for, where fewer are held: as many as the engine takes by default.
+_LEAST_LOGIT_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class Memory:
 
     total: as the driver shows it. budget: the share of it that may be used. left: of the budget after weights,
     activations and overhead, for KV; negative where not even the weights fit. request_bytes: KV of one request at its
-    end, in whole pages; request_tokens: the positions it then has.
+    end, in whole pages; request_tokens: the positions it then has. step_tokens: positions that a step may run, so the
+    most requests that it can give a token each. activations: with the logits of as many requests as `users`.
     """
 
     total: float
@@ -53,6 +54,7 @@ class Memory:
     pages: int
     request_tokens: int
     request_bytes: float
+    step_tokens: int
 
     @property
     def page_bytes(self) -> float:
@@ -65,9 +67,19 @@ class Memory:
         return self.pages * self.page_size
 
     @property
-    def users(self) -> int:
+    def held(self) -> int:
         """Requests whose KV fits at their end."""
         return int(self.pages * self.page_bytes // self.request_bytes)
+
+    @property
+    def users(self) -> int:
+        """Requests whose KV fits at their end, and which one step can give a token each."""
+        return min(self.held, self.step_tokens)
+
+    @property
+    def limit(self) -> str:
+        """What stops one more of them: memory, or the positions of a step."""
+        return "memory" if self.held <= self.step_tokens else "step"
 
     @property
     def concurrency(self) -> float:
@@ -88,10 +100,21 @@ class Memory:
 
 def memory_of(case: Case, workload: Workload) -> Memory:
     """What a card holds in this case."""
+    memory = _with_logits(case, workload, _LEAST_LOGIT_ROWS)
+    # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
+    few, enough = _LEAST_LOGIT_ROWS, memory.users
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if _with_logits(case, workload, middle).users <= middle else (middle, enough)
+    return memory if memory.users <= _LEAST_LOGIT_ROWS else _with_logits(case, workload, enough)
+
+
+def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
+    """What a card holds where a step has the logits of so many requests."""
     device, specs = case.device, case.model.kv_specs
     budget = device.memory * case.setup.utilization
     weights = weight_bytes(case)
-    activations = activation_peak(case.price, workload.step_tokens)
+    activations = activation_peak(case.price, workload.step_tokens, rows)
     overhead = overhead_of(device, case.setup.devices)
     left = budget - weights - activations - overhead
     per_token = sum(spec.bytes_per_token for spec in specs)
@@ -101,6 +124,7 @@ def memory_of(case: Case, workload: Workload) -> Memory:
         max(0, int(left // (page * per_token))),
         workload.tokens,
         sequence_bytes(specs, math.ceil(workload.tokens / page) * page),
+        workload.step_tokens,
     )  # fmt: skip
 
 
@@ -125,14 +149,14 @@ def weights_table(case: Case) -> list[WeightsRow]:
     return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
 
 
-def activation_peak(price: Price, tokens: int) -> float:
-    """Most bytes of activations alive at once in a step of so many tokens.
+def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_ROWS) -> float:
+    """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests.
 
     The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
     block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
     bf16, the figure of vLLM's memory profiler.
     """
-    work = Work.of([Segment(tokens, tokens)], price.windows, min(tokens, _MOST_LOGIT_ROWS))
+    work = Work.of([Segment(tokens, tokens)], price.windows, min(tokens, logit_rows))
     widest = max(priced.op.cost(work).activation_bytes for priced in price.ops)
     residual = max(p.op.cost(work).activation_bytes for p in price.ops if isinstance(p.op, Add))  # two in, one out
     return widest + residual

@@ -131,12 +131,14 @@ def _check_context(case: Case, workload: Workload) -> None:
 
 
 def _check_batch(serving: Serving) -> None:
-    """A batch beyond the memory of a card on which the model itself fits is a mistake in the question."""
-    memory, batch = serving.memory, serving.workload.batch
+    """A batch beyond a step, or the memory of a card on which the model itself fits, is a mistake in the question."""
+    memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:
         return
+    if batch <= memory.held:
+        raise ValueError(f"a batch of {batch:,} is more than a step of {step:,} positions; raise --max-batch-tokens")
     wanted, held = batch * memory.request_bytes, memory.pages * memory.page_bytes
     raise ValueError(
         f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {show_gib(gib(wanted))} of KV "
-        f"a card, {show_gib(gib(held))} is left: {show_gib(gib(wanted - held))} too much; {memory.users:,} fit"
+        f"a card, {show_gib(gib(held))} is left: {show_gib(gib(wanted - held))} too much; {memory.held:,} fit"
     )
