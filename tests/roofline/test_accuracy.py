@@ -10,6 +10,10 @@ from types import ModuleType
 import pytest
 
 from ridgeline.ops.work import Work
+from ridgeline.roofline.plan.prompts import Prompts
+from ridgeline.roofline.plan.serving import Serving
+from ridgeline.roofline.plan.workload import Workload
+from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -159,3 +163,22 @@ def test_closed_loop_policies(accuracy: ModuleType) -> None:
     # 2 tokens and 18 prompt positions; 3 tokens and the last 2 of them; then who is left.
     assert seen == [(20, 0), (20, 2), (5, 3), (2, 2), (1, 1)]
     assert ttft == (20 + 20 + 40 + 45) / 4
+
+
+@pytest.mark.parametrize(("length", "output", "users"), [(16, 16, 300), (512, 100, 64), (1024, 32, 8)])
+def test_users_in_step_have_their_prompts_together(accuracy: ModuleType, length: int, output: int, users: int) -> None:
+    """Outputs of one length, asked at once: every prefill is of all users.
+
+    The plan's users are not in step: fewer prompts share a step, so throughput is lower, and first tokens are earlier.
+    """
+    planned, loops = case(LLAMA_3_8B), sys.modules["accuracy_loop"]
+    serving = Serving(planned, Workload(length, output))
+    loop = loops.Loop(users, length, output, "prefill first", rounds=4, step_tokens=serving.workload.step_tokens)
+    ttft, tpot = loops.replay(loop, planned.price, planned.device)
+    load, prompts = serving.load(users), Prompts(planned, serving.workload)
+    assert prompts.one(users).expected == pytest.approx(ttft, rel=0.01)
+    assert prompts.all(users).expected + (output - 1) * load.itl.expected == pytest.approx(
+        ttft + (output - 1) * tpot, rel=0.01
+    )
+    assert load.ttft.expected <= ttft * 1.01
+    assert load.tokens_per_second.expected <= 1.01 * users * output / (ttft + (output - 1) * tpot)

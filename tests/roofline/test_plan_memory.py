@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.ops.op import Op
 from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, sequence_bytes, weights_table
+from ridgeline.roofline.plan.plan import make_plan
+from ridgeline.roofline.plan.serving import Serving
 from ridgeline.roofline.plan.units import gb, gib
 from ridgeline.roofline.plan.workload import Workload
 from support.planned import (
@@ -25,6 +28,7 @@ from support.planned import (
     TINY_SLIDING,
     card,
     case,
+    fields,
 )
 
 
@@ -219,6 +223,33 @@ def test_dividing_halves_weights_and_kv_but_not_the_norms() -> None:
 
 
 def test_users_round_to_pages() -> None:
-    memory = Memory(0, 0, 0, 0, 0, 0, 10.0, 16, 10, 17, 320.0)
+    memory = Memory(0, 0, 0, 0, 0, 0, 10.0, 16, 10, 17, 320.0, 2048)
     assert memory.users == 5  # two pages each
     assert memory.concurrency == pytest.approx(160 / 17)
+
+
+def test_a_step_bounds_the_users_too() -> None:
+    """A small model leaves KV for tens of thousands; a decode step of 2,048 positions has room for 2,048 of them."""
+    workload = Workload(16, 16)
+    memory, capacity = memory_of(case(TINY), workload), Serving(case(TINY), workload).capacity
+    assert memory.held > 50_000
+    assert (memory.users, memory.limit) == (2048, "step") == (capacity.users, capacity.limit)
+    wider = Serving(case(TINY), Workload(16, 16, step_tokens=4096)).capacity
+    assert (wider.users, wider.limit) == (4096, "step")
+    few = memory_of(case(LLAMA_3_8B), Workload(8000, 100))
+    assert (few.users, few.limit) == (few.held, "memory")
+    with pytest.raises(ValueError, match="a batch of 2,049 is more than a step of 2,048 positions"):
+        make_plan("test", fields(TINY), Setup(card()), Workload(16, 16, batch=2049), ())
+
+
+def test_logits_of_all_users_are_reserved() -> None:
+    """The head of a wide vocabulary is the widest op: with 2,048 rows it takes 2 x (256 + 300,000) bytes a user."""
+    wide = case(TINY | {"vocab_size": 300_000}, card(memory=2.3e9))
+    memory = memory_of(wide, Workload(100, 28, page_size=16))
+    assert 256 < memory.users < 2048
+    rows = next(
+        n for n in (memory.users, memory.users + 1) if activation_peak(wide.price, 2048, n) == memory.activations
+    )
+    assert memory.activations > rows * 2 * 300_000 > activation_peak(wide.price, 2048)
+    fewer = dataclasses.replace(memory, pages=memory.pages + int(2 * (256 + 300_000) * 2 // memory.page_bytes) + 1)
+    assert fewer.users >= rows - 1  # with two rows fewer in memory more would be held than have logits

@@ -28,6 +28,9 @@ class Estimate:
     def __add__(self, other: "Estimate") -> "Estimate":
         return Estimate(self.floor + other.floor, self.bound + other.bound, self.expected + other.expected)
 
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        return Estimate(self.floor - other.floor, self.bound - other.bound, self.expected - other.expected)
+
     def __mul__(self, factor: float) -> "Estimate":
         return self.map(lambda value: value * factor)
 

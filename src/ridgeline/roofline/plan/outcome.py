@@ -9,9 +9,9 @@ from ridgeline.roofline.plan.serving import Serving
 class Outcome:
     """What a case comes to, by expected times.
 
-    users: the most at once, by memory and targets; limit: what stops one more (memory, ttft, tpot). itl: seconds of a
-    decode step at the workload's batch. tokens_per_second, dollars_per_million: in all and of output, at `users`;
-    None where there is not one.
+    users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot). itl:
+    seconds of a decode step at the workload's batch. tokens_per_second, dollars_per_million: in all and of output, at
+    `users`; None where there is not one.
     """
 
     card: str

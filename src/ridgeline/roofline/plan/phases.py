@@ -70,6 +70,11 @@ def prefill_steps(case: Case, workload: Workload, prompts: int) -> list[StepPric
     return [case.price.on(case.device, work) for work in _packed(case, workload, prompts)]
 
 
+def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:
+    """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end."""
+    return case.price.on(case.device, _part(case, workload, start, end))
+
+
 def decode_step(case: Case, batch: int, context: int) -> StepPrice:
     """One step that gives `batch` sequences of `context` positions a token each."""
     return case.price.on(case.device, decode_work(case.price.windows, batch, context))
@@ -95,21 +100,20 @@ def decode_phase(case: Case, batch: int, context: int) -> Phase:
 
 def _packed(case: Case, workload: Workload, prompts: int) -> Iterator[Work]:
     """Steps of at most `step_tokens` positions: prompts follow each other, a chunk sees all of its own before it."""
-    segments: list[Segment] = []
-    ends, room = 0, workload.step_tokens
-    for _ in range(prompts):
-        done = 0
-        while done < workload.input:
-            count = min(room, workload.input - done)
-            done += count
-            room -= count
-            segments.append(Segment(count, done))
-            ends += done == workload.input
-            if room == 0:
-                yield Work.of(segments, case.price.windows, ends)
-                segments, ends, room = [], 0, workload.step_tokens
-    if segments:
-        yield Work.of(segments, case.price.windows, ends)
+    positions, step = prompts * workload.input, workload.step_tokens
+    return (_part(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
+
+
+def _part(case: Case, workload: Workload, start: int, end: int) -> Work:
+    """One such step; a prompt that ends in it has its logits."""
+    length, segments = workload.input, []
+    ends = end // length - start // length
+    while start < end:
+        done = start % length
+        count = min(length - done, end - start)
+        segments.append(Segment(count, done + count))
+        start += count
+    return Work.of(segments, case.price.windows, ends)
 
 
 def _phase(device: Device, steps: Sequence[StepPrice], tokens: int, context: int) -> Phase:

@@ -1,17 +1,24 @@
 """A model under load: users, their waiting, requests a second, and what a million tokens costs.
 
-The load is a closed loop: `users` requests are always under way, and who has finished asks again. One engine gives its
-time to prefills, which come first, and to decode steps, so that in the `output` tokens of one request every other user
-has one prefill:
+The load is a closed loop: `users` requests are always under way, and who has finished asks again at once. Prefills come
+first, decoding waits for them, and one request takes output - 1 decode steps after the prefill that emits its first
+token. After a decode step each user has thus ended, and asked again, with the chance q = 1 / (output - 1), whenever the
+others do (outputs differ, so users do not march in step). The prompts that came together are packed into steps, where
 
-    TPOT = t_decode(users) + users / output x t_prefill(input)
-    tokens a second = users / TPOT        requests a second X = tokens a second / output
-    users = X x L, with L = output x TPOT the time a request stays (Little's law)
+    k = users q / (1 - (1 - q)^users)      prompts wait on average when any does
+    P = users q / k                        is the chance that any does after a step
+    T(k), F(k)                             seconds until all of k prompts, and until one of them, have a first token
 
-A new prompt waits for the step under way and for the prompts before it: an M/D/1 queue whose server takes decode steps
-as vacations (Doshi 1986; DistServe, arXiv:2401.09670, plans prefill as M/D/1):
+T is nearly a line in k, so that its mean over the prompts that wait is its value at their mean. In one request's stay L
+there are output - 1 decode steps, and as many chances of a prefill; whose prompt comes finds (users - 1) q others:
 
-    TTFT = t_prefill + rho t_prefill / (2 (1 - rho)) + t_decode / 2, with rho = X t_prefill of the other users
+    L = (output - 1) (t_decode(users) + P T(k))     = (output - 1) t_decode + users T(k) / k
+    requests a second X = users / L                 tokens a second = output X
+    TTFT = F(1 + (users - 1) q)                     from asking to the first token
+    TPOT = (L - TTFT) / (output - 1)                between two tokens: the prefills are others', not one's own
+
+so that Little's law holds: users = X (TTFT + (output - 1) TPOT). One user's TPOT is a decode step. Requests of a single
+token have no decode steps: every user's prompt waits all the time, and TTFT = L = T(users).
 """
 
 from dataclasses import dataclass
@@ -20,7 +27,8 @@ from functools import cached_property
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.plan.estimate import Estimate
 from ridgeline.roofline.plan.memory import Memory, memory_of
-from ridgeline.roofline.plan.phases import decode_step, prefill_steps
+from ridgeline.roofline.plan.phases import decode_step
+from ridgeline.roofline.plan.prompts import Prompts
 from ridgeline.roofline.plan.workload import Workload
 
 
@@ -28,8 +36,9 @@ from ridgeline.roofline.plan.workload import Workload
 class Load:
     """What `users` users side by side get.
 
-    itl: seconds of a decode step. prefill: of one prompt alone. tpot: between two tokens on average, the prefills of
-    the others included. ttft: from asking to the first token. prefill_share: of the engine's time, as expected.
+    itl: seconds of a decode step. prefill: of one prompt alone. tpot: between two tokens of a request on average, the
+    prefills of the others included, never its own. ttft: from asking to the first token, behind the prompts that came
+    with one's own. prefill_share: of the engine's time, as expected.
     """
 
     users: int
@@ -49,7 +58,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The most users there may be. limit: what stops one more of them: memory, ttft or tpot.
+    """The most users there may be. limit: what stops one more of them: memory, step (a decode step runs no more
+    positions), ttft or tpot.
 
     load: what they get; where there is not even one, what one would get.
     """
@@ -64,6 +74,7 @@ class Serving:
 
     def __init__(self, case: Case, workload: Workload) -> None:
         self.case, self.workload = case, workload
+        self._prompts = Prompts(case, workload)
 
     @cached_property
     def memory(self) -> Memory:
@@ -73,30 +84,34 @@ class Serving:
     @cached_property
     def prefill(self) -> Estimate:
         """Seconds of one prompt alone."""
-        return Estimate.of(prefill_steps(self.case, self.workload, 1))
+        return self._prompts.all(1)
 
     def load(self, users: int) -> Load:
         """What `users` users get, whether memory holds them or not."""
-        output = self.workload.output
+        output, steps = self.workload.output, self.workload.output - 1
         itl = Estimate.of([decode_step(self.case, users, self.workload.context)])
-        tpot = itl + self.prefill * (users / output)
-        rate = tpot.per_second(users)
-        waits = [
-            _first_token(step, prompt, each, users, output)
-            for step, prompt, each in zip(_figures(itl), _figures(self.prefill), _figures(tpot), strict=True)
-        ]
-        share = self.prefill.expected * users / output / tpot.expected
-        return Load(users, itl, self.prefill, tpot, Estimate(*waits), rate, rate * (1 / output), share)
+        if steps:
+            ends = 1 / steps
+            waits = 1 - (1 - ends) ** users
+            stay = (itl + self._prompts.all(max(1.0, users * ends / waits)) * waits) * steps
+            ttft = self._prompts.one(1 + (users - 1) * ends)
+            tpot = (stay - ttft) * ends
+        else:
+            stay = ttft = self._prompts.all(users)
+            tpot = itl
+        requests = stay.per_second(users)
+        share = 1 - itl.expected * steps / stay.expected
+        return Load(users, itl, self.prefill, tpot, ttft, requests * output, requests, share)
 
     @cached_property
     def capacity(self) -> Capacity:
-        """The most users that memory holds and the targets allow, by expected times."""
+        """The most users that memory holds, that a step has positions for and the targets allow, by expected times."""
         held = self.memory.users
         low, high = (0, held + 1) if self._missed(held or 1) else (held, held + 1)
         while high - low > 1:  # `low` users are fine, `high` are too many
             middle = (low + high) // 2
             low, high = (low, middle) if self._missed(middle) else (middle, high)
-        limit = "memory" if low == held else self._missed(low + 1) or "memory"
+        limit = self.memory.limit if low == held else self._missed(low + 1) or self.memory.limit
         return Capacity(low, limit, self.load(max(1, low)))
 
     def _missed(self, users: int) -> str | None:
@@ -110,21 +125,10 @@ class Serving:
 
     @property
     def batch_fits(self) -> bool:
-        """Whether memory holds the workload's batch."""
+        """Whether memory and a step hold the workload's batch."""
         return self.memory.users >= self.workload.batch
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
         """Dollars for a million tokens of output, their prompts included; None where no price is known."""
         hourly = self.case.setup.hourly
         return None if hourly is None else hourly / 3600 / tokens_per_second * 1e6
-
-
-def _figures(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.floor, estimate.bound, estimate.expected
-
-
-def _first_token(step: float, prompt: float, tpot: float, users: int, output: int) -> float:
-    """Seconds to the first token: the queue of the other users' prompts, half a decode step, the prompt itself."""
-    others = users - 1
-    busy = others * prompt / (output * tpot)
-    return prompt + busy * prompt / (2 * (1 - busy)) + (step / 2 if others else 0.0)
