@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Op
+from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline import price as module
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import decode_work
 from ridgeline.roofline.price import Price, StepPrice
-from ridgeline.roofline.time import floor_seconds, host_seconds, kernel_seconds
+from ridgeline.roofline.time import compute_seconds, floor_seconds, host_seconds, kernel_seconds
 from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
 
 CONFIGS = {"full": TINY, "sliding": TINY_SLIDING, "mixture": TINY_MIXTURE}
@@ -114,3 +114,12 @@ def test_every_op_of_a_model_is_priced() -> None:
     planned = case(TINY_MIXTURE)
     ops = [module for module in planned.model.modules() if isinstance(module, Op)]
     assert sum(priced.count for priced in planned.price.ops) == len(ops)
+
+
+def test_formats_with_units_of_their_own_overlap_in_the_floor() -> None:
+    """A second of matrices and half a second of norms could run at once: 1 s; the bound of two ops is 1.5 s."""
+    matrices, norms = Cost(flops={"bf16": 312e12}), Cost(flops={"fp32": 9.75e12})
+    assert floor_seconds(matrices + norms, card(), 0) == pytest.approx(1.0)
+    ops = [kernel_seconds((Kernel("linear", n, 1, c),), card(), 0) for n, c in (("bf16", matrices), ("fp32", norms))]
+    assert sum(op.bound for op in ops) == pytest.approx(1.5)
+    assert compute_seconds(Cost(), card()) == 0

@@ -7,13 +7,14 @@ class; the blend is right near the ridge, where a max is not. A class may have a
 between ops, where that is known.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel
 from ridgeline.ops.work import Work
-from ridgeline.roofline.device import Device
+from ridgeline.roofline.device import Device, Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,9 @@ class OpTime:
 
 
 def compute_seconds(cost: Cost, device: Device) -> float:
-    """Seconds of arithmetic alone, at the dense peak of each number format."""
-    return sum(flops / device.peak(number) for number, flops in cost.flops.items())
+    """Seconds of arithmetic alone, at the dense peak of each number format. Formats may have units of their own, which
+    could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format."""
+    return max((flops / device.peak(number) for number, flops in cost.flops.items()), default=0.0)
 
 
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
@@ -45,21 +47,24 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
         raise ValueError(f"{device.name} has no link to other cards; use one, or a card with a link")
     # A ring moves 2 (N - 1) / N of the message through every card.
     bound = 2 * (devices - 1) / devices * cost.communication_bytes / device.link.bandwidth
-    if devices not in device.link.all_reduce:
-        return bound, bound
-    alpha, beta = device.link.all_reduce[devices]
+    alpha, beta = _all_reduce(device.link, devices)
     return bound, max(bound, alpha + cost.communication_bytes / beta)
+
+
+def _all_reduce(link: Link, devices: int) -> tuple[float, float]:
+    """Seconds before the first byte and bytes a second after it. Between two counts that are known both those seconds
+    and the seconds a byte are on a line over log2 of the count; beyond them they are those of the nearest."""
+    known = link.all_reduce
+    fewer = max((count for count in known if count <= devices), default=min(known))
+    more = min((count for count in known if count >= devices), default=max(known))
+    part = math.log2(devices / fewer) / math.log2(more / fewer) if fewer < devices < more else 0.0
+    (alpha, beta), (beyond, slower) = known[fewer], known[more]
+    return alpha + part * (beyond - alpha), 1 / ((1 - part) / beta + part / slower)
 
 
 def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
     """The floor of a whole step. Activations are left out: fusion could keep every one of them in registers."""
     return max(compute_seconds(cost, device), cost.memory_bytes / device.bandwidth_of(working_set))
-
-
-def op_seconds(kind: str, cost: Cost, device: Device, working_set: float, devices: int = 1) -> OpTime:
-    """Bound and expected seconds of one op that is a single kernel of a class."""
-    kernel = Kernel(kind, next(iter(cost.flops), ""), 1, cost)  # an op computes in one format
-    return kernel_seconds((kernel,), device, working_set, devices)
 
 
 def kernel_seconds(
