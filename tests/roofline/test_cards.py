@@ -1,5 +1,6 @@
 """The hardware catalogue: facts with sources, dense figures, and files of users that are refused in one line."""
 
+import dataclasses
 import json
 import math
 import re
@@ -8,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ridgeline.ops.cost import Cost
 from ridgeline.roofline.cards import cards, load_card, names
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.time import communication_seconds
 
 CARDS = {device.name: device for device in cards()}
 
@@ -36,7 +39,7 @@ def test_every_number_has_a_source(name: str) -> None:
     fields = {"bandwidth", "memory", "efficiency"} | {f"tflops.{number}" for number in device.peaks}
     fields |= {"caches"} if device.caches else set()
     fields |= {"link"} if device.link else set()
-    fields |= {"link.all_reduce"} if device.link and device.link.all_reduce else set()
+    fields |= {"link.all_reduce"} if device.link else set()
     fields |= {"watts"} if device.watts else set()
     fields |= {"price"} if device.price else set()
     assert fields <= device.sources.keys()
@@ -111,6 +114,51 @@ def test_all_reduce_is_alpha_and_beta_by_number_of_cards() -> None:
         assert alpha * 1e6 == pytest.approx(small, rel=0.01)
         assert (alpha + 2**20 / beta) * 1e6 == pytest.approx(middle, rel=0.35)
         assert (alpha + 2**24 / beta) * 1e6 == pytest.approx(large, rel=0.02)
+
+
+LINKED = [name for name, device in CARDS.items() if device.link]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_more_cards_never_reduce_faster(name: str) -> None:
+    """In the bound and as expected, for the messages of a decode step and of a prefill; and never without latency."""
+    for nbytes in (8192.0, 2.0**20, 2.0**25):
+        cost = Cost(communication_bytes=nbytes)
+        times = [communication_seconds(cost, CARDS[name], n) for n in (2, 3, 4, 6, 8, 16)]
+        bounds, expected = [bound for bound, _ in times], [seconds for _, seconds in times]
+        assert bounds == sorted(bounds)
+        assert expected == sorted(expected)
+        assert all(seconds >= max(bound, 4e-6) for bound, seconds in times)
+
+
+def test_a_link_that_was_not_measured_is_like_its_kind() -> None:
+    """The class constants are what the measured tables say: the mean of microseconds and of seconds a byte."""
+    for kind, count, measured in (
+        ("h20", 2, ("h100-sxm", "a100-sxm-80gb")),
+        ("h20", 8, ("h100-sxm", "a100-sxm-80gb", "b200")),
+        ("rtx-4090", 2, ("l40s",)),
+        ("rtx-4090", 8, ("l40s", "rtx-pro-6000-server")),
+    ):
+        links = [link for link in (CARDS[name].link for name in measured) if link]
+        alpha = sum(link.all_reduce[count][0] for link in links) / len(links)
+        inverse = sum(link.bandwidth / link.all_reduce[count][1] for link in links) / len(links)
+        link = CARDS[kind].link
+        assert link is not None
+        assert link.all_reduce[count] == pytest.approx((alpha, link.bandwidth / inverse), rel=0.01)
+    assert "uncalibrated" in CARDS["h20"].sources["link.all_reduce"]
+    assert "NVLink's shares" in CARDS["mi300x"].sources["link.all_reduce"]
+    assert "2 cards: class default" in CARDS["b200"].sources["link.all_reduce"]
+    assert "uncalibrated" not in CARDS["h100-sxm"].sources["link.all_reduce"]
+
+
+def test_counts_between_are_on_the_line_of_the_measured_four() -> None:
+    """The four cards of an L40S are halfway between two and eight in log2: so is a count that is not in a table."""
+    cost = Cost(communication_bytes=2.0**24)
+    link = CARDS["l40s"].link
+    assert link is not None
+    without = dataclasses.replace(link, all_reduce={n: e for n, e in link.all_reduce.items() if n != 4})
+    line = communication_seconds(cost, dataclasses.replace(CARDS["l40s"], link=without), 4)
+    assert line[1] == pytest.approx(communication_seconds(cost, CARDS["l40s"], 4)[1], rel=0.01)
 
 
 def test_efficiency_says_how_far_it_can_be_trusted() -> None:

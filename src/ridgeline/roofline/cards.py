@@ -146,11 +146,13 @@ def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
     if kind not in KINDS:
         raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
     peaks, price = _peaks(card.table("tflops")), _price(card, catalogue)
-    link = _link(card.table("link")) if card.has("link") else None
+    link, reduction = _link(card.table("link"), catalogue) if card.has("link") else (None, "")
     efficiency, basis = _efficiency(name, card, kind, catalogue)
     sources = _sources(card, catalogue) | {"efficiency": basis}
     if price is not None:
         sources["price"] = price.source
+    if link is not None:
+        sources["link.all_reduce"] = "; ".join(filter(None, (sources.get("link.all_reduce"), reduction)))
     return Device(
         name=name,
         title=card.text("title"),
@@ -194,21 +196,38 @@ def _caches(card: Card) -> tuple[Cache, ...]:
     return tuple(caches)
 
 
-def _link(table: Card) -> Link:
+def _link(table: Card, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+    """A link, and the source of what its own table of all-reduces leaves open."""
     table.only("name", "bandwidth", "all_reduce")
+    name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
+    measured = _all_reduce(table.table("all_reduce")) if table.has("all_reduce") else {}
+    kinds = catalogue["all_reduce"]
+    kind = kinds[next((kind for kind in kinds if name.startswith(kind)), "other")]
+    usual = {int(n): (kind[n][0] * 1e-6, kind[n][1] * bandwidth) for n in kind if n != "source"}
+    filled = {n: _beside(measured, n, entry) for n, entry in usual.items() if n not in measured}
+    counts = f"{' and '.join(map(str, filled))} cards: " if measured else ""
+    source = f"{counts}{kind['source']}; other counts: a line over log2 of the count" if filled else ""
+    return Link(name, bandwidth, measured | filled), source
+
+
+def _all_reduce(entries: Card) -> dict[int, tuple[float, float]]:
     measured: dict[int, tuple[float, float]] = {}
-    if table.has("all_reduce"):
-        entries = table.table("all_reduce")
-        for count in entries.values:
-            if not count.isdecimal() or int(count) < 2:
-                raise entries.wrong("", count, "a number of cards, 2 or more")
-            alpha, beta = entries.numbers(count, 2)
-            if not beta:
-                raise entries.wrong(
-                    count, entries.values[count], "microseconds before the first byte and GB/s after it"
-                )
-            measured[int(count)] = (alpha * 1e-6, beta * 1e9)
-    return Link(table.text("name"), table.positive("bandwidth") * 1e9, measured)
+    for count in entries.values:
+        if not count.isdecimal() or int(count) < 2:
+            raise entries.wrong("", count, "a number of cards, 2 or more")
+        alpha, beta = entries.numbers(count, 2)
+        if not beta:
+            raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
+        measured[int(count)] = (alpha * 1e-6, beta * 1e9)
+    return measured
+
+
+def _beside(measured: Mapping[int, tuple[float, float]], count: int, usual: tuple[float, float]) -> tuple[float, float]:
+    """The class's figures, held where they would let more cards be faster than fewer."""
+    alpha, beta = usual
+    for known, (a, b) in measured.items():
+        alpha, beta = (max(alpha, a), min(beta, b)) if known < count else (min(alpha, a), max(beta, b))
+    return alpha, beta
 
 
 def _price(card: Card, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
