@@ -116,7 +116,7 @@ def test_floor_bound_and_expected_stand_side_by_side(plan: Any, model: str) -> N
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert "uncalibrated, +-20 %" in out
-    assert [line.split()[0] for line in lines if re.match(r"(fits|users|speed|limit|cost) ", line)] == [
+    assert [line.split()[0] for line in lines if re.match(r"(fits|users|speed|limit|cost)  ", line)] == [
         "fits", "users", "speed", "limit", "cost",
     ]  # fmt: skip
     assert next(i for i, line in enumerate(lines) if line.startswith("cost")) < 12
@@ -151,7 +151,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         (("--device", "a100"), "a100-sxm-80gb"),
         (("--device", "h100-smx"), "nearest are h100-sxm"),
         (("--device", "none.json"), "none.json"),
-        ((*CARD, "--batch", "99999999"), "GiB too much"),
+        ((*CARD, "--batch", "2000", "--input", "7900", "--memory-utilization", "0.1"), "GiB too much"),
         ((*CARD, "--batch", "-1"), "batch is -1"),
         ((*CARD, "--batch", "many"), "--batch"),
         ((*CARD, "--devices", "0"), "devices is 0"),
@@ -216,6 +216,32 @@ def test_a_model_that_does_not_fit_is_an_answer(plan: Any) -> None:
     assert shown["answer"]["users"] == 0
     assert shown["ways_to_fit"]
     assert "does not fit" in shown["words"]
+
+
+def test_what_does_not_fit_says_so_without_styles(plan: Any) -> None:
+    """Rows of a sweep that memory does not hold were dim in a terminal, and like any other in a pipe."""
+    out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "64")[1]
+    head = next(line for line in out.splitlines() if line.split()[:2] == ["batch", "ITL"])
+    assert head.split()[-1] == "fits"
+    rows = re.findall(r"^ *([\d,]+) .* x .* (yes|no)$", out, re.M)
+    assert rows[0] == ("1", "yes")
+    out = plan("llama-3-70b", *CARD)[1]
+    assert {fits for _, fits in re.findall(r"^ *([\d,]+) .* x .* (yes|no) *$", out, re.M)} == {"no"}
+
+
+def test_a_target_that_nobody_meets_has_no_0_users(plan: Any) -> None:
+    out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD, "--ttft", "1us")[1])
+    assert "none within the targets: a single user gets a TTFT of" in out
+    assert "0 users" not in out
+    assert "no user within the targets either" in out
+    assert "fits, but misses the targets" in out
+
+
+def test_the_line_and_the_paragraph_agree_on_what_is_scarce(plan: Any) -> None:
+    out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD)[1])
+    said = re.search(r"users: twice the (\S+) helps most", out)
+    assert said is not None
+    assert f"more {said[1]} would help most" in out
 
 
 def test_help_teaches_the_terms(plan: Any) -> None:

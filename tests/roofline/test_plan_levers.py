@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.device import HourlyPrice, Link
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.plan.case import Shelf
 from ridgeline.roofline.plan.memory import memory_of
@@ -97,10 +97,33 @@ def test_what_makes_a_model_fit() -> None:
     assert plan.dollars_per_million is None
 
 
+def test_joined_cards_have_a_link_to_double() -> None:
+    """A plan whose limit was the link recommended bandwidth: no other resource was tried."""
+    slow = card(link=Link("PCIe", 1e9, {8: (5e-6, 0.8e9)}))
+    alone, joined = (planned(LLAMA_3_8B, Setup(slow, devices)) for devices in (1, 8))
+    names = [change.name for change in joined.sensitivities]
+    assert names == [*(change.name for change in alone.sensitivities), "twice the link bandwidth"]
+    gains = {change.name: change.throughput or 0 for change in joined.sensitivities}
+    assert max(gains, key=lambda name: gains[name]) == "twice the link bandwidth"
+    assert 1.5 < gains["twice the link bandwidth"] <= 2
+
+
+@pytest.mark.parametrize("kv", [None, "fp32"])
+def test_a_model_in_fp32_is_offered_bf16(kv: str | None) -> None:
+    plan = planned(LLAMA_3_8B, Setup(card(), weights="fp32", kv=kv))
+    names = [change.name for change in plan.levers if change.outcome.card == "text-a100"]
+    assert names == ["bf16 weights and KV", "int8 weights", "int4 weights", "int8 KV", "2 cards"]
+    changed = plan.levers[0].outcome
+    assert (changed.weights, changed.kv) == ("bf16", "bf16")
+    small = planned(LLAMA_3_8B, Setup(card(memory=24e9), weights="fp32", kv=kv))
+    assert not small.memory.fits
+    assert [way.weights for way in small.ways] == ["bf16", "fp32"]
+
+
 def test_a_card_without_a_link_is_not_multiplied() -> None:
     plan = planned(TENTH_70B, Setup(card(link=None, memory=4e9)))
     assert plan.ways == ()
-    assert "nothing" not in verdict(plan)
+    assert "no weight format and no number of joined cards known here makes it fit" in verdict(plan)
     assert all(change.outcome.devices == 1 for change in plan.levers)
 
 
@@ -123,8 +146,8 @@ def test_compare_is_the_plan_on_each_card() -> None:
 
 
 def test_a_batch_that_does_not_fit_says_by_how_much() -> None:
-    with pytest.raises(ValueError, match=r"a batch of 9,999 does not fit: .* GiB too much; \d+ fit"):
-        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=9999))
+    with pytest.raises(ValueError, match=r"a batch of 2,000 does not fit: .* GiB too much; \d+ fit"):
+        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=2000))
     plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
     most = Workload(1000, 200, batch=plan.memory.users)
     assert planned(LLAMA_3_8B, Setup(card()), most).batching is None

@@ -1,5 +1,6 @@
 """The tables of a plan."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
@@ -12,6 +13,7 @@ from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.outcome import Outcome
 from ridgeline.roofline.plan.phases import Phase
 from ridgeline.roofline.plan.units import gb, gib, show_count, show_gb, show_seconds, three
+from ridgeline.roofline.plan.words import users_in_words
 
 
 def sections(plan: Plan) -> Iterator[tuple[str, Table]]:
@@ -89,18 +91,18 @@ def times(plan: Plan) -> Table:
     _seconds(table, f"ITL, batch {batch:,}", step)
     _rate(table, "tok/s a user", step.per_second(1))
     if batch > 1:
-        _rate(table, "tok/s in all, decode alone", step.per_second(batch))
-        _rate(table, "tok/s in all, with the prefill", plan.request.per_second(batch * workload.output))
+        _rate(table, "tok/s in total, decode alone", step.per_second(batch))
+        _rate(table, "tok/s in total, prefill included", plan.request.per_second(batch * workload.output))
     _seconds(table, f"all {workload.output:,} tokens", plan.request)
     if not plan.capacity.users or not plan.memory.fits:
         return table
-    who = "one user" if load.users == 1 else f"{load.users:,} users"
+    who = users_in_words(load.users)
     table.add_row()
     _seconds(table, f"TTFT, {who} under way", load.ttft)
     _seconds(table, "ITL, no prefill in between", load.itl)
     _seconds(table, "TPOT, prefills in between", load.tpot)
     _rate(table, "tok/s a user", load.tokens_per_user)
-    _rate(table, "tok/s in all", load.tokens_per_second)
+    _rate(table, "tok/s in total", load.tokens_per_second)
     _rate(table, "requests/s", load.requests_per_second)
     return table
 
@@ -153,9 +155,9 @@ def crossings(plan: Plan) -> Table:
     batch, prompt, outweighs = c.critical_batch, c.compute_bound_prompt, c.kv_outweighs_weights
     decode = f"never at {context}: every sequence brings KV of its own"
     if batch is not None:
-        decode = f"from batch {batch:,.0f} on at {context}"
-    table.add_row("decode is compute-bound", decode)
-    table.add_row("prefill is compute-bound", "never" if prompt is None else f"from a prompt of {prompt:,} tokens on")
+        decode = f"from batch {math.ceil(batch):,} on at {context}"
+    table.add_row("decode reaches the ridge", decode)
+    table.add_row("prefill reaches the ridge", "never" if prompt is None else f"from a prompt of {prompt:,} tokens on")
     kv = "never: windows keep it below"
     if outweighs is not None:
         kv = f"from {outweighs:,} tokens of context on, batch 1"
@@ -168,7 +170,7 @@ def crossings(plan: Plan) -> Table:
 def sweep(plan: Plan) -> Table:
     """One row a batch."""
     mixture = plan.sweep[0].experts is not None
-    head = ("batch", "ITL floor", "bound", "expected", "tok/s each", "in all", "gain", "FLOP/B", "KV GiB")
+    head = ("batch", "ITL floor", "bound", "expected", "tok/s each", "total", "gain", "FLOP/B", "KV GiB", "fits")
     table = _table(*head, *(("experts hit",) if mixture else ()), left=())
     for row in plan.sweep:
         table.add_row(
@@ -179,6 +181,7 @@ def sweep(plan: Plan) -> Table:
             f"x {three(row.gain)}",
             three(row.intensity),
             f"{gib(row.kv_bytes):,.2f}",
+            "yes" if row.fits else "no",
             *([three(row.experts)] if row.experts is not None else []),
             style="" if row.fits else "dim",
         )
@@ -187,7 +190,7 @@ def sweep(plan: Plan) -> Table:
 
 def changes(plan: Plan) -> Table:
     """Levers and sensitivities."""
-    table = _table("", "TTFT", "tok/s a user", "users", "tok/s in all", "$/M tokens", "", left=(0, 6))
+    table = _table("", "TTFT", "tok/s a user", "users", "tok/s in total", "$/M tokens", "", left=(0, 6))
     first = [plan.batching] if plan.batching is not None else []
     for change in (*first, *plan.levers):
         table.add_row(*_change(change))
@@ -198,18 +201,18 @@ def changes(plan: Plan) -> Table:
 
 
 def _change(change: Change) -> list[str]:
-    cost = None if change.cost is None else change.cost
     cells = [f"x {three(1 / change.first)}", f"x {three(change.faster)}"]
-    cells += ["" if value is None else f"x {three(value)}" for value in (change.users, change.throughput, cost)]
+    cells += ["" if value is None else f"x {three(value)}" for value in (change.users, change.throughput, change.cost)]
     note = "" if change.outcome.fits else "does not fit"
     if change.users is None and change.outcome.fits:
-        note = f"fits: {change.outcome.users:,} users"
+        users = change.outcome.users
+        note = f"fits {users_in_words(users)}" if users else "fits, but misses the targets"
     return [escape(change.name), *cells, note]
 
 
 def catalogue(outcomes: Sequence[Outcome]) -> Table:
     """One row a card on which it fits."""
-    table = _table("card", "cards", "users", "TTFT", "ITL", "tok/s in all", "$/M tokens", left=(0,))
+    table = _table("card", "cards", "users", "TTFT", "ITL", "tok/s in total", "$/M tokens", left=(0,))
     for o in (o for o in outcomes if o.fits):
         table.add_row(
             o.card,

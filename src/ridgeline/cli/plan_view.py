@@ -10,7 +10,7 @@ from ridgeline.cli import plan_tables as tables
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.definitions import DEFINITIONS
 from ridgeline.roofline.plan.units import gib, show_gib, show_seconds, three
-from ridgeline.roofline.plan.words import scarcest, verdict, ways_in_words
+from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words, verdict
 
 _WIDTH = 100
 
@@ -61,7 +61,7 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
 def _fits(plan: Plan) -> str:
     memory = plan.memory
     if not memory.fits:
-        return f"NO: {show_gib(gib(memory.missing))} too little a card; {ways_in_words(plan.ways)}"
+        return f"NO: {lacking(plan)}"
     return (
         f"yes: of {show_gib(gib(memory.budget))} usable a card, weights take {show_gib(gib(memory.weights))} and "
         f"{show_gib(gib(memory.left))} are left for KV"
@@ -72,25 +72,27 @@ def _stops(plan: Plan) -> str:
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
         return "one more does not fit in memory"
+    if capacity.limit == "step":
+        return "a decode step has positions for no more; raise --max-batch-tokens"
     wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
     assert wanted is not None
     name = capacity.limit.upper()
     if capacity.users:
         return f"one more would miss the {name} target of {show_seconds(wanted)}"
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"one alone has a {name} of {show_seconds(got.expected)}, {show_seconds(wanted)} is wanted"
+    return f"a single user gets a {name} of {show_seconds(got.expected)}, {show_seconds(wanted)} is wanted"
 
 
 def _speed(plan: Plan) -> str:
     batch, load = plan.workload.batch, plan.capacity.load
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
-    line = f"{_who(batch)}: first token in {show_seconds(first)}, then {three(1 / step)} tok/s"
+    line = f"{users_in_words(batch)}: first token in {show_seconds(first)}, then {three(1 / step)} tok/s"
     if batch > 1:
         whole = batch * plan.workload.output / plan.request.expected
-        line += f" each, {three(whole)} in all over both"
+        line += f" each, {three(whole)} in total, prefill included"
     if plan.capacity.users > 1:
         each, everyone = load.tokens_per_user.expected, load.tokens_per_second.expected
-        line += f"; {load.users:,} users: {three(each)} tok/s each, {three(everyone)} in all"
+        line += f"; {load.users:,} users under way: {three(each)} tok/s each, {three(everyone)} in total"
     return line
 
 
@@ -98,20 +100,18 @@ def _limit(plan: Plan) -> str:
     phase, scarce = plan.decode, scarcest(plan)
     intensity = f"{three(phase.intensity)} FLOP a byte"
     far = {
-        "memory": f"memory bandwidth: {intensity}, {three(1 / phase.balance)} x under the ridge",
-        "compute": f"arithmetic: {intensity}, {three(phase.balance)} x over the ridge",
+        "memory": f"memory bandwidth, {intensity}, {three(1 / phase.balance)} x under the ridge",
+        "compute": f"arithmetic, {intensity}, {three(phase.balance)} x over the ridge",
         "communication": "the link between the cards",
     }
-    batch = plan.workload.batch
-    line = f"{_who(batch)}, {far[phase.limit]}"
-    if scarce is None or plan.capacity.users <= batch:
+    batch, users = plan.workload.batch, plan.capacity.users
+    line = f"{users_in_words(batch)}: {far[phase.limit]}"
+    if users <= batch:
         return line
-    gain = f"{scarce.name} brings most, x {three(scarce.throughput or 1)} tokens"
-    return f"{line}; at {plan.capacity.users:,} users {gain}"
-
-
-def _who(batch: int) -> str:
-    return "alone" if batch == 1 else f"{batch:,} at once"
+    gain = "doubling no one resource would help noticeably"
+    if scarce is not None:
+        gain = f"{scarce.name} helps most, x {three(scarce.throughput or 1)} tokens"
+    return f"{line}; {users:,} users: {gain}"
 
 
 def _cost(plan: Plan) -> str:

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from ridgeline.models import ModelRefused
-from ridgeline.ops.formats import WEIGHT_FORMATS
+from ridgeline.ops.formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Setup, Shelf
+from ridgeline.roofline.plan.case import Case, Setup, Shelf
 from ridgeline.roofline.plan.memory import Memory, memory_of
 from ridgeline.roofline.plan.workload import Workload
 
@@ -18,12 +18,13 @@ _MORE_DEVICES = (16, 32)
 def ways_to_fit(shelf: Shelf, setup: Setup, workload: Workload) -> list[Setup]:
     """What would make the model and one request fit: the widest format with the cards asked for, the fewest cards with
     the format asked for, and if neither does, the fewest cards with the narrowest format. Empty if nothing does."""
+    narrower = narrower_weights(shelf.case(setup))
     ways = [
-        next((s for s in _narrower(setup) if fits(shelf, s, workload)), None),
+        next((s for s in narrower if fits(shelf, s, workload)), None),
         fewest_devices(shelf, setup, workload, (*DEVICES, *_MORE_DEVICES)),
     ]
     if ways == [None, None]:
-        ways = [fewest_devices(shelf, narrow, workload) for narrow in _narrower(setup)[-1:]]
+        ways = [fewest_devices(shelf, narrow, workload) for narrow in narrower[-1:]]
     return [way for way in ways if way is not None]
 
 
@@ -44,16 +45,21 @@ def eight_bits(device: Device) -> str:
     return "fp8" if "fp8" in device.peaks else "int8"
 
 
+def bits_of(name: str) -> int:
+    """Bits of a number in a format of weights or KV."""
+    return next(f.bits for f in (*FORMATS, *WEIGHT_FORMATS, *KV_FORMATS) if f.name == name)
+
+
+def narrower_weights(case: Case) -> list[Setup]:
+    """The same with narrower weights, the widest first. KV asked for in full is then that of the model as stored so."""
+    full = {known.name for known in FORMATS}
+    order = [name for name in ("bf16", eight_bits(case.device), "int4") if bits_of(name) < bits_of(case.weights)]
+    kv = None if case.setup.kv in full else case.setup.kv
+    return [dataclasses.replace(case.setup, weights=name, kv=kv) for name in order]
+
+
 def _memory(shelf: Shelf, setup: Setup, workload: Workload) -> Memory | None:
     try:
         return memory_of(shelf.case(setup), workload)
     except ModelRefused:
         return None
-
-
-def _narrower(setup: Setup) -> list[Setup]:
-    """The same with narrower weights, the widest first."""
-    order = (eight_bits(setup.device), "int4")
-    asked = next((f.bits for f in WEIGHT_FORMATS if f.name == setup.weights), 16)
-    bits = {f.name: f.bits for f in WEIGHT_FORMATS}
-    return [dataclasses.replace(setup, weights=name) for name in order if bits[name] < asked]

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.models import ModelRefused
-from ridgeline.ops.formats import FORMATS, WEIGHT_FORMATS
+from ridgeline.ops.formats import FORMATS
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Setup, Shelf
-from ridgeline.roofline.plan.fit import DEVICES, eight_bits
+from ridgeline.roofline.plan.fit import DEVICES, bits_of, eight_bits, narrower_weights
 from ridgeline.roofline.plan.outcome import Outcome, outcome_of
 from ridgeline.roofline.plan.serving import Serving
 
@@ -64,7 +64,7 @@ def batch_lever(serving: Serving, base: Outcome) -> Change | None:
 
 
 def levers(shelf: Shelf, serving: Serving, base: Outcome, others: Sequence[Outcome]) -> list[Change]:
-    """Narrower weights, narrower KV, twice the cards, the fastest and the cheapest of the `others`' cards."""
+    """Narrower weights, narrower KV, twice the cards; the fastest and the cheapest of the `others`' cards."""
     found: list[tuple[str, Outcome]] = []
     for name, setup in _setups(serving):
         try:
@@ -76,7 +76,7 @@ def levers(shelf: Shelf, serving: Serving, base: Outcome, others: Sequence[Outco
 
 
 def sensitivities(shelf: Shelf, serving: Serving, base: Outcome) -> list[Change]:
-    """The same card with twice of one thing."""
+    """The same card with twice of one thing; with twice the link where cards are joined."""
     device, setup = serving.case.device, serving.case.setup
     caches = tuple(dataclasses.replace(cache, bandwidth=2 * cache.bandwidth) for cache in device.caches)
     doubled = {
@@ -84,17 +84,20 @@ def sensitivities(shelf: Shelf, serving: Serving, base: Outcome) -> list[Change]
         "twice the bandwidth": dataclasses.replace(device, bandwidth=2 * device.bandwidth, caches=caches),
         "twice the memory": dataclasses.replace(device, memory=2 * device.memory),
     }
+    if device.link is not None and setup.devices > 1:
+        speeds = {cards: (alpha, 2 * beta) for cards, (alpha, beta) in device.link.all_reduce.items()}
+        link = dataclasses.replace(device.link, bandwidth=2 * device.link.bandwidth, all_reduce=speeds)
+        doubled["twice the link bandwidth"] = dataclasses.replace(device, link=link)
     cases = {name: shelf.case(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
     return changes(base, [(name, outcome_of(Serving(case, serving.workload))) for name, case in cases.items()])
 
 
 def _setups(serving: Serving) -> Iterator[tuple[str, Setup]]:
     case, setup, device = serving.case, serving.case.setup, serving.case.device
-    bits = {f.name: f.bits for f in (*FORMATS, *WEIGHT_FORMATS)}
-    for name in (eight_bits(device), "int4"):
-        if bits[name] < bits[case.weights]:
-            yield f"{name} weights", dataclasses.replace(setup, weights=name)
-    if bits[case.kv] > 8:
+    full = {known.name for known in FORMATS}
+    for narrower in narrower_weights(case):
+        yield f"{narrower.weights} weights{' and KV' * (narrower.weights in full)}", narrower
+    if bits_of(case.kv) > 8:
         yield f"{eight_bits(device)} KV", dataclasses.replace(setup, kv=eight_bits(device))
     if device.link is not None and 2 * setup.devices in DEVICES:
         yield f"{2 * setup.devices} cards", dataclasses.replace(setup, devices=2 * setup.devices)

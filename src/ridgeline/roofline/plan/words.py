@@ -1,114 +1,157 @@
 """A plan in words: which resource is the limit, how far, and which lever moves it."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ridgeline.roofline.plan.case import Setup
+from ridgeline.roofline.plan.fit import DEVICES
 from ridgeline.roofline.plan.levers import Change
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.units import gb, gib, show_count, show_gb, show_gib, show_seconds, three
 
-# A factor that changes nothing a user would notice.
-_NOTICED = 1.03
+# From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
+_NOTICED, _WORTH = 1.03, 1.2
+# Tokens a second that people read at; some four words.
+_READING = 5.0
 
 
 def verdict(plan: Plan) -> str:
     """One paragraph."""
-    return " ".join((*_fit(plan), *_decode(plan), *_batch(plan), *_load(plan), *_levers(plan)))
+    return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
+
+
+def lacking(plan: Plan) -> str:
+    """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
+    return f"{_card(plan)} lacks {show_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
 
 
 def ways_in_words(ways: Sequence[Setup]) -> str:
-    """`it would with fp8 weights on 8 cards, or on 16 cards`."""
+    """`it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)`."""
     if not ways:
-        return "neither more cards nor int4 weights make it fit"
-    return "it would " + ", or ".join(
-        (f"with {way.weights} weights " if way.weights else "") + f"on {way.devices} card{'s' * (way.devices > 1)}"
-        for way in ways
-    )
+        return "no weight format and no number of joined cards known here makes it fit"
+    return "it would fit " + ", or ".join(_way(way) for way in ways)
+
+
+def users_in_words(count: int) -> str:
+    """`one user`, `352 users`."""
+    return "one user" if count == 1 else f"{count:,} users"
+
+
+def scarcest(plan: Plan) -> Change | None:
+    """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
+    best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
+    return best if best is not None and (best.throughput or 0.0) >= _NOTICED else None
+
+
+def _way(way: Setup) -> str:
+    cards = f"on {way.devices} card{'s' * (way.devices > 1)}"
+    beyond = " (beyond one machine, not priced)" if way.devices > max(DEVICES) else ""
+    return (f"with {way.weights} weights " if way.weights else "") + cards + beyond
 
 
 def _fit(plan: Plan) -> Iterator[str]:
     if not plan.memory.fits:
-        yield (
-            f"It does not fit: each card lacks {show_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}. "
-            "The rest is what it would do if it did."
-        )
+        yield f"It does not fit: {lacking(plan)}. The rest is what it would do if it did."
 
 
 def _decode(plan: Plan) -> Iterator[str]:
-    phase, batch = plan.decode, plan.workload.batch
-    who = "one user" if batch == 1 else f"{batch:,} users"
+    phase = plan.decode
     work = (
-        f"Decoding for {who}, a card computes {show_count(phase.flops, 'FLOP')} and reads "
-        f"{show_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where it turns at "
-        f"{three(phase.ridge)}."
+        f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {show_count(phase.flops, 'FLOP')} "
+        f"and moves {show_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
+        f"at {three(phase.ridge)}."
     )
     if phase.limit == "compute":
         yield f"{work} Arithmetic is the limit, {three(phase.balance)} x over the ridge."
     elif phase.limit == "memory":
         yield (
-            f"{work} Memory bandwidth is the limit, {three(1 / phase.balance)} x under the ridge: the arithmetic units "
-            f"idle {phase.idle:.1%} of the time."
+            f"{work} Memory bandwidth is the limit, {three(1 / phase.balance)} x under the ridge: even with perfect "
+            f"kernels the arithmetic units idle {phase.idle:.1%} of the time."
         )
     else:
-        yield f"{work} The link between the cards is the limit."
+        share = sum(row.share for row in phase.classes if row.limit == "communication")
+        yield f"{work} But the link between the cards is the limit: it takes {share:.0%} of the step's bound."
+
+
+def _ridge(plan: Plan) -> Iterator[str]:
+    """What a larger batch would do to a decode step that waits for memory."""
+    if plan.decode.limit != "memory":
+        return
+    critical, context = plan.crossings.critical_batch, f"At {plan.workload.context:,} tokens of context"
+    if critical is None:
+        yield f"{context} no batch reaches the ridge, because every sequence brings KV of its own."
+        return
+    held, batch = plan.memory.users, math.ceil(critical)
+    beyond = f", but memory holds {held:,} at most" if plan.memory.fits and batch > held else ""
+    yield f"{context} a batch of {batch:,} would reach the ridge{beyond}."
 
 
 def _batch(plan: Plan) -> Iterator[str]:
-    critical, lever = plan.crossings.critical_batch, plan.batching
-    context = f"{plan.workload.context:,} tokens of context"
-    if plan.decode.limit == "memory" and critical is None:
-        yield f"No batch changes that at {context}, because every sequence brings KV of its own."
-    elif plan.decode.limit == "memory" and critical is not None:
-        yield f"At {context} a batch of {critical:,.0f} would reach the ridge."
-    if lever is not None and lever.throughput is not None and plan.memory.fits:
-        load = plan.capacity.load
-        yield (
-            f"Batching is the free lever: {plan.capacity.users:,} users make {three(lever.throughput)} x the tokens "
-            f"({three(load.tokens_per_second.expected)} a second), each of them at "
-            f"{three(load.tokens_per_user.expected)} a second ({show_seconds(load.tpot.expected)} a token)."
-        )
-
-
-def _load(plan: Plan) -> Iterator[str]:
-    scarce = scarcest(plan)
-    if scarce is None:
+    """What the most users make of the card."""
+    lever, load = plan.batching, plan.capacity.load
+    if lever is None or lever.throughput is None or not plan.memory.fits:
         return
-    listed = ", ".join(f"{c.name.removeprefix('twice the ')} x {three(c.throughput or 1)}" for c in plan.sensitivities)
-    advice = f"{scarce.name.removeprefix('twice the ')} is what to buy" if _gain(scarce) >= _NOTICED else "none pays"
+    each = load.tokens_per_user.expected
+    worth = "Batching pays" if lever.throughput >= _WORTH else "Batching more brings little"
+    slow = "; that is slower than people read, and --tpot sets a pace" if each < _READING else ""
     yield (
-        f"With {_users(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
-        f"Twice of one thing would bring, in tokens in all: {listed}; {advice}."
+        f"{worth}: {users_in_words(plan.capacity.users)} get {three(lever.throughput)} x the tokens of "
+        f"{users_in_words(plan.workload.batch)}, {three(load.tokens_per_second.expected)} a second in total, each of "
+        f"them {three(each)} a second ({show_seconds(load.tpot.expected)} a token){slow}."
     )
 
 
-def scarcest(plan: Plan) -> Change | None:
-    """What a card with twice of it would gain most by, at the most users; None where there is not one."""
+def _load(plan: Plan) -> Iterator[str]:
     if not plan.capacity.users:
-        return None
-    return max(plan.sensitivities, key=lambda change: change.throughput or 0.0)
+        return
+    scarce = scarcest(plan)
+    listed = ", ".join(f"{_resource(c)} x {three(c.throughput)}" for c in plan.sensitivities if c.throughput)
+    advice = "none would help noticeably" if scarce is None else f"more {_resource(scarce)} would help most"
+    yield (
+        f"With {users_in_words(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
+        f"Doubling one resource multiplies total tokens/s by: {listed}; {advice}."
+    )
+
+
+def _resource(change: Change) -> str:
+    return change.name.removeprefix("twice the ")
 
 
 def _levers(plan: Plan) -> Iterator[str]:
-    moved = [change for change in plan.levers if _gain(change) >= _NOTICED]
-    own = sorted((c for c in moved if c.outcome.card == plan.case.device.name), key=_gain, reverse=True)
-    others = [c for c in moved if c.outcome.card != plan.case.device.name]
-    if own:
-        yield "On this card: " + "; ".join(_lever(change) for change in own) + "."
-    if others:
-        yield "Other cards: " + "; ".join(_lever(change) for change in others) + "."
+    helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
+    same = [change for change in helps if change.outcome.card == plan.case.device.name]
+    same.sort(key=lambda change: (change.outcome.users > 0, _gain(change)), reverse=True)
+    others = [change for change in helps if change.outcome.card != plan.case.device.name]
+    for where, changes in (("With the same card", same), ("With another card", others)):
+        if changes:
+            yield f"{where}: {'; '.join(_lever(plan, change) for change in changes)}."
 
 
-def _lever(change: Change) -> str:
-    """`fp8 KV makes x 1.41 tokens in all, x 1.02 a user alone`."""
-    alone = f"x {three(change.faster)} for a user alone"
+def _lever(plan: Plan, change: Change) -> str:
+    """`fp8 KV: x 1.41 total tokens/s, x 1.02 for one user`; of other cards `$0.06 a million tokens` too."""
+    users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
-        return f"{change.name} x {three(change.throughput)} tokens in all, {alone}"
-    return f"{change.name} {'fits ' + _users(change.outcome.users) + ', ' if change.outcome.fits else ''}{alone}"
+        parts = [f"x {three(change.throughput)} total tokens/s"]
+    elif users:
+        parts = [f"fits {users_in_words(users)}"]
+    else:
+        parts = ["no user within the targets either"]
+    parts.append(f"x {three(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
+    other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
+    if other and cost is not None:  # of the same cards a token's price follows from the tokens
+        here = "" if plan.dollars_per_million is None else f" instead of ${three(plan.dollars_per_million)}"
+        parts.append(f"${three(cost)} a million tokens{here}")
+    return f"{change.name}: {', '.join(parts)}"
+
+
+def _helps(change: Change) -> bool:
+    newly = change.throughput is None and change.outcome.users > 0
+    return newly or _gain(change) >= _NOTICED or (change.cost is not None and change.cost <= 1 / _NOTICED)
 
 
 def _gain(change: Change) -> float:
     return max(change.throughput or 0.0, change.faster)
 
 
-def _users(count: int) -> str:
-    return "one user" if count == 1 else f"{count:,} users"
+def _card(plan: Plan) -> str:
+    return "the card" if plan.case.setup.devices == 1 else "each card"
