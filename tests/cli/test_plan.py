@@ -92,7 +92,8 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
         "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards", "words",
         "definitions",
     }  # fmt: skip
-    assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected"} <= set(shown["definitions"])
+    assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
+    assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
     for phase in ("prefill", "decode"):
         assert {"flops", "memory_bytes", "intensity", "ridge", "limit", "classes", "seconds"} <= set(shown[phase])
         assert set(shown[phase]["seconds"]) == {"floor", "bound", "expected"}
