@@ -9,12 +9,15 @@ import pytest
 
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.plan.case import Setup, Shelf
+from ridgeline.roofline.plan.compare import compare
+from ridgeline.roofline.plan.levers import batch_lever
 from ridgeline.roofline.plan.outcome import outcome_of
 from ridgeline.roofline.plan.phases import decode_phase, decode_step, prefill_phase, prefill_steps
 from ridgeline.roofline.plan.prompts import Prompts
 from ridgeline.roofline.plan.serving import Serving
 from ridgeline.roofline.plan.workload import Workload
-from support.planned import LLAMA_3_8B, TINY, case
+from support.planned import LLAMA_3_8B, TINY, card, case, fields
 
 A100_8B = case(LLAMA_3_8B)
 
@@ -192,3 +195,37 @@ def test_dollars_by_hand(devices: int) -> None:
     rate = serving.capacity.load.tokens_per_second.expected
     assert outcome_of(serving).dollars_per_million == pytest.approx(2.5 * devices / 3600 / rate * 1e6)
     assert outcome_of(Serving(case(TINY), Workload())).dollars_per_million is None
+
+
+@pytest.mark.parametrize("batch", [1, 8, 100])
+def test_an_outcome_is_of_the_batch_that_was_asked_for(batch: int) -> None:
+    """Both times of it: the prefill of all its prompts and a decode step of all of them."""
+    workload = Workload(1024, 256, batch=batch)
+    outcome = outcome_of(Serving(A100_8B, workload))
+    assert outcome.ttft == pytest.approx(prefill_phase(A100_8B, workload).seconds.expected)
+    assert outcome.itl == decode_phase(A100_8B, batch, workload.context).seconds.expected
+
+
+def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
+    shelf, ours = Shelf(fields(TINY)), HourlyPrice(9.0, "today", "--price")
+    asked, other = (
+        card(price=HourlyPrice(1.0, "2025", "list")),
+        card(name="other", price=HourlyPrice(1.0, "2025", "list")),
+    )
+    serving = Serving(shelf.case(Setup(asked, price=ours)), Workload(100, 50))
+    rows = {outcome.card: outcome for outcome in compare(shelf, serving, (asked, other))}
+    assert rows["text-a100"] == outcome_of(serving)
+    listed = outcome_of(Serving(shelf.case(Setup(other)), Workload(100, 50)))
+    assert rows["other"] == listed
+    assert rows["text-a100"].dollars_per_million == pytest.approx(9 * (listed.dollars_per_million or 0))
+
+
+def test_the_batching_lever_compares_what_the_other_levers_do() -> None:
+    """Its TTFT and tokens a second of a user are those of outcomes of the two batches."""
+    serving = Serving(A100_8B, Workload(1024, 256, batch=4))
+    before, most = outcome_of(serving), serving.capacity.users
+    after = outcome_of(Serving(A100_8B, Workload(1024, 256, batch=most)))
+    lever = batch_lever(serving, before)
+    assert lever is not None
+    assert lever.first == pytest.approx(before.ttft / after.ttft)
+    assert lever.faster == pytest.approx(before.itl / after.itl)

@@ -48,8 +48,8 @@ class Setup:
         return None if price is None else price.dollars * self.devices
 
     def on(self, device: Device) -> "Setup":
-        """The same on another card, at that card's own price."""
-        return dataclasses.replace(self, device=device, price=None)
+        """The same on a card, at that card's own price where it is another one."""
+        return dataclasses.replace(self, device=device, price=self.price if device == self.device else None)
 
 
 @dataclass(frozen=True, slots=True)

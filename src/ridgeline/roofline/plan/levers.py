@@ -55,8 +55,8 @@ def batch_lever(serving: Serving, base: Outcome) -> Change | None:
     return Change(
         f"batch {most.users:,} instead of {batch:,}",
         base,
-        before.ttft.expected / after.ttft.expected,
-        before.tpot.expected / after.tpot.expected,
+        serving.together(batch).expected / serving.together(most.users).expected,
+        serving.itl(batch).expected / serving.itl(most.users).expected,
         most.users / batch,
         after.tokens_per_second.expected / before.tokens_per_second.expected,
         before.tokens_per_second.expected / after.tokens_per_second.expected,

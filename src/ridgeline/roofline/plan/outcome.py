@@ -9,9 +9,15 @@ from ridgeline.roofline.plan.serving import Serving
 class Outcome:
     """What a case comes to, by expected times.
 
-    users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot). itl:
-    seconds of a decode step at the workload's batch. tokens_per_second, dollars_per_million: in all and of output, at
-    `users`; None where there is not one.
+    users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
+
+    Of the workload's batch, all asking at once, as in `Plan.prefill` and `Plan.decode`: ttft, until all have their
+    first token; itl, a decode step of all. What stands beside it for another batch is `Serving.together` and
+    `Serving.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills of
+    others between two tokens.
+
+    Of `users` users under way: tokens_per_second and dollars_per_million, in all and of output; None where there is not
+    one user.
     """
 
     card: str
@@ -31,7 +37,7 @@ class Outcome:
 def outcome_of(serving: Serving) -> Outcome:
     """The outcome of a case under its workload."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
-    alone = serving.load(serving.workload.batch)
+    batch = serving.workload.batch
     rate = capacity.load.tokens_per_second.expected if capacity.users else None
     return Outcome(
         case.device.name,
@@ -42,8 +48,8 @@ def outcome_of(serving: Serving) -> Outcome:
         memory.missing,
         capacity.users,
         capacity.limit,
-        serving.prefill.expected,
-        alone.itl.expected,
+        serving.together(batch).expected,
+        serving.itl(batch).expected,
         rate,
         None if rate is None else serving.dollars_per_million(rate),
     )

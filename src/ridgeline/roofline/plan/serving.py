@@ -86,10 +86,18 @@ class Serving:
         """Seconds of one prompt alone."""
         return self._prompts.all(1)
 
+    def together(self, prompts: int) -> Estimate:
+        """Seconds until so many prompts, asked at once, all have their first token."""
+        return self._prompts.all(prompts)
+
+    def itl(self, batch: int) -> Estimate:
+        """Seconds of a decode step of `batch` sequences at the running context."""
+        return Estimate.of([decode_step(self.case, batch, self.workload.context)])
+
     def load(self, users: int) -> Load:
         """What `users` users get, whether memory holds them or not."""
         output, steps = self.workload.output, self.workload.output - 1
-        itl = Estimate.of([decode_step(self.case, users, self.workload.context)])
+        itl = self.itl(users)
         if steps:
             ends = 1 / steps
             waits = 1 - (1 - ends) ** users
