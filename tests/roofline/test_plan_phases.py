@@ -66,7 +66,7 @@ def test_what_32_users_bring(context: int, text: float) -> None:
     assert 32 * one / many == pytest.approx(text, abs=0.06)
 
 
-def test_experts_touched_against_batch(data_dir: Any) -> None:
+def test_experts_touched_against_batch() -> None:
     """SEED_NUMBERS 10: of 128 with 8 a token: 8, 51.6, 111.8, 125.9 at batch 1, 8, 32, 64."""
     wide = case(TINY_MIXTURE | {"num_local_experts": 128, "num_experts_per_tok": 8, "intermediate_size": 64})
     for batch, experts in ((1, 8.0), (8, 51.6), (32, 111.8), (64, 125.9)):
