@@ -1,6 +1,7 @@
 """The four experiments: what they count is exact, what they draw is what the engine draws. No seconds are asserted."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -237,10 +238,10 @@ def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 
-def shown(page: Page) -> str:
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - it lives as long as a test
+def shown(page: Page, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - it lives as long as a test
     draw.show(page, console)
-    return console.export_text()
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -257,6 +258,46 @@ def test_pictures_are_drawn_in_characters_and_as_svg(picture: Bars | Lines) -> N
     assert "Because [of] this." in text
     assert picture.title in text
     assert picture.title in "".join(ElementTree.fromstring(svg(page)).itertext())
+
+
+def test_a_picture_says_of_each_point_whether_it_was_measured(tales: Model) -> None:
+    """Of the steps of `phases` this machine runs two, and the others are expected."""
+    found = phases.phases(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
+    page = phases_page.page(found, "tales")
+    for text in (shown(page), "\n".join(ElementTree.fromstring(svg(page)).itertext())):
+        assert re.search(r"^.*prefill.*% +measured", text, re.MULTILINE)
+        assert re.search(r"^.*decode x 1\b[^,].*% +measured", text, re.MULTILINE)
+        assert re.search(r"^.*decode x 256.*% +expected", text, re.MULTILINE)
+        assert "steps (expected)" not in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_pictures_stay_within_the_terminal(width: int) -> None:
+    found = [memory.users_on(model, load_card("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
+    steps = phases.phases(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    users = shown(memory_page.page(found, load_card("rtx-4090"), 2000), width)
+    assert re.search(r"llama-3-70b: weights \(bf16\) █+ 131$", users, re.MULTILINE)
+    assert re.search(r"llama-3-8b: keys and values █+ 5.18, 21 users$", users, re.MULTILINE)
+    drawn = shown(phases_page.page(steps, "llama-3-8b"), width)
+    assert re.search(r"^ +FLOP/byte .* 10000$", drawn, re.MULTILINE)
+    assert re.search(r"^decode x 1,024 ", drawn, re.MULTILINE)
+
+
+def test_the_lacking_bar_is_what_the_sentence_says() -> None:
+    page = memory_page.page(
+        [memory.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)], load_card("rtx-4090"), 2000
+    )
+    assert isinstance(page.picture, Bars)
+    assert f"{page.picture.bars[-1].value:.2f} GiB more" in page.finds[0]
+
+
+def test_text_of_a_picture_stays_within_it() -> None:
+    """Titles and notes of bars, with a character at most so wide as the drawing takes it to be."""
+    long = Bars("Bars", "GiB", (Bar("a label of some length", 9.0, "kept by this rule and by that"), Bar("b", 0.1)))
+    root = ElementTree.fromstring(svg(Page("Title", "Why?", (), long, (), "code.py")))
+    for node in root.iter():
+        if node.tag.endswith("text") and node.get("text-anchor") == "start":
+            assert float(node.get("x", 0)) + 6.6 * len(node.text or "") <= float(root.get("width", 0))
 
 
 def test_a_column_is_words_because_the_table_says_so() -> None:

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from trace_models import DEVICE, TEXT, Maker
 
+from ridgeline import figures
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.account import Account
 from ridgeline.ops.cost import Cost
 from ridgeline.roofline.price import Price
-from ridgeline.trace import units, verdict
+from ridgeline.trace import verdict
 from ridgeline.trace.ledger import Step, Total
 from ridgeline.trace.reason import reason, slowest
 
@@ -30,8 +31,8 @@ def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     decode.seconds = 4e-6 * decode.steps
     first, second = verdict(account, price, DEVICE)
     floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
-    assert first.startswith(f"decode reached {units.say(decode.nbytes / decode.seconds, 'B/s')} and ")
-    assert f"{units.percent(floor / decode.seconds)} of its roof" in first
+    assert first.startswith(f"decode reached {figures.say(decode.nbytes / decode.seconds, 'B/s')} and ")
+    assert f"{figures.percent(floor / decode.seconds)} of its roof" in first
     assert "; prefill reached" in first
     assert second.startswith("decode is memory-bound (700 GB/s): ")
     assert "live in L2" in second
@@ -110,8 +111,8 @@ def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:
     ],
 )
 def test_counts(value: float, short: str, long: str) -> None:
-    assert units.scaled(value) == short
-    assert units.say(value, "B") == long
+    assert figures.scaled(value) == short
+    assert figures.say(value, "B") == long
 
 
 @pytest.mark.parametrize(
@@ -127,13 +128,13 @@ def test_counts(value: float, short: str, long: str) -> None:
     ],
 )
 def test_seconds(value: float, short: str, long: str) -> None:
-    assert units.seconds(value) == short
-    assert units.say_seconds(value) == long
+    assert figures.seconds(value) == short
+    assert figures.say_seconds(value) == long
 
 
 def test_shares_and_differences() -> None:
-    assert [units.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
-    assert [units.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
+    assert [figures.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
+    assert [figures.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
         "",
         "+48%",
         "-3%",

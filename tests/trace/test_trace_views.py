@@ -8,17 +8,18 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
 from ridgeline.engine import SamplingParams
+from ridgeline.roofline.device import Cache
 from ridgeline.roofline.guard import under_floor
 from ridgeline.trace import decades
 from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.picture import picture
+from ridgeline.trace.picture import Point, picture, roofline
 from ridgeline.trace.reason import slowest
 from ridgeline.trace.request import Wanted
 from ridgeline.trace.views import heat
@@ -310,6 +311,27 @@ def test_svg_is_an_svg(ledger: Ledger) -> None:
     words = " ".join(node.text or "" for node in root.iter() if node.tag.endswith("text"))
     for name in ("L2 700 GB/s", "L3 300 GB/s", "memory 90.0 GB/s", "fp32 7.00 TFLOP/s", "FLOP per byte", "attention"):
         assert name in words
+
+
+def test_names_in_the_svg_cover_no_other_name() -> None:
+    """Three memories of nearly one speed, and points on each other: names are moved or left to the legend."""
+    points = [Point(f"class {i}", "decode", 1.0 + i / 50, 1e9 * (1 + i / 50), 9e9, True, 0.1) for i in range(9)]
+    near = replace(DEVICE, bandwidth=70e9, caches=(Cache("L2", 2e6, 95e9), Cache("L3", 30e6, 80e9)))
+    root = ElementTree.fromstring(svg(roofline("tiny", near, ["fp32"], points)))
+    named = [node for node in root.iter() if node.tag.endswith("text") and (node.text or "").startswith("class")]
+    names = [node for node in named if ":" not in (node.text or "")]
+    assert len(named) - len(names) == len(points), "the legend has them all"
+    assert 1 < len(names) <= len(points)
+    boxes = []
+    for node in names:
+        width, x, y = 6.4 * len(node.text or ""), float(node.get("x", 0)), float(node.get("y", 0))
+        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[node.get("text-anchor", "")]
+        boxes.append((left, y - 11, left + width, y + 3))
+    for (l1, t1, r1, b1), (l2, t2, r2, b2) in combinations(boxes, 2):
+        assert not (l1 < r2 and l2 < r1 and t1 < b2 and t2 < b1)
+    slanted = [node for node in root.iter() if (node.get("transform") or "").startswith("rotate(-") and len(node)]
+    over = {(node[0].text or "").split()[0]: float(node[0].get("y", 0)) for node in slanted[1:]}
+    assert over["memory"] > over["L3"], "the last name stands under its slope"
 
 
 def test_names_are_escaped(ledger: Ledger) -> None:

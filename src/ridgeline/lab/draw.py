@@ -12,6 +12,7 @@ from ridgeline.trace.views.chart import chart
 
 _MARKS = "ox+*#"
 _WIDTH, _HEIGHT = 64, 16
+_SHORTEST_BAR, _LONGEST_BAR = 8, 36
 _MARGIN = 10
 
 
@@ -28,7 +29,7 @@ def show(page: Page, console: Console) -> None:
 
 
 def _table(table: Table) -> RichTable:
-    drawn = RichTable(*table.head, box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = RichTable(*table.head, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for index, column in enumerate(drawn.columns):
         column.justify = "left" if index in table.words else "right"
     for row in table.rows:
@@ -38,20 +39,22 @@ def _table(table: Table) -> RichTable:
 
 def _picture(page: Page, width: int) -> RenderableType:
     if isinstance(page.picture, Bars):
-        return Group(*_bars(page.picture))
+        return Group(*_bars(page.picture, width))
     if isinstance(page.picture, Lines):
         return Group(*_lines(page.picture))
     return Group(*chart(page.picture, width=min(width, 100)))
 
 
-def _bars(bars: Bars) -> list[Text]:
+def _bars(bars: Bars, columns: int) -> list[Text]:
     most = max((bar.value for bar in bars.bars), default=1.0)
     width = max((len(bar.label) for bar in bars.bars), default=0)
+    room = columns - width - 2 - max((len(bar.text) for bar in bars.bars), default=0)
+    longest = max(_SHORTEST_BAR, min(_LONGEST_BAR, room))
     found = [Text(f"{bars.title} ({bars.unit})", style="bold")]
     for bar in bars.bars:
         line = Text(f"{bar.label:>{width}} ")
-        line.append("█" * max(1, round(36 * bar.value / most)), "dim" if bar.dim else "cyan")
-        line.append(f" {bar.value:.3g}  {bar.note}")
+        line.append("█" * max(1, round(longest * bar.value / most)), "dim" if bar.dim else "cyan")
+        line.append(f" {bar.text}")
         found.append(line)
     return found
 

@@ -18,12 +18,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A length beside a label; note: what stands behind it. dim: whether it is one that does not count."""
+    """A length beside a label; note: what to say of it. dim: whether it is one that does not count."""
 
     label: str
     value: float
     note: str = ""
     dim: bool = False
+
+    @property
+    def text(self) -> str:
+        """What stands behind it: `5.18, 21 users`."""
+        return f"{self.value:.3g}" + (f", {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True, slots=True)

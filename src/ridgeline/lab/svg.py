@@ -8,8 +8,8 @@ from ridgeline.trace.views.shapes import document, line, words
 from ridgeline.trace.views.svg import svg as roofline_svg
 
 _WIDTH = 900
-_ROW, _LABELS, _NOTES = 26, 320, 160
-_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 90, 50, 600, 380
+_ROW, _CHARACTER = 26, 6.6  # pixels: of a row, and of a character at most
+_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 90, 64, 770, 380
 _GRID = "#e0e0e0"
 _COLOURS = ("#d1495b", "#1f6fb4", "#5b8c2a", "#7a4fb5")
 
@@ -26,13 +26,15 @@ def svg(page: Page) -> str:
 def _bars(bars: Bars) -> Iterator[str]:
     yield words(16, 28, f"{bars.title} ({bars.unit})", size=15, weight="bold")
     most = max((bar.value for bar in bars.bars), default=1.0)
+    labels = 24 + _CHARACTER * max((len(bar.label) for bar in bars.bars), default=0)
+    notes = 24 + _CHARACTER * max((len(bar.text) for bar in bars.bars), default=0)
     for index, bar in enumerate(bars.bars):
         y = _TOP + _ROW * index
-        width = max(1.0, (_WIDTH - _LABELS - _NOTES) * bar.value / most)
+        width = max(1.0, (_WIDTH - labels - notes) * bar.value / most)
         colour = "#b8b8b8" if bar.dim else _COLOURS[1]
-        yield words(_LABELS - 8, y + 15, bar.label, anchor="end")
-        yield f'<rect x="{_LABELS}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 7}" fill="{colour}"/>'
-        yield words(_LABELS + width + 6, y + 15, f"{bar.value:.3g}  {bar.note}")
+        yield words(labels - 8, y + 15, bar.label, anchor="end")
+        yield f'<rect x="{labels:.1f}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 7}" fill="{colour}"/>'
+        yield words(labels + width + 6, y + 15, bar.text)
 
 
 def _lines(lines: Lines) -> Iterator[str]:
@@ -46,7 +48,7 @@ def _lines(lines: Lines) -> Iterator[str]:
         return _TOP + _PLOT_HEIGHT * (1 - along(value, up))
 
     bottom = _TOP + _PLOT_HEIGHT
-    yield words(16, 28, lines.title, size=15, weight="bold")
+    yield words(16, 28, f"{lines.title} (both axes logarithmic)", size=15, weight="bold")
     for power in powers(across):
         yield line(x(power), _TOP, x(power), bottom, _GRID)
         yield words(x(power), bottom + 18, f"{power:g}", anchor="middle")
@@ -54,8 +56,12 @@ def _lines(lines: Lines) -> Iterator[str]:
         yield line(_LEFT, y(power), _LEFT + _PLOT_WIDTH, y(power), _GRID)
         yield words(_LEFT - 8, y(power) + 4, f"{power:g}", anchor="end")
     yield words(_LEFT + _PLOT_WIDTH / 2, bottom + 42, lines.x, anchor="middle", size=13)
-    yield words(16, _TOP - 8, lines.y, size=13)
+    yield words(_LEFT, _TOP - 10, lines.y, size=13)
     for colour, (name, curve) in zip(_COLOURS, lines.curves.items(), strict=False):
         path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        yield words(x(curve[-1][0]) + 6, y(curve[-1][1]) + 4, name, size=13)
+        end, level = x(curve[-1][0]), y(curve[-1][1])
+        if end + 6 + 1.1 * _CHARACTER * len(name) < _LEFT + _PLOT_WIDTH:
+            yield words(end + 6, level + 4, name, size=13, colour=colour)
+        else:
+            yield words(end - 6, level - 8, name, size=13, colour=colour, anchor="end")

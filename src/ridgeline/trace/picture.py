@@ -7,8 +7,8 @@ format is a ceiling (its peak).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ridgeline import figures
 from ridgeline.roofline.device import Device
-from ridgeline.trace import units
 from ridgeline.trace.decades import Ends, ends_around
 from ridgeline.trace.ledger import Ledger
 
@@ -99,7 +99,7 @@ def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
                     Point(group.label, step.name, flops / moved, flops / seconds, at_bound, measured, seconds / whole)
                 )
             elif moved and seconds:
-                unplaced.append(f"{group.label} ({step.name}) {units.say(moved / seconds, 'B/s')}")
+                unplaced.append(f"{group.label} ({step.name}) {figures.say(moved / seconds, 'B/s')}")
     return points, unplaced
 
 

@@ -1,11 +1,11 @@
 """The verdict on a run: how near its decode and prefill came to the roof, and which roof that is."""
 
+from ridgeline import figures
 from ridgeline.engine.account import Account, Phase
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price
-from ridgeline.trace import units
 
 
 def verdict(account: Account, price: Price, device: Device) -> list[str]:
@@ -37,8 +37,8 @@ def _roofs(phase: Phase, device: Device, number: str) -> tuple[float, float]:
 
 def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
     floor = max(_roofs(phase, device, number))
-    rates = f"{units.say(phase.bytes_per_second, 'B/s')} and {units.say(phase.flops_per_second, 'FLOP/s')}"
-    text = f"{name} reached {rates}, {units.percent(floor / phase.seconds)} of its roof"
+    rates = f"{figures.say(phase.bytes_per_second, 'B/s')} and {figures.say(phase.flops_per_second, 'FLOP/s')}"
+    text = f"{name} reached {rates}, {figures.percent(floor / phase.seconds)} of its roof"
     if under_floor(phase.seconds, floor):
         text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
     return text
@@ -48,11 +48,11 @@ def _bound(name: str, phase: Phase, device: Device, number: str) -> str:
     compute, memory = _roofs(phase, device, number)
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
-    where = f"{units.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
+    where = f"{figures.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
     calibrated = "" if device.calibrated else "; roofs not calibrated"
     if memory >= compute:
-        roof = units.say(device.bandwidth_of(working_set), "B/s")
-        idle = units.percent(compute / memory)
+        roof = figures.say(device.bandwidth_of(working_set), "B/s")
+        idle = figures.percent(compute / memory)
         return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
-    roof = units.say(device.peak(number), "FLOP/s")
+    roof = figures.say(device.peak(number), "FLOP/s")
     return f"{name} is compute-bound ({number}, {roof}): {where}{calibrated}"

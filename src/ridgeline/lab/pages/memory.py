@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from ridgeline.figures import say
 from ridgeline.lab import memory
 from ridgeline.lab.memory import Users
 from ridgeline.lab.page import Bar, Bars, Page, Table
@@ -10,7 +11,6 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.fit import DEVICES
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.units import gib, show_gib
-from ridgeline.trace.units import say
 
 _HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
 
@@ -22,7 +22,7 @@ def page(found: Sequence[Users], device: Device, context: int) -> Page:
         f"How many users of {context:,} tokens does a card carry at a time?",
         tuple(_table(one, context) for one in found),
         Bars(
-            f"One {device.title}: where its {show_gib(gib(device.memory))} go",
+            f"What takes the {show_gib(gib(device.memory))} of one {device.title}",
             "GiB",
             tuple(bar for one in found for bar in _bars(one)),
         ),
@@ -54,8 +54,8 @@ def _figure(value: float, places: int) -> str:
 def _bars(one: Users) -> list[Bar]:
     bars = [Bar(f"{one.model}: {step.name}", step.takes / 2**30) for step in one.steps]
     left = one.steps[-1].left
-    if left <= 0:
-        return [*bars, Bar(f"{one.model}: lacking", -left / 2**30, "it does not fit", dim=True)]
+    if not one.users:
+        return [*bars, Bar(f"{one.model}: lacking for one user", (one.request - left) / 2**30, dim=True)]
     return [*bars, Bar(f"{one.model}: keys and values", left / 2**30, f"{one.users:,} users", dim=True)]
 
 

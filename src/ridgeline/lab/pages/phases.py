@@ -3,11 +3,11 @@
 import math
 from dataclasses import asdict
 
+from ridgeline.figures import percent, say, say_seconds
 from ridgeline.lab import phases
 from ridgeline.lab.page import Page, Table
 from ridgeline.lab.phases import Phase, Phases
 from ridgeline.trace.picture import Picture, Point, roofline
-from ridgeline.trace.units import percent, say, say_seconds
 
 _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured")
 

@@ -23,10 +23,10 @@ def page(found: Sequence[Outcome], prompt: str, tokenizer: Tokenizer) -> Page:
         "Greedy, temperature, top-k and top-p",
         f"How does a list of numbers become the next token after {prompt!r}?",
         (
-            Table(("setting", "same token as the engine", "candidates", "text"), rows, words=(0, 3)),
+            Table(("setting", "same as engine", "candidates", "text"), rows, words=(0, 3)),
             _temperatures(found[0].logits, tokenizer),
         ),
-        _picture(found[0].logits, prompt, tokenizer),
+        _picture(found[0].logits, tokenizer),
         _words(found),
         sampling.__file__,
         {
@@ -44,22 +44,22 @@ def _temperatures(logits: Sequence[float], tokenizer: Tokenizer) -> Table:
     ranked = likeliest_first(logits)
     columns = {t: probabilities(logits, ranked, t) for t in (0.5, 1.0, 1.5)}
     rows = [
-        (tokenizer.piece(token), f"{logits[token]:.2f}", *(f"{column[rank]:.1%}" for column in columns.values()))
+        (repr(tokenizer.piece(token)), f"{logits[token]:.2f}", *(f"{column[rank]:.1%}" for column in columns.values()))
         for rank, token in enumerate(ranked[:6])
     ]
     return Table(("token", "logit", *(f"at {t:g}" for t in columns)), tuple(rows))
 
 
-def _picture(logits: Sequence[float], prompt: str, tokenizer: Tokenizer) -> Bars:
+def _picture(logits: Sequence[float], tokenizer: Tokenizer) -> Bars:
     ranked = likeliest_first(logits)
     shares = probabilities(logits, ranked, 1.0)
-    rules = {"k5": SamplingParams(top_k=5), "p.9": SamplingParams(top_p=0.9)}
+    rules = {"top-k": SamplingParams(top_k=5), "top-p": SamplingParams(top_p=0.9)}
     kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
     bars = []
     for token, share in list(zip(ranked, shares, strict=True))[:_SHOWN]:
         by = [name for name, tokens in kept.items() if token in tokens]
         bars.append(Bar(repr(tokenizer.piece(token)), share, f"kept by {' and '.join(by)}" if by else "", dim=not by))
-    title = f"The first token after {prompt!r}, at temperature 1: top-k 5 keeps 5, top-p 0.9 keeps {len(kept['p.9'])}"
+    title = f"The first token at temperature 1: top-k 5 keeps 5, top-p 0.9 keeps {len(kept['top-p'])}"
     return Bars(title, "probability", tuple(bars))
 
 

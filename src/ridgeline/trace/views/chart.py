@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from ridgeline.trace import units
+from ridgeline import figures
 from ridgeline.trace.decades import along, powers
 from ridgeline.trace.picture import Picture
 
@@ -67,7 +67,7 @@ class _Canvas:
                 if self.picture.y[0] <= slope.rate * intensity <= top:
                     self.grid[self.row(slope.rate * intensity)][column] = str(number)
         for ceiling in self.picture.ceilings:
-            label = f" {ceiling.name} {units.say(ceiling.rate, 'FLOP/s')} "
+            label = f" {ceiling.name} {figures.say(ceiling.rate, 'FLOP/s')} "
             self.grid[self.row(ceiling.rate)][self.width - len(label) :] = label
 
     def lines(self) -> list[Text]:
@@ -81,10 +81,10 @@ class _Canvas:
                 text.append(letter, "magenta" if letter == "─" else "cyan" if letter.isdigit() else "bold")
             text.rstrip()
             texts.append(text)
-        ticks = [" "] * (self.width + 12)
+        ticks = [" "] * self.width
         for power in powers(self.picture.x):
             label = f"{power:g}"
-            column = self.column(power)
+            column = min(self.column(power), self.width - len(label))
             ticks[column : column + len(label)] = label
         axis = Text(" " * _MARGIN + "└" + "─" * self.width, style="dim")
         return [*texts, axis, Text(f"{'FLOP/byte':>{_MARGIN}} {''.join(ticks).rstrip()}", style="dim")]
@@ -92,24 +92,27 @@ class _Canvas:
 
 def _rate(power: float) -> str:
     """A power of ten as a rate: `10GFLOP/s` cut to what fits beside the axis."""
-    number = units.scaled(power, 1)
+    number = figures.scaled(power, 1)
     return f"{number}FLOP/s"[: _MARGIN + 1]
 
 
 def _legend(picture: Picture, letters: dict[str, str], steps: list[str]) -> list[Text]:
     """What numbers and letters are; for each class and step the FLOP/s and the share of its own roof."""
     slopes = enumerate(picture.slopes, 1)
-    memories = "   ".join(f"{number} {slope.name} {units.say(slope.rate, 'B/s')}" for number, slope in slopes)
+    memories = "   ".join(f"{number} {slope.name} {figures.say(slope.rate, 'B/s')}" for number, slope in slopes)
     found = [Text(memories, style="cyan")]
     heads = "".join(f"{_step_name(picture, step):>26}  of its roof" for step in steps)
     found.append(Text(f"{'':20}{heads}", style="dim"))
     places = {(point.kind, point.step): point for point in picture.points}
     for kind, letter in letters.items():
-        text = Text(f"{letter} {letter.lower()}  {kind:16}")
+        marks = letter if len(steps) == 1 else f"{letter} {letter.lower()}"
+        text = Text(f"{marks:3}  {kind:16}")
         for step in steps:
             point = places.get((kind, step))
-            rate = units.say(point.flops_per_second, "FLOP/s") if point else ""
-            text.append(f"{rate:>25}  {units.percent(point.of_roof) if point else '':>12}")
+            rate = figures.say(point.flops_per_second, "FLOP/s") if point else ""
+            text.append(f"{rate:>25}  {figures.percent(point.of_roof) if point else '':>12}")
+            if point and len(_how(picture, step)) > 1:
+                text.append("  measured" if point.measured else "  expected")
         found.append(text)
     if picture.unplaced:
         found.append(Text(f"without FLOPs, not drawn: {', '.join(picture.unplaced)}", style="dim"))
@@ -117,5 +120,10 @@ def _legend(picture: Picture, letters: dict[str, str], steps: list[str]) -> list
 
 
 def _step_name(picture: Picture, step: str) -> str:
-    measured = all(point.measured for point in picture.points if point.step == step)
-    return f"{step}, {'measured' if measured else 'expected'}"
+    how = _how(picture, step)
+    return f"{step}, {how.pop()}" if len(how) == 1 else step
+
+
+def _how(picture: Picture, step: str) -> set[str]:
+    """Whether a step's points are measured, expected, or some of them this and some that."""
+    return {"measured" if point.measured else "expected" for point in picture.points if point.step == step}

@@ -75,7 +75,7 @@ def memory_view(memory: Memory, layer: int | None) -> list[Text]:
             if layer is not None and neuron.layer != layer:
                 continue
             name = str(neuron.index) if neuron.expert is None else f"e{neuron.expert}/{neuron.index}"
-            words = "  ".join(f"{show_piece(token, 16)} {raised:+.2g}" for token, raised in neuron.promotes)
+            words = "  ".join(f"{show_piece(token, 16)} {raised:+.1f}" for token, raised in neuron.promotes)
             texts.append(Text(f"{neuron.layer:<7}{name:>14}{neuron.activation:12.3f}   {words}"))
     return texts
 

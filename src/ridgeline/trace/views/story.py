@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from ridgeline.trace import units
+from ridgeline import figures
 from ridgeline.trace.ledger import Ledger, Step
 from ridgeline.trace.picture import picture
 from ridgeline.trace.reason import slowest
@@ -84,14 +84,14 @@ def _text(ledger: Ledger) -> Iterator[Text]:
 def _about(ledger: Ledger, step: Step) -> Iterator[Text]:
     """How a step was measured, what it cannot beat, what is slowest, and what its score matrix would cost."""
     whole = ledger.whole(step.name)
-    held = f"{units.say(step.working_set, 'B')} of weights and KV in {step.place}"
-    parts = [f"floor {units.say_seconds(step.floor)}, {held}"]
+    held = f"{figures.say(step.working_set, 'B')} of weights and KV in {step.place}"
+    parts = [f"floor {figures.say_seconds(step.floor)}, {held}"]
     if whole and step.unhooked:
         left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
         parts.append(f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}")
-        parts.append(f"without hooks {units.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})")
+        parts.append(f"without hooks {figures.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})")
         if step.interruptions > BUSY * whole:
-            lost = units.say_seconds(step.interruptions)
+            lost = figures.say_seconds(step.interruptions)
             parts.append(
                 f"the machine is busy: other processes held up every repeat, by {lost} at the median, which the table "
                 "leaves out and the step without hooks may not"
@@ -103,8 +103,8 @@ def _about(ledger: Ledger, step: Step) -> Iterator[Text]:
     matrix = step.score_matrix
     if matrix is not None:
         yield Text(
-            f"attention in {step.name}, bound: {units.say_seconds(matrix.bound)} with its scores kept out of memory, "
-            f"{units.say_seconds(matrix.with_matrix)} with them in it ({units.say(matrix.nbytes, 'B')} more)"
+            f"attention in {step.name}, bound: {figures.say_seconds(matrix.bound)} with its scores kept out of memory, "
+            f"{figures.say_seconds(matrix.with_matrix)} with them in it ({figures.say(matrix.nbytes, 'B')} more)"
         )
 
 
@@ -142,15 +142,15 @@ def _timeline(ledger: Ledger) -> Iterator[Text]:
     whole = ledger.timeline
     heads = ("schedule", "forward", "sample", "detokenise")
     names = "".join(f"{head:>11}" for head in heads)
-    in_all = f"{units.say_seconds(whole.seconds)} in all, as it ran"
+    in_all = f"{figures.say_seconds(whole.seconds)} in all, as it ran"
     yield Text(f"{'request':11}{'seconds':>9}{names}   {in_all}", style="dim")
     for part in whole.parts[:_STEPS_SHOWN]:
         seconds = {inner.name: inner.seconds for inner in part.parts}
-        cells = "".join(f"{units.seconds(seconds[h], 3) if h in seconds else '':>11}" for h in heads)
-        yield Text(f"{part.name:11}{units.seconds(part.seconds, 3):>9}{cells}   {_bar(part, whole)}")
+        cells = "".join(f"{figures.seconds(seconds[h], 3) if h in seconds else '':>11}" for h in heads)
+        yield Text(f"{part.name:11}{figures.seconds(part.seconds, 3):>9}{cells}   {_bar(part, whole)}")
     hidden = whole.parts[_STEPS_SHOWN:]
     if hidden:
-        yield Text(f"{len(hidden)} more    {units.seconds(sum(part.seconds for part in hidden), 3):>9}", style="dim")
+        yield Text(f"{len(hidden)} more    {figures.seconds(sum(part.seconds for part in hidden), 3):>9}", style="dim")
 
 
 def _bar(part: Slice, whole: Slice) -> str:

@@ -3,9 +3,9 @@
 import math
 from html import escape
 
-from ridgeline.trace import units
+from ridgeline import figures
 from ridgeline.trace.decades import along, powers
-from ridgeline.trace.picture import Picture, Point
+from ridgeline.trace.picture import Picture, Point, Roof
 from ridgeline.trace.views.shapes import document, line, words
 
 WIDTH, HEIGHT = 980, 620
@@ -14,6 +14,7 @@ _COLOURS = {
     "linear": "#1f6fb4", "head": "#0b9e8e", "attention": "#d1495b", "experts": "#7a4fb5", "norm": "#b8860b",
     "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
 }  # fmt: skip
+_CROWDED = 34.0  # pixels between two slopes, straight up, with no room for words
 _RADIUS = 7.0  # of a point that is no share of anything
 Box = tuple[float, float, float, float]
 
@@ -27,11 +28,13 @@ def svg(picture: Picture) -> str:
 
 
 class _Plot:
-    """The picture's scales, and what is drawn in them. `taken`: boxes that hold text already."""
+    """The picture's scales, and what is drawn in them. taken: boxes that hold text or marks already; crossed: those
+    that lines go through, where text is only put for want of a better place."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
         self.taken: list[Box] = []
+        self.crossed: list[Box] = []
         self.steps = list(dict.fromkeys(point.step for point in picture.points))
 
     def x(self, intensity: float) -> float:
@@ -65,32 +68,37 @@ class _Plot:
         low, high = self.picture.x
         top, fastest = self.picture.ceilings[0].rate, self.picture.slopes[0].rate
         parts = []
-        for slope in self.picture.slopes:
+        for index, slope in enumerate(self.picture.slopes):
             start, end = max(low, self.picture.y[0] / slope.rate), top / slope.rate
-            parts.append(line(self.x(start), self.y(slope.rate * start), self.x(end), self.y(top), "#3d7ea6", 1.8))
-            parts.append(self._along(slope.name, slope.rate, start, end))
+            begin, stop = (self.x(start), self.y(slope.rate * start)), (self.x(end), self.y(top))
+            parts.append(line(*begin, *stop, "#3d7ea6", 1.8))
+            self.crossed += _boxes(begin, stop)
+            above = self.picture.slopes[index - 1].rate if index else 0.0
+            last = index == len(self.picture.slopes) - 1
+            crowded = last and above > 0 and self.y(slope.rate) - self.y(above) < _CROWDED
+            parts.append(self._along(slope, begin, stop, under=crowded))
         for ceiling in self.picture.ceilings:
             y = self.y(ceiling.rate)
             parts.append(line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
-            label = f"{ceiling.name} {units.say(ceiling.rate, 'FLOP/s')}"
+            label = f"{ceiling.name} {figures.say(ceiling.rate, 'FLOP/s')}"
             parts.append(words(WIDTH - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
             self.taken.append((WIDTH - RIGHT - 6 - 7 * len(label), y - 18, WIDTH - RIGHT, y))
         return parts
 
-    def _along(self, name: str, rate: float, start: float, end: float) -> str:
-        """A memory's name along its slope, near its foot."""
-        label = f"{name} {units.say(rate, 'B/s')}"
-        dx, dy = self.x(end) - self.x(start), self.y(rate * start) - self.y(rate * end)
+    def _along(self, slope: Roof, begin: tuple[float, float], stop: tuple[float, float], *, under: bool) -> str:
+        """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way."""
+        label = f"{slope.name} {figures.say(slope.rate, 'B/s')}"
+        dx, dy = stop[0] - begin[0], begin[1] - stop[1]
         angle = math.degrees(math.atan2(dy, dx))
         foot = 0.06 * math.hypot(dx, dy)
-        x = self.x(start) + foot * math.cos(math.radians(angle))
-        y = self.y(rate * start) - foot * math.sin(math.radians(angle))
+        x = begin[0] + foot * math.cos(math.radians(angle))
+        y = begin[1] - foot * math.sin(math.radians(angle))
         length = 6.6 * len(label)
         for step in range(0, int(length), 12):  # what the slanted words cover
             px = x + step * math.cos(math.radians(angle))
             py = y - step * math.sin(math.radians(angle))
-            self.taken.append((px - 8, py - 18, px + 14, py + 2))
-        written = words(x, y - 6, label, colour="#2b5f80")
+            self.taken.append((px - 2, py + 2, px + 20, py + 22) if under else (px - 8, py - 18, px + 14, py + 2))
+        written = words(x, y + 15 if under else y - 6, label, colour="#2b5f80")
         return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
@@ -99,6 +107,8 @@ class _Plot:
         for point in self.picture.points:
             x, y = self.x(point.intensity), self.y(point.flops_per_second)
             self.taken.append((x - 7, y - 7, x + 7, y + 7))
+            roof = self.y(point.roof)
+            self.crossed += [(x - 1, min(roof, y), x + 1, max(roof, y)), (x - 5, roof - 3, x + 5, roof + 3)]
         for point in sorted(self.picture.points, key=_weight):
             x, y, colour = self.x(point.intensity), self.y(point.flops_per_second), _colour(point)
             radius = _RADIUS if point.share is None else 5 + 6 * math.sqrt(min(1.0, point.share))
@@ -114,19 +124,20 @@ class _Plot:
         return marks + names
 
     def _name(self, point: Point, x: float, y: float, radius: float, colour: str) -> str:
-        """A point's name, where it covers no other text."""
+        """A point's name, where it covers no other text, and no line if that can be had too."""
         width, gap = 6.4 * len(point.kind), radius + 4
         places = [
             (x + gap, y + 4, "start"), (x - gap, y + 4, "end"), (x, y + gap + 10, "middle"), (x, y - gap, "middle"),
             (x + gap, y + 18, "start"), (x - gap, y + 18, "end"), (x + gap, y - 12, "start"), (x - gap, y - 12, "end"),
         ]  # fmt: skip
-        for px, py, anchor in places:
-            left = {"start": px, "end": px - width, "middle": px - width / 2}[anchor]
-            box = (left, py - 11, left + width, py + 3)
-            inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
-            if inside and not any(_overlap(box, other) for other in self.taken):
-                self.taken.append(box)
-                return words(px, py, point.kind, anchor=anchor, colour=colour)
+        for avoided in ([*self.taken, *self.crossed], self.taken):
+            for px, py, anchor in places:
+                left = {"start": px, "end": px - width, "middle": px - width / 2}[anchor]
+                box = (left, py - 11, left + width, py + 3)
+                inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
+                if inside and not any(_overlap(box, other) for other in avoided):
+                    self.taken.append(box)
+                    return words(px, py, point.kind, anchor=anchor, colour=colour)
         return ""  # the legend names it
 
     def legend(self) -> list[str]:
@@ -137,11 +148,12 @@ class _Plot:
             fill = "#ffffff" if step == self.steps[0] else "#444444"
             parts.append(f'<circle cx="{x + 5}" cy="{y - 4}" r="5" fill="{fill}" stroke="#444444" stroke-width="2"/>')
             points = sorted((p for p in self.picture.points if p.step == step), key=_weight)
-            how = "measured" if all(point.measured for point in points) else "expected"
-            parts.append(words(x + 16, y, f"{step} ({how})", weight="bold"))
+            mixed = len({point.measured for point in points}) > 1
+            head = f"{step}, of their roofs" if mixed else f"{step} ({_how(points[0])})"
+            parts.append(words(x + 16, y, head, weight="bold"))
             for point in points:
                 y += 17
-                text = f"{point.kind}: {units.percent(point.of_roof)} of its roof"
+                text = f"{point.kind}: {figures.percent(point.of_roof)} {_how(point) if mixed else 'of its roof'}"
                 parts.append(words(x + 16, y, text, colour=_colour(point)))
             y += 30
         if any(point.share is not None for point in self.picture.points):
@@ -153,9 +165,20 @@ class _Plot:
 
 
 def _say(point: Point) -> str:
-    rate = units.say(point.flops_per_second, "FLOP/s")
+    rate = figures.say(point.flops_per_second, "FLOP/s")
     share = "" if point.share is None else f", {point.share:.0%} of the step"
     return f"{point.step} {point.kind}: {point.intensity:.3g} FLOP/B, {rate}{share}"
+
+
+def _how(point: Point) -> str:
+    return "measured" if point.measured else "expected"
+
+
+def _boxes(begin: tuple[float, float], stop: tuple[float, float], count: int = 60) -> list[Box]:
+    """Small boxes along a line."""
+    dx, dy = (stop[0] - begin[0]) / count, (stop[1] - begin[1]) / count
+    centres = [(begin[0] + dx * step, begin[1] + dy * step) for step in range(count)]
+    return [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
 
 
 def _weight(point: Point) -> float:
@@ -172,4 +195,4 @@ def _overlap(a: Box, b: Box) -> bool:
 
 
 def _rate(value: float) -> str:
-    return units.say(value, "FLOP/s").replace(".00", "").replace(".0", "")
+    return figures.say(value, "FLOP/s").replace(".00", "").replace(".0", "")

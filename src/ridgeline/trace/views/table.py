@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ridgeline.trace import units
+from ridgeline import figures
 from ridgeline.trace.ledger import Group, Ledger, Row, Step, Total
 
 Cells = tuple[tuple[str, str], ...]  # what stands in each column, and its style
@@ -108,24 +108,24 @@ def _cells(total: Total) -> Cells:
     cost = total.cost
     moved = cost.total_bytes + cost.communication_bytes
     return (
-        (units.scaled(cost.total_flops), ""),
-        (units.scaled(moved), ""),
+        (figures.scaled(cost.total_flops), ""),
+        (figures.scaled(moved), ""),
         (_intensity(cost.total_flops / moved) if moved else "", ""),
-        (f"{letter} {units.seconds(total.bound)}", colour),
-        (units.seconds(total.expected), ""),
+        (f"{letter} {figures.seconds(total.bound)}", colour),
+        (figures.seconds(total.expected), ""),
         *_measured(total.measured, total.difference, bool(total.impossible)),
     )
 
 
 def _intensity(value: float) -> str:
-    return f"{value:.2f}" if value < 1 else units.digits(value, 2)
+    return f"{value:.2f}" if value < 1 else figures.digits(value, 2)
 
 
 def _measured(measured: float, difference: float | None, impossible: bool) -> Cells:
     if impossible:
-        return (f"!{units.seconds(measured)}", "bold red"), (units.say_difference(difference), "bold red")
+        return (f"!{figures.seconds(measured)}", "bold red"), (figures.say_difference(difference), "bold red")
     slow = difference is not None and abs(difference) > 0.5
-    return (units.seconds(measured), "bold"), (units.say_difference(difference), "yellow" if slow else "green")
+    return (figures.seconds(measured), "bold"), (figures.say_difference(difference), "yellow" if slow else "green")
 
 
 def _overhead_lines(ledger: Ledger) -> list[Line]:
@@ -144,11 +144,11 @@ def _all_overheads(step: Step) -> Cells:
     """What lies between ops, together, beside what is expected of it."""
     seconds = sum(overhead.seconds for overhead in step.overheads)
     difference = seconds / step.host - 1 if step.host else None
-    return *([("", "")] * 4), (units.seconds(step.host), ""), *_measured(seconds, difference, False)
+    return *([("", "")] * 4), (figures.seconds(step.host), ""), *_measured(seconds, difference, False)
 
 
 def _only(measured: float) -> Cells:
-    return *([("", "")] * 5), (units.seconds(measured), "bold"), ("", "")
+    return *([("", "")] * 5), (figures.seconds(measured), "bold"), ("", "")
 
 
 def _whole_line(ledger: Ledger) -> Line:
