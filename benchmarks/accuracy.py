@@ -136,18 +136,40 @@ def grouped(found: Iterable[Result], key: Callable[[Result], str]) -> dict[str, 
     return groups
 
 
-def report() -> str:
-    """The whole page."""
-    timed = results("static.csv") + results("serving.csv")
-    ids = set(judged())
-    chosen = [result for result in timed if result.row.id in ids]
-    most, kernel_rows, memory_rows = results("envelope.csv"), kernels.rows(), memory.rows()
-    below = [r for r in most if r.predicted.bound < r.row.measured]
-    guarded = [(r.row.id, r.guard) for r in timed + most if r.guard]
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that the page is about. timed: rows of time; judged: the ids among them on which we are judged; most: tables
+    of maximum throughput; unpriced: ids by the reason."""
+
+    timed: list[Result]
+    judged: set[str]
+    most: list[Result]
+    kernels: list[kernels.KernelRow]
+    memory: list[memory.MemoryRow]
+    unpriced: dict[str, list[str]]
+
+    @property
+    def chosen(self) -> list[Result]:
+        """The judged rows."""
+        return [result for result in self.timed if result.row.id in self.judged]
+
+    @property
+    def others(self) -> list[Result]:
+        """The other rows of time."""
+        return [result for result in self.timed if result.row.id not in self.judged]
+
+
+def find() -> Findings:
+    """Predict everything."""
     unpriced: dict[str, list[str]] = {}
     for line in facts("unpriced.csv"):
         unpriced.setdefault(line["reason"], []).append(line["id"])
-    within, mean = sum(abs(r.error) <= 0.15 for r in chosen), statistics.mean(abs(r.error) for r in chosen)
+    timed, most = results("static.csv") + results("serving.csv"), results("envelope.csv")
+    return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), unpriced)
+
+
+def report(found: Findings) -> str:
+    """The whole page."""
     return f"""# Predicted and measured
 
 Made by `python benchmarks/accuracy.py` from the facts in `benchmarks/measured/`; each row there names its source.
@@ -156,7 +178,26 @@ rate. A floor is what nothing can beat: the least time, the highest rate. The co
 (`roofline/cards.toml`); none was chosen by a row of time, judged or not.
 What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
 
-## Judged rows
+{judged_section(found.chosen)}
+
+{other_section(found.others)}
+
+{envelope_section(found.most)}
+
+{kernel_section(found.kernels)}
+
+{memory_section(found.memory)}
+
+{guard_section(found.timed + found.most)}
+
+{unpriced_section(found.unpriced)}
+"""
+
+
+def judged_section(chosen: list[Result]) -> str:
+    """What is judged, by family, by engine and row by row."""
+    within, mean = sum(abs(r.error) <= 0.15 for r in chosen), statistics.mean(abs(r.error) for r in chosen)
+    return f"""## Judged rows
 
 **{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**
 The list is `measured/judged.txt`.
@@ -171,19 +212,26 @@ By engine:
 
 Beyond 25 %:
 
-{misses((r.row.id, r.error) for r in chosen)}
+{misses((r.row.id, r.error) for r in chosen)}"""
 
-## Other rows
+
+def other_section(others: list[Result]) -> str:
+    """Rows of time that are not judged."""
+    return f"""## Other rows
 
 Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and others.
 
-{row_table(r for r in timed if r.row.id not in ids)}
+{row_table(others)}
 
 Beyond 25 %:
 
-{misses((r.row.id, r.error) for r in timed if r.row.id not in ids)}
+{misses((r.row.id, r.error) for r in others)}"""
 
-## Maximum throughput: the bound is the envelope
+
+def envelope_section(most: list[Result]) -> str:
+    """Maximum throughput against the bound."""
+    below = [r for r in most if r.predicted.bound < r.row.measured]
+    return f"""## Maximum throughput: the bound is the envelope
 
 Tables that give the highest rate a tool found, batch unknown. The bound (perfect kernels, the most users memory holds)
 must not be below them: {len(below)} of {len(most)} rows are. The expected figure is shown beside it; its median
@@ -206,50 +254,62 @@ absolute error is {median_error(most):.1%}.
                 for r in most
             ],
         )
-    }
+    }"""
 
-## Kernels
+
+def kernel_section(rows: list[kernels.KernelRow]) -> str:
+    """Single kernels."""
+    return f"""## Kernels
 
 Single kernels, from the tables that the constants were fitted to: how well three figures describe them.
 
-{kernels.summary(kernel_rows)}
+{kernels.summary(rows)}
 
 {
         table(
             ("id", "kernel", "shape", "tokens", "context", "card", "measured us", "expected us", "floor us", "error"),
-            [k.line() for k in kernel_rows],
+            [k.line() for k in rows],
         )
     }
 
 Beyond 25 %:
 
-{misses((k.id, k.error) for k in kernel_rows)}
+{misses((k.id, k.error) for k in rows)}"""
 
-## Memory
+
+def memory_section(rows: list[memory.MemoryRow]) -> str:
+    """Weights and pages."""
+    return f"""## Memory
 
 Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under `plan`'s
 one rule for overhead (10 % allowed).
 
-{table(("id", "model", "cards", "what", "measured", "ours", "error", "allowed"), [m.line() for m in memory_rows])}
+{table(("id", "model", "cards", "what", "measured", "ours", "error", "allowed"), [m.line() for m in rows])}
 
-{memory.summary(memory_rows)}
+{memory.summary(rows)}
 
-{chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in memory_rows if m.missed)}
+{chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in rows if m.missed)}"""
 
-## Physics guard
+
+def guard_section(found: list[Result]) -> str:
+    """Measurements that the physics guard does not believe."""
+    guarded = [(r.row.id, r.guard) for r in found if r.guard]
+    return f"""## Physics guard
 
 Measurements better than the floor by more than 10 %, which would be an error in spec, shape or timer:
-{", ".join(f"{name}: {text}" for name, text in guarded) or "none"}.
+{", ".join(f"{name}: {text}" for name, text in guarded) or "none"}."""
 
-## Not priced
 
-{chr(10).join(f"- {reason}: {len(names)} rows ({', '.join(names)})" for reason, names in unpriced.items())}
-"""
+def unpriced_section(unpriced: dict[str, list[str]]) -> str:
+    """Measurements without a prediction."""
+    return f"""## Not priced
+
+{chr(10).join(f"- {reason}: {len(names)} rows ({', '.join(names)})" for reason, names in unpriced.items())}"""
 
 
 def main() -> None:
     """Write the page, and say in one line how it went."""
-    page = report()
+    page = report(find())
     OUT.write_text(page, encoding="utf-8")
     headline = next(line for line in page.splitlines() if line.startswith("**"))
     print(f"{OUT.name}: {headline.strip('*')}")
