@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.main import main
-from ridgeline.cli.units import parse_dollars, parse_seconds, parse_tokens
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -47,7 +47,9 @@ def test_tokens(text: str, tokens: int) -> None:
     assert parse_tokens(text, "--input") == tokens
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("50 us", 50e-6), ("1.5ms", 0.0015)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("50 us", 50e-6), ("50 µs", 50e-6), ("1.5ms", 0.0015)]
+)
 def test_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--ttft") == pytest.approx(seconds)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.units import parse_bytes
+from ridgeline.cli.amounts import parse_bytes
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 

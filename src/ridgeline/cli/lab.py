@@ -9,11 +9,11 @@ from rich.console import Console
 
 from ridgeline.checkpoint import load_model, model_folder, read_config
 from ridgeline.cli import options
+from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err
 from ridgeline.cli.threads import set_threads
-from ridgeline.cli.units import parse_tokens
 from ridgeline.engine import LLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.lab.draw import show

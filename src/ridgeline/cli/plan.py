@@ -7,9 +7,9 @@ import typer
 
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
+from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.plan_view import print_plan
-from ridgeline.cli.units import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import Setup, Workload, make_plan
@@ -31,7 +31,9 @@ _TPOT = "The most seconds a token after it on average, other users' prefills inc
 
 def plan(
     model: Annotated[str, typer.Argument(help=_MODEL)],
-    device: Annotated[str, typer.Option(help="A card like h100-sxm, its .json or .toml file; `this` processor, `cuda`.")],
+    device: Annotated[
+        str, typer.Option(help="A card like h100-sxm, its .json or .toml file; `this` processor, `cuda`.")
+    ],
     devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
     weights: Annotated[str | None, _setup("--weights", "--dtype", text=_WEIGHTS)] = None,
     kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,

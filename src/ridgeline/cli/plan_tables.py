@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from ridgeline.figures import say, say_seconds, three
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.estimate import Estimate
 from ridgeline.roofline.plan.levers import Change
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.outcome import Outcome
 from ridgeline.roofline.plan.phases import Phase
-from ridgeline.roofline.plan.units import gb, gib, show_count, show_gb, show_seconds, three
+from ridgeline.roofline.plan.units import gb, gib, show_gb
 from ridgeline.roofline.plan.words import users_in_words
 
 
@@ -114,12 +115,12 @@ def phases(plan: Plan) -> Table:
     prompts = f"{plan.workload.batch:,} x {plan.workload.input:,} tokens{steps}"
     table = _table("", f"prefill, {prompts}", f"decode, {d.tokens:,} x 1 token at {d.context:,}", left=(0,))
     rows = (
-        ("arithmetic", show_count(p.flops, "FLOP"), show_count(d.flops, "FLOP")),
+        ("arithmetic", say(p.flops, "FLOP"), say(d.flops, "FLOP")),
         ("weights read", show_gb(gb(p.weight_bytes)), show_gb(gb(d.weight_bytes))),
         ("KV read", show_gb(gb(p.kv_read_bytes)), show_gb(gb(d.kv_read_bytes))),
-        ("KV written", show_count(p.kv_write_bytes, "B"), show_count(d.kv_write_bytes, "B")),
-        ("activations", show_count(p.activation_bytes, "B"), show_count(d.activation_bytes, "B")),
-        ("between cards", show_count(p.communication_bytes, "B"), show_count(d.communication_bytes, "B")),
+        ("KV written", say(p.kv_write_bytes, "B"), say(d.kv_write_bytes, "B")),
+        ("activations", say(p.activation_bytes, "B"), say(d.activation_bytes, "B")),
+        ("between cards", say(p.communication_bytes, "B"), say(d.communication_bytes, "B")),
         ("FLOP a byte", *(f"{three(x.intensity)} (ridge {three(x.ridge)})" for x in (p, d))),
         ("roof", _roof(p), _roof(d)),
     )
@@ -142,7 +143,7 @@ def classes(plan: Plan) -> Table:
     for row in plan.prefill.classes:
         cells: list[str] = []
         for one in (row, decode[row.kind]):
-            cells += [show_seconds(one.bound), show_seconds(one.expected), one.limit]
+            cells += [say_seconds(one.bound), say_seconds(one.expected), one.limit]
         table.add_row(row.kind, *cells)
     return table
 
@@ -175,7 +176,7 @@ def sweep(plan: Plan) -> Table:
     for row in plan.sweep:
         table.add_row(
             f"{row.batch:,}",
-            *(show_seconds(t) for t in (row.itl.floor, row.itl.bound, row.itl.expected)),
+            *(say_seconds(t) for t in (row.itl.floor, row.itl.bound, row.itl.expected)),
             three(1 / row.itl.expected),
             three(row.tokens_per_second.expected),
             f"x {three(row.gain)}",
@@ -218,8 +219,8 @@ def catalogue(outcomes: Sequence[Outcome]) -> Table:
             o.card,
             f"{o.devices}",
             f"{o.users:,}",
-            show_seconds(o.ttft),
-            show_seconds(o.itl),
+            say_seconds(o.ttft),
+            say_seconds(o.itl),
             "" if o.tokens_per_second is None else three(o.tokens_per_second),
             "" if o.dollars_per_million is None else three(o.dollars_per_million),
         )
@@ -233,7 +234,7 @@ def unable(outcomes: Sequence[Outcome]) -> str:
 
 
 def _seconds(table: Table, name: str, e: Estimate) -> None:
-    table.add_row(name, *(show_seconds(value) for value in (e.floor, e.bound, e.expected)))
+    table.add_row(name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)))
 
 
 def _rate(table: Table, name: str, e: Estimate) -> None:

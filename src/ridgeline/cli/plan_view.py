@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.cli import plan_tables as tables
+from ridgeline.figures import say_seconds, three
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.definitions import DEFINITIONS
-from ridgeline.roofline.plan.units import gib, show_gib, show_seconds, three
+from ridgeline.roofline.plan.units import gib, show_gib
 from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words, verdict
 
 _WIDTH = 100
@@ -78,15 +79,15 @@ def _stops(plan: Plan) -> str:
     assert wanted is not None
     name = capacity.limit.upper()
     if capacity.users:
-        return f"one more would miss the {name} target of {show_seconds(wanted)}"
+        return f"one more would miss the {name} target of {say_seconds(wanted)}"
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"a single user gets a {name} of {show_seconds(got.expected)}, {show_seconds(wanted)} is wanted"
+    return f"a single user gets a {name} of {say_seconds(got.expected)}, {say_seconds(wanted)} is wanted"
 
 
 def _speed(plan: Plan) -> str:
     batch, load = plan.workload.batch, plan.capacity.load
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
-    line = f"{users_in_words(batch)}: first token in {show_seconds(first)}, then {three(1 / step)} tok/s"
+    line = f"{users_in_words(batch)}: first token in {say_seconds(first)}, then {three(1 / step)} tok/s"
     if batch > 1:
         whole = batch * plan.workload.output / plan.request.expected
         line += f" each, {three(whole)} in total, prefill included"

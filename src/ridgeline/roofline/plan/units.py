@@ -8,9 +8,6 @@ GiB = NewType("GiB", float)
 GB = NewType("GB", float)
 """10^9 bytes: what data sheets, files and bandwidths are counted in."""
 
-_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-_COUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
 
 def gib(nbytes: float) -> GiB:
     """Bytes in GiB."""
@@ -30,24 +27,3 @@ def show_gib(amount: GiB) -> str:
 def show_gb(amount: GB) -> str:
     """`15.01 GB`."""
     return f"{amount:,.2f} GB"
-
-
-def show_seconds(seconds: float) -> str:
-    """Three digits and a unit: `7.50 ms`, `48.1 us`, `12.3 s`."""
-    scale, unit = next(((s, u) for s, u in _SECONDS if seconds >= s), _SECONDS[-1])
-    return f"{three(seconds / scale)} {unit}"
-
-
-def show_count(count: float, unit: str = "") -> str:
-    """Three digits, a prefix and a unit: `15.0 GFLOP`."""
-    scale, prefix = next(((s, p) for s, p in _COUNTS if count >= s), (1.0, ""))
-    return f"{three(count / scale)} {prefix}{unit}".rstrip()
-
-
-def three(value: float) -> str:
-    """A number with three digits that mean something: `7.50`, `48.1`, `133`, `3,950`."""
-    if value >= 100 or value == 0:
-        return f"{value:,.0f}"
-    if value >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

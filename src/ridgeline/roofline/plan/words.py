@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from ridgeline.figures import say, say_seconds, three
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.fit import DEVICES
 from ridgeline.roofline.plan.levers import Change
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.units import gb, gib, show_count, show_gb, show_gib, show_seconds, three
+from ridgeline.roofline.plan.units import gb, gib, show_gb, show_gib
 
 # From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
 _NOTICED, _WORTH = 1.03, 1.2
@@ -57,7 +58,7 @@ def _fit(plan: Plan) -> Iterator[str]:
 def _decode(plan: Plan) -> Iterator[str]:
     phase = plan.decode
     work = (
-        f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {show_count(phase.flops, 'FLOP')} "
+        f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
         f"and moves {show_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
         f"at {three(phase.ridge)}."
     )
@@ -97,7 +98,7 @@ def _batch(plan: Plan) -> Iterator[str]:
     yield (
         f"{worth}: {users_in_words(plan.capacity.users)} get {three(lever.throughput)} x the tokens of "
         f"{users_in_words(plan.workload.batch)}, {three(load.tokens_per_second.expected)} a second in total, each of "
-        f"them {three(each)} a second ({show_seconds(load.tpot.expected)} a token){slow}."
+        f"them {three(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
     )
 
 

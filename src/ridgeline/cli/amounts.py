@@ -6,8 +6,8 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)")
 _BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "M": 1 << 20}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)")
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def parse_bytes(text: str) -> float:
@@ -28,7 +28,7 @@ def parse_tokens(text: str, option: str) -> int:
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Seconds of `500ms`, `2s`, `50 us`. Raises ValueError naming the option: times carry units here."""
+    """Seconds of `500ms`, `2s`, `50 us` or `50 µs`. Raises ValueError naming the option: times carry units here."""
     match = _TIME.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s")

@@ -1,0 +1,31 @@
+"""Figures: a rounded one is never shown with a digit too many, nor with a prefix too small."""
+
+import pytest
+
+from ridgeline.figures import digits, say, say_seconds, three
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0"), (0.0063, "0.0063"), (0.0999, "0.10"), (0.5, "0.50"), (0.996, "1.0"), (0.9996, "1.00"), (7.5, "7.50"),
+        (9.996, "10.0"), (48.14, "48.1"), (99.97, "100"), (133.4, "133"), (999.7, "1,000"), (3950.2, "3,950"),
+    ],
+)  # fmt: skip
+def test_three_digits(value: float, shown: str) -> None:
+    """9.996 was 10.00 and 99.97 was 100.0."""
+    assert three(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.99996, "1.00 s"), (0.0075, "7.50 ms"), (48.1e-6, "48.1 µs"), (5.2e-9, "5.20 ns"), (4321.0, "4,321 s")],
+)
+def test_seconds(value: float, shown: str) -> None:
+    """0.99996 s were 1,000 ms, and a plan said us where a trace said µs."""
+    assert say_seconds(value) == shown
+
+
+def test_counts() -> None:
+    assert [say(value, "B") for value in (0, 999.6e6, 15.01e9, 2e18)] == ["0 B", "1.00 GB", "15.0 GB", "2000 PB"]
+    assert digits(1234.5, 2) == "1234"
