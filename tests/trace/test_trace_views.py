@@ -360,6 +360,15 @@ def test_shades_grow_and_nothing_is_not_shown() -> None:
     assert len(heat.bar(0.999, 1.0, 40)) == 40
 
 
+def test_views_say_shares_one_way_and_what_shades_mean(ledger: Ledger) -> None:
+    text = told(ledger)
+    assert heat.LEGEND.split()[1:] == ["under", "2%", "░", "to", "5%", "▒", "to", "15%", "▓", "to", "40%", "█", "more"]
+    lens = text.partition("\nLens:")[2].partition("\nMemory:")[0]
+    rows = [line for line in lens.splitlines() if re.match(r"(embedding|layer \d)", line)]
+    assert len(rows) == 4
+    assert all(len(re.findall(r"\d%", row)) == 5 and not re.search(r"\d\.\d\d", row) for row in rows)
+
+
 def test_two_tokens_are_enough_for_a_trace(tiny: Maker) -> None:
     ledger = tiny("llama").trace(params=replace(GREEDY, max_tokens=1))
     assert len(ledger.written) == 1

@@ -6,7 +6,7 @@ from itertools import pairwise
 SHADES = " ·░▒▓█"
 ATTENTION = (0.02, 0.05, 0.15, 0.4)  # weights of many positions are small: the steps grow
 EVEN = (0.2, 0.4, 0.6, 0.8)
-LEGEND = "· under 2%  ░ 2%  ▒ 5%  ▓ 15%  █ 40%"
+LEGEND = "· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 

@@ -56,7 +56,7 @@ def lens_view(lens: Lens) -> list[Text]:
     ]
     for row in lens.rows:
         name = row.after if row.after == "embedding" else f"layer {row.after}"
-        likeliest = "  ".join(f"{show_piece(token, 16)} {share:.2f}" for token, share in row.top[:4])
+        likeliest = "  ".join(f"{show_piece(token, 16)} {share:.1%}" for token, share in row.top[:4])
         text = Text(f"{name:11}{row.rank:18,}{row.share:8.1%}   {likeliest}")
         text.stylize("bold" if row.rank == 1 else "")
         texts.append(text)
@@ -68,7 +68,7 @@ def memory_view(memory: Memory, layer: int | None) -> list[Text]:
     """The neurons that fired most, layer by layer, and what they promote."""
     texts = [
         _title(f"Memory: the feed-forward neurons that fired most at token {memory.position}"),
-        Text(f"{'layer':7}{'neuron':>14}{'activation':>12}   raises most the logits of", style="dim"),
+        Text(f"{'layer':7}{'neuron':>14}{'activation':>12}   logits that it raises most, by how much", style="dim"),
     ]
     for neurons in memory.layers:
         for neuron in neurons:
