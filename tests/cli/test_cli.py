@@ -155,15 +155,15 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         (["hi", "--temperature", "-1"], "temperature is -1"),
         (["hi", "--top-p", "0"], "top_p is 0"),
         (["hi", "--min-p", "2"], "min_p is 2"),
-        (["hi", "--max-tokens", "0"], "max_tokens is 0"),
+        (["hi", "--max-tokens", "0"], "--max-tokens is '0'"),
         (["hi", "--max-tokens", "many"], "--max-tokens"),
         (["hi", "-n", "0"], "n is 0"),
         (["hi", "--stop", ""], "stop"),
         (["hi", "--kv-memory", "512"], "'512' is not an amount of memory"),
         (["hi", "--kv-memory", "0GiB"], "is not an amount of memory"),
         (["hi", "--kv-memory", "0.1KiB"], "not one page"),
-        (["hi", "--chunk", "0"], "limit of chunk is 0"),
-        (["hi", "--max-batch-tokens", "0"], "limit of tokens is 0"),
+        (["hi", "--chunk", "0"], "--chunk is '0'"),
+        (["hi", "--max-batch-tokens", "0"], "--max-batch-tokens is '0'"),
         (["hi", "--page-size", "0"], "page"),
         (["hi", "--threads", "0"], "--threads is 0"),
         (["hi", "--system", "be kind"], "--system needs a chat template"),
@@ -238,7 +238,16 @@ def test_run_for_people(ridgeline: Run, folder: Path, wanted: tuple[str, list[in
     assert re.search(r"decode\s+7 tokens", ended.err)
 
 
-@pytest.mark.parametrize("flags", [["--chunk", "2"], ["--page-size", "1"], ["--no-prefix-cache"], ["--raw"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--chunk", "2"],
+        ["--chunk", "1k", "--max-batch-tokens", "2k"],
+        ["--page-size", "1"],
+        ["--no-prefix-cache"],
+        ["--raw"],
+    ],
+)
 def test_how_it_runs_does_not_change_what_it_says(
     ridgeline: Run, folder: Path, wanted: tuple[str, list[int]], flags: list[str]
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.amounts import parse_bytes
+from ridgeline.cli.amounts import parse_bytes, parse_tokens
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 
@@ -20,7 +20,7 @@ def _engine(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel=_ENGINE)
 
 
-MaxTokens = Annotated[int, _sampling("Most tokens to generate.")]
+MaxTokens = Annotated[str, _sampling("Most tokens to generate; 1k is 1,024.")]
 Temperature = Annotated[
     float | None, _sampling("Divides the logits: 0 always takes the likeliest token, 1 samples as the model says.")
 ]
@@ -38,8 +38,8 @@ IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the e
 KVMemory = Annotated[
     str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
 ]
-MaxBatchTokens = Annotated[int, _engine("Positions that a step may run.")]
-Chunk = Annotated[int | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
+MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; 1k is 1,024.")]
+Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
 PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
 PrefixCache = Annotated[bool, _engine("Keep and share the KV pages of equal prefixes.")]
 
@@ -50,12 +50,15 @@ def sampling_params(defaults: SamplingParams, **flags: Any) -> SamplingParams:
 
 
 def engine_settings(
-    kv_memory: str | None, max_batch_tokens: int, chunk: int | None, page_size: int, prefix_cache: bool
+    kv_memory: str | None, max_batch_tokens: str, chunk: str | None, page_size: int, prefix_cache: bool
 ) -> EngineSettings:
     """The engine's settings from the flags."""
     return EngineSettings(
         kv_bytes=None if kv_memory is None else parse_bytes(kv_memory),
-        limits=Limits(tokens=max_batch_tokens, chunk=chunk),
+        limits=Limits(
+            tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"),
+            chunk=None if chunk is None else parse_tokens(chunk, "--chunk"),
+        ),
         page_size=page_size,
         prefix_cache=prefix_cache,
     )

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import engine_options, options
+from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt
@@ -19,7 +20,7 @@ from ridgeline.trace.verdict import verdict
 def run(
     model: options.Model,
     prompt: options.Prompt,
-    max_tokens: engine_options.MaxTokens = 256,
+    max_tokens: engine_options.MaxTokens = "256",
     temperature: engine_options.Temperature = None,
     top_k: engine_options.TopK = None,
     top_p: engine_options.TopP = None,
@@ -40,7 +41,7 @@ def run(
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
     kv_memory: engine_options.KVMemory = None,
-    max_batch_tokens: engine_options.MaxBatchTokens = 2048,
+    max_batch_tokens: engine_options.MaxBatchTokens = "2k",
     chunk: engine_options.Chunk = None,
     page_size: engine_options.PageSize = 16,
     prefix_cache: engine_options.PrefixCache = True,
@@ -59,7 +60,7 @@ def run(
         llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
     params = engine_options.sampling_params(
         llm.loaded.defaults,
-        max_tokens=max_tokens,
+        max_tokens=parse_tokens(max_tokens, "--max-tokens"),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

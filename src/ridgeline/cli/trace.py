@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from ridgeline.cli import engine_options, options
+from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
@@ -57,7 +58,7 @@ def trace(
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None,
-    max_tokens: engine_options.MaxTokens = 8,
+    max_tokens: engine_options.MaxTokens = "8",
     temperature: engine_options.Temperature = None,
     top_k: engine_options.TopK = None,
     top_p: engine_options.TopP = None,
@@ -89,7 +90,7 @@ def trace(
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
     params = engine_options.sampling_params(
         llm.loaded.defaults,
-        max_tokens=max_tokens,
+        max_tokens=parse_tokens(max_tokens, "--max-tokens"),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
