@@ -247,6 +247,15 @@ def test_the_line_and_the_paragraph_agree_on_what_is_scarce(plan: Any) -> None:
     assert f"more {said[1]} would help most" in out
 
 
+def test_the_readme_shows_what_the_command_says(plan: Any) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```\n(llama-3-8b on 1 x .*?)```", readme, re.S)
+    said = [line.rstrip() for line in plan("llama-3-8b", "--device", "a100-sxm-80gb")[1].splitlines()]
+    lines = [line for line in shown.splitlines() if line != "..."]
+    assert len(lines) > 10
+    assert [line for line in lines if line not in said] == []
+
+
 def test_help_teaches_the_terms(plan: Any) -> None:
     code, out, _ = plan("--help")
     assert code == 0

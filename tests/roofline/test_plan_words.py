@@ -35,14 +35,14 @@ def test_a_card_that_is_only_cheaper_is_named_with_its_price() -> None:
     change = next(change for change in plan.levers if change.name == "cheap")
     assert (change.throughput or 0) < 1
     cost = change.outcome.dollars_per_million
-    assert f", ${cost:.2g} a million tokens instead of ${plan.dollars_per_million:.2g}." in verdict(plan)
+    assert f", ${cost:.2g} a million tokens instead of ${plan.dollars_per_million:.2g})." in verdict(plan)
 
 
 def test_no_lever_is_offered_on_which_it_does_not_fit() -> None:
     plan = planned(LLAMA_3_70B, PRICED)
     assert {change.outcome.fits for change in plan.levers} == {True, False}
     for change in plan.levers:
-        assert (f"{change.name}: fits" in verdict(plan)) == change.outcome.fits
+        assert (f"{change.name} (fits" in verdict(plan)) == change.outcome.fits
 
 
 def test_where_the_link_is_the_limit_nothing_is_said_of_the_ridge() -> None:

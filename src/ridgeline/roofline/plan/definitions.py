@@ -10,7 +10,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "TPOT": "time per output token after the first on average, others' prefills in between included",
         "floor": "of a whole step, max(FLOPs / peak, weights and KV / bandwidth): nothing can beat it",
         "bound": "each operation's own max, activations included, summed: perfect kernels",
-        "expected": "with each kernel class's efficiency: measured, or the default of its kind (--json: sources)",
+        "expected": "with each kernel class's efficiency, measured or the default of its kind; --json: sources",
         "FLOP/B": "FLOP a byte: arithmetic of matrices over weights and KV moved, once a step",
         "ridge": "the FLOP/B where both take equally long, in the step's formats: memory is the limit below",
         "gain": "total tokens a second of a batch over those of batch 1, by the bound",

@@ -11,7 +11,7 @@ from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.units import gb, gib, show_gb, show_gib
 
 # From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
-_NOTICED, _WORTH = 1.03, 1.2
+_NOTICED, _WORTH = 1.03, 1.5
 # Tokens a second that people read at; some four words.
 _READING = 5.0
 
@@ -129,7 +129,7 @@ def _levers(plan: Plan) -> Iterator[str]:
 
 
 def _lever(plan: Plan, change: Change) -> str:
-    """`fp8 KV: x 1.41 total tokens/s, x 1.02 for one user`; of other cards `$0.06 a million tokens` too."""
+    """`fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`; of other cards `$0.06 a million tokens` too."""
     users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
         parts = [f"x {three(change.throughput)} total tokens/s"]
@@ -142,7 +142,7 @@ def _lever(plan: Plan, change: Change) -> str:
     if other and cost is not None:  # of the same cards a token's price follows from the tokens
         here = "" if plan.dollars_per_million is None else f" instead of ${three(plan.dollars_per_million)}"
         parts.append(f"${three(cost)} a million tokens{here}")
-    return f"{change.name}: {', '.join(parts)}"
+    return f"{change.name} ({', '.join(parts)})"
 
 
 def _helps(change: Change) -> bool:
