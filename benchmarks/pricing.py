@@ -3,9 +3,10 @@
     python benchmarks/pricing.py [--models llama-3-8b qwen3-235b-a22b] [--plan llama-3-70b] [--repeats 5] [--json]
 
 A step is what a simulator asks: 256 contexts grow by one, become a Work, and are priced on a card. Attention is
-evaluated anew each time; all else depends on the shape of the step alone (tokens, logit rows, sequences), which stays, so
-that what it costs is reused from the first step. Seconds are of processor time (what else runs on the machine is not in it) and of the clock. The
-share of `import torch` in the command is printed beside it, since nothing here can change that.
+evaluated anew each time; all else depends on the shape of the step alone (tokens, logit rows, sequences), which stays,
+so that what it costs is reused from the first step. Seconds are of processor time (what else runs on the machine is not
+in it) and of the clock. The share of `import torch` in the command is printed beside it, since nothing here can change
+that.
 """
 
 import argparse
