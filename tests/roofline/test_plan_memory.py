@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ridgeline.checkpoint import read_config
 from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.models.bill import bill
 from ridgeline.ops.op import Op
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Setup
@@ -156,6 +158,13 @@ def test_weights_by_part_and_format_add_up() -> None:
     scales = 4 * 32 * (2 * 14_336 + 4096)
     assert rows["feed-forward", "fp8"].nbytes == 32 * 3 * 4096 * 14_336 + scales
     assert memory_of(case(LLAMA_3_8B, weights="fp8"), Workload()).weights == sum(r.nbytes for r in rows.values())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3-0.6b", "mixtral-8x7b", "phi-4"])
+def test_weights_are_those_of_the_bill(name: str) -> None:
+    """Ops of one signature are priced once: then they must hold as much (GPT-2 has two tables of one width)."""
+    planned = case(read_config(name).values)
+    assert memory_of(planned, Workload(200, 100)).weights == pytest.approx(bill(planned.model).nbytes)
 
 
 def test_a_tied_head_is_counted_once() -> None:

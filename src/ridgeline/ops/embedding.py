@@ -50,7 +50,7 @@ class Embedding(Op):
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
-        return self.weight.shape[1], self.weight.dtype, self.shard.size
+        return tuple(self.weight.shape), self.weight.dtype, self.shard.size
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]} x {self.weight.shape[1]}"
