@@ -374,3 +374,17 @@ def test_two_tokens_are_enough_for_a_trace(tiny: Maker) -> None:
     assert len(ledger.written) == 1
     assert [step.name for step in ledger.steps] == ["prefill", "decode"], "decode is measured all the same"
     assert "decode 1" not in told(ledger)
+
+
+def test_a_step_whose_parts_and_whole_disagree_says_so(ledger: Ledger) -> None:
+    def doubted(unhooked: float, overhead: float) -> bool:
+        """Of the decode step alone: without hooks so many times the whole, each overhead of so many seconds."""
+        step = next(step for step in ledger.steps if step.name == "decode")
+        step = replace(step, overheads=tuple(replace(one, seconds=overhead) for one in step.overheads))
+        whole = replace(ledger, steps=(step,)).whole("decode")
+        return "do not trust these figures" in told(replace(ledger, steps=(replace(step, unhooked=unhooked * whole),)))
+
+    assert not doubted(1.1, 1e-6)
+    assert doubted(2.0, 1e-6)
+    assert doubted(0.5, 1e-6)
+    assert doubted(1.0, -1e-12)

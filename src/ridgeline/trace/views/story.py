@@ -19,6 +19,7 @@ from ridgeline.trace.views.table import LEGEND, op_table
 
 _TOKENS_SHOWN, _STEPS_SHOWN, _BAR = 40, 12, 46
 BUSY = 0.1  # interruptions over this share of a step are worth a word
+DOUBT = 0.25  # a step with hooks and without them so far apart shows neither
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,8 @@ def _about(ledger: Ledger, step: Step) -> Iterator[Text]:
                 f"the machine is busy: other processes held up every repeat, by {lost} at the median, which the table "
                 "leaves out and the step without hooks may not"
             )
+        if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > DOUBT:
+            parts.append("parts and whole do not agree: do not trust these figures, and trace again on a quiet machine")
     yield Text.assemble((f"{step.name}: ", "bold"), "; ".join(parts))
     reason = slowest(ledger, step.name)
     if reason:
