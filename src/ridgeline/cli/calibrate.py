@@ -18,6 +18,7 @@ from ridgeline.cli.loading import err
 from ridgeline.engine.bare import drive
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.roofline.calibrate.file import load, load_all, save
+from ridgeline.roofline.calibrate.roofs import peaks
 from ridgeline.roofline.calibrate.run import SECONDS, Report
 from ridgeline.roofline.calibrate.run import calibrate as measure
 from ridgeline.roofline.calibrate.timer import Timer
@@ -26,7 +27,7 @@ from ridgeline.roofline.device import Host
 _WIDTH = 120  # of tables that go to a file
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
 _DEVICE = "cpu, which the engine runs on; or cuda, for `plan --device cuda` (not tested on one so far)."
-_SECONDS = "About how long each number of threads may take."
+_SECONDS = "About how long each number of threads may take; three looks at everything need some 45 s in any case."
 
 
 def calibrate(
@@ -95,7 +96,15 @@ def print_calibration(c: Calibration) -> None:
     console.print(f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s", style="bold", markup=False)
     near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
     console.print(f"reads {near}memory {_gb(c.bandwidth)}", markup=False)
-    console.print("multiplies " + ", ".join(f"{name} {rate / 1e9:,.0f} GFLOP/s" for name, rate in c.products.items()))
+    roofs = peaks(c.products)
+    console.print(
+        "multiplies "
+        + ", ".join(
+            f"{name} {rate / 1e9:,.0f} GFLOP/s"
+            + (f" of {roofs[name] / 1e9:,.0f} that a kernel could" if rate < roofs[name] else "")
+            for name, rate in c.products.items()
+        )
+    )
     if c.host is not None:
         console.print(f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)")
     console.print(_curve(c))

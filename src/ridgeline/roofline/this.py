@@ -18,18 +18,19 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
 
     Where that was not done, or does not hold any more, raises Uncalibrated (a ValueError) in one line that says why;
     with `estimate` it takes a probe of two seconds instead, whose constants are common ones: `calibrated` is False and
-    sources["efficiency"] says so.
+    sources["efficiency"] says so, and why.
     """
     threads = threads or len(os.sched_getaffinity(0))
     try:
         return load(threads).device()
-    except Uncalibrated:
+    except Uncalibrated as error:
         if not estimate:
             raise
+        reason = str(error)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return quick(Timer(torch.device("cpu"), threads), _PROBE_SECONDS)
+        return quick(Timer(torch.device("cpu"), threads), _PROBE_SECONDS, reason)
     finally:
         torch.set_num_threads(before)
 

@@ -1,4 +1,4 @@
-"""The models that are timed: small ones of no sense, shaped so that every kernel class meets several sizes.
+"""The models that are timed: small meaningless ones, shaped so that every kernel class meets several sizes.
 
 Two live in the caches, as the built-in model does; in two each layer's weights are far apart, so that by the time a
 layer comes again the caches have forgotten it. None has the shape of a model that a prediction is judged on.

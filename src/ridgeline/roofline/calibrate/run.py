@@ -133,9 +133,9 @@ def memory_bytes(timer: Timer) -> float:
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def quick(timer: Timer, seconds: float) -> Device:
+def quick(timer: Timer, seconds: float, reason: str) -> Device:
     """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
-    many seconds; not calibrated."""
+    many seconds; not calibrated, for the `reason` that its sources give."""
     stated = stated_caches(timer.threads)
     inside = [size // 2 for _, size in stated]  # half: neighbours have the other
     step, ops = nothing_but_launches(timer)
@@ -151,5 +151,5 @@ def quick(timer: Timer, seconds: float) -> Device:
         memory_bytes(timer),
         caches(found, stated),
         efficiency={"default": guess},
-        sources={"all": "a probe of this machine", "efficiency": "common constants; uncalibrated, +-50 %"},
+        sources={"all": "a probe of this machine", "efficiency": f"common constants, uncalibrated, +-50 %: {reason}"},
     )
