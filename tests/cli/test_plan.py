@@ -9,6 +9,7 @@ import pytest
 
 from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.main import main
+from ridgeline.roofline.cards import names
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -170,7 +171,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
         (("--device", "rtx-4080", "--devices", "2"), "no link"),
-        ((), "--device"),
+        ((), "--device is missing; ridgeline plan --list"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(plan: Any, model: str, words: tuple[str, ...], said: str) -> None:
@@ -202,7 +203,7 @@ def test_a_refused_model_is_one_line_and_code_3(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("llama3-8b", "the catalogue has llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "no such folder")],
+    [("llama3-8b", "the catalogue has llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
 )
 def test_a_name_that_is_not_there_offers_the_nearest(plan: Any, name: str, said: str) -> None:
     code, _, err = plan(name, *CARD)
@@ -254,6 +255,22 @@ def test_the_readme_shows_what_the_command_says(plan: Any) -> None:
     lines = [line for line in shown.splitlines() if line != "..."]
     assert len(lines) > 10
     assert [line for line in lines if line not in said] == []
+
+
+def test_the_list_names_every_model_and_card(plan: Any) -> None:
+    code, out, err = plan("--list", "--json")
+    assert (code, err) == (0, "")
+    listed = json.loads(out)
+    sizes = {model["name"]: model["parameters"] for model in listed["models"]}
+    assert sizes["llama-3-8b"] == 8_030_261_248
+    assert len(sizes) >= 23
+    assert {card["name"] for card in listed["cards"]} == set(names())
+    code, out, err = plan("--list")
+    assert (code, err) == (0, "")
+    shown = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert {*sizes, *names()} <= set(shown)
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    assert re.search(r"h100-sxm +NVIDIA H100 SXM 80GB +80 +3,350 +989 +4.29", out)
 
 
 def test_help_teaches_the_terms(plan: Any) -> None:

@@ -186,7 +186,7 @@ def test_a_format_without_units_runs_at_the_next_wider_one() -> None:
         ("H100", "say which: h100-sxm, h100-pcie, h100-nvl"),
         ("rtx4090", "nearest are rtx-4090"),
         ("l40ss", "nearest are l40s"),
-        ("zzzzzz", "there are h100-sxm"),
+        ("zzzzzz", "`ridgeline plan --list` names all"),
         ("", "unknown card ''"),
         ("nowhere/card.json", "cannot be read"),
     ],

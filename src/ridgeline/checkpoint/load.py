@@ -36,7 +36,7 @@ def _nowhere(name: str) -> str:
     builtin = sorted(p.name for p in BUILTIN.iterdir() if (p / "config.json").is_file()) if BUILTIN.is_dir() else []
     listed = [p.stem for p in CATALOGUE.glob("*.json")]
     near = get_close_matches(name.lower(), listed, 3, 0.5)
-    known = f"; the catalogue has {', '.join(near)}" if near else ""
+    known = f"; the catalogue has {', '.join(near)}" if near else "; `ridgeline plan --list` names the catalogue's"
     return f"no such folder: {name}; give a checkpoint folder, or a built-in model ({', '.join(builtin)}){known}"
 
 

@@ -9,7 +9,8 @@ from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
 from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.device import device_named
-from ridgeline.cli.plan_view import print_plan
+from ridgeline.cli.plan_list import list_json, print_list
+from ridgeline.cli.plan_view import line_width, print_plan
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import Setup, Workload, make_plan
@@ -30,10 +31,10 @@ _TPOT = "The most seconds a token after it on average, other users' prefills inc
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help=_MODEL)],
+    model: Annotated[str | None, typer.Argument(help=_MODEL, show_default=False)] = None,
     device: Annotated[
-        str, typer.Option(help="A card like h100-sxm, its .json or .toml file; `this` processor, `cuda`.")
-    ],
+        str | None, typer.Option(help="A card like h100-sxm, a .json or .toml file of one; `this` processor, `cuda`.")
+    ] = None,
     devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
     weights: Annotated[str | None, _setup("--weights", "--dtype", text=_WEIGHTS)] = None,
     kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,
@@ -46,6 +47,7 @@ def plan(
     tpot: Annotated[str | None, _asked(_TPOT)] = None,
     price: Annotated[str | None, _asked("Dollars for one card and hour, like 2.5; by default the catalogue's.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="The same on every card of the catalogue.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="The models and cards of the catalogue, and no plan.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.
@@ -53,6 +55,11 @@ def plan(
     TTFT: time to the first token. ITL: one decode step. TPOT: time per output token after the first on average, with
     the prefills of other users in between. Decode is priced at the running context, input + output / 2.
     """
+    if listed:
+        print(json.dumps(list_json())) if as_json else print_list(line_width())
+        return
+    if model is None or device is None:
+        raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     setup = Setup(
         device_named(device),
         devices,

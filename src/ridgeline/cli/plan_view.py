@@ -18,7 +18,7 @@ _WIDTH = 100
 
 def print_plan(plan: Plan) -> None:
     """Print a plan on standard output."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console = Console(highlight=False, width=line_width())
     for line in _title(plan):
         console.print(line, markup=False)
     console.print(_pairs(list(answer(plan))))
@@ -32,6 +32,11 @@ def print_plan(plan: Plan) -> None:
         console.print(tables.unable(plan.cards), style="dim", markup=False)
     console.print()
     console.print(_pairs(list(DEFINITIONS.items()), style="dim"))
+
+
+def line_width() -> int | None:
+    """Columns of what is printed: the terminal's own, else those of a file."""
+    return None if sys.stdout.isatty() else _WIDTH
 
 
 def _title(plan: Plan) -> Iterator[str]:

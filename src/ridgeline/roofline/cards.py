@@ -134,8 +134,8 @@ def _unknown(name: str, wanted: str, known: list[str]) -> str:
         return f"{name!r} is not one card; say which: {', '.join(family)}"
     near = difflib.get_close_matches(wanted, known, 5, 0.4)
     near += [card for card in known if card not in near and wanted.partition("-")[0] == card.partition("-")[0]]
-    offer = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
-    return f"unknown card {name!r}; {offer}; or give a .json or .toml file"
+    offer = f"nearest are {', '.join(near)}; " if near else ""
+    return f"unknown card {name!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
 
 
 def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
