@@ -239,7 +239,17 @@ def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
         ({"tflops": {"fp17": 1}}, "unknown field tflops.fp17; did you mean fp16"),
         ({"tflops": 100}, "tflops is 100; it must be a table"),
         ({"memory": {"gb": 80, "mib": 81920}}, "as the driver shows it"),
-        ({"memory": {"gib": 80}}, "unknown field memory.gib"),
+        ({"memory": {"gib": 48}}, "unknown field memory.gib; write memory = { mib = 49152 }"),
+        ({"memory": 48}, "memory is 48; it must be a table: { mib = 81559 } in MiB"),
+        ({"memory": {"mib": 80}}, "memory.mib is 80; memory.mib is in MiB; did you mean 81920?"),
+        ({"memory": {"gb": 80e9}}, "memory.gb is in GB; did you mean 80?"),
+        ({"memory": {"gb": 1e15}}, "memory.gb is in GB; it must be from 0.25 to 50,000"),
+        ({"bandwidth": 1e12}, "bandwidth is 1e+12; bandwidth is in GB/s; did you mean 1000?"),
+        ({"bandwidth": 3.35}, "bandwidth is in GB/s; did you mean 3350?"),
+        ({"tflops": {"bf16": 2e14}}, "tflops.bf16 is in TFLOP/s; did you mean 200?"),
+        ({"tflops": {"bf16": 989e3}}, "tflops.bf16 is in TFLOP/s; did you mean 989?"),
+        ({"link": {"name": "x", "bandwidth": 450e9}}, "link.bandwidth is in GB/s; did you mean 450?"),
+        ({"cards": {"a": {}, "b": {}}}, "it must hold one card"),
         ({"bandwith": 1}, "unknown field bandwith; did you mean bandwidth"),
         ({"kind": "fpga"}, "kind is 'fpga'; it must be one of gpu, cpu, accelerator"),
         ({"title": 5}, "title is 5; it must be a text"),
@@ -266,8 +276,32 @@ def test_bad_files_are_refused_in_one_line(change: dict[str, Any], says: str, tm
 
 @pytest.mark.parametrize("missing", ["title", "kind", "tflops", "bandwidth", "memory"])
 def test_missing_fields_are_named(missing: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"{missing} is missing"):
+    with pytest.raises(ValueError, match=rf"missing: {missing} \("):
         read(tmp_path, {key: value for key, value in MINE.items() if key != missing})
+
+
+def test_missing_fields_are_named_all_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing") as caught:
+        read(tmp_path, {"name": "Mine", "tflops": {"bf16": 100}})
+    said = str(caught.value)
+    for part in ("title (a text)", "kind (gpu, cpu or accelerator)", "bandwidth (GB/s", "{ mib = 81559 }"):
+        assert part in said
+    assert "tflops (" not in said
+    assert "unknown: name" in said
+    assert "\n" not in said
+
+
+def test_the_file_of_the_documentation_is_a_card(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"```(toml|json)\n(.*?)```", text, re.S))
+    read_as = []
+    for suffix, body in (*blocks.items(), ("toml", f"[cards.my-card]\n{blocks['toml']}")):
+        path = tmp_path / f"my-card.{suffix}"
+        path.write_text(body)
+        read_as.append(load_card(str(path)))
+    assert read_as[0] == read_as[1] == read_as[2]
+    assert read_as[0].name == "my-card"
+    assert (read_as[0].memory, read_as[0].peaks["bf16"]) == (49140 * 2**20, 362e12)
 
 
 def test_files_that_are_no_cards(tmp_path: Path) -> None:

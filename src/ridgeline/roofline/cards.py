@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, implausible, memory_instead
 from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice, Link
 
 FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
@@ -40,7 +41,7 @@ def load_card(name: str) -> Device:
     catalogue = _catalogue()
     if name.endswith((".json", ".toml")):
         path = Path(name)
-        return _device(path.stem, Card(_read(path), str(path)), catalogue)
+        return _device(*_own(path), catalogue)
     wanted = name.strip().lower()
     if wanted in catalogue["cards"]:
         return _device(wanted, Card(catalogue["cards"][wanted], wanted), catalogue)
@@ -60,6 +61,14 @@ class Card:
         """An error about one field, to be raised by the caller."""
         where = f"{self.path}{field}".rstrip(".") or "the card"
         return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
+
+    def lacks(self, required: Mapping[str, str]) -> None:
+        """Refuse a card without these fields: all that are missing at once, each with what it holds."""
+        missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
+        if missing:
+            strange = [field for field in self.values if field not in required and field not in OPTIONAL]
+            unknown = f"; unknown: {', '.join(strange)}" if strange else ""
+            raise ValueError(f"{self.source}: missing: {', '.join(missing)}{unknown}; docs/plan.md has an example")
 
     def only(self, *known: str) -> None:
         """Refuse fields that nothing reads: most are misspelt."""
@@ -81,7 +90,11 @@ class Card:
 
     def positive(self, field: str) -> float:
         """A finite number above zero."""
-        return self._number(field, self.need(field), zero=False)
+        value = self._number(field, self.need(field), zero=False)
+        wrong = implausible(f"{self.path}{field}", value)
+        if wrong:
+            raise ValueError(f"{self.source}: {self.path}{field} {wrong}")
+        return value
 
     def _number(self, field: str, value: object, *, zero: bool) -> float:
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -98,7 +111,10 @@ class Card:
 
     def table(self, field: str) -> "Card":
         """A table inside the card."""
-        return Card(self.need(field), self.source, f"{self.path}{field}.")
+        value = self.need(field)
+        if not isinstance(value, dict):
+            raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
+        return Card(value, self.source, f"{self.path}{field}.")
 
     def numbers(self, field: str, count: int) -> tuple[float, ...]:
         """A list of `count` numbers from 0 up."""
@@ -128,6 +144,17 @@ def _read(path: Path) -> object:
         raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from None
 
 
+def _own(path: Path) -> tuple[str, Card]:
+    """The card of a file: its fields, or under [cards.NAME] as in the catalogue."""
+    values = _read(path)
+    if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
+        return path.stem, Card(values, str(path))
+    if len(values) > 1 or len(values["cards"]) != 1:
+        raise ValueError(f"{path}: it must hold one card, [cards.NAME] or the fields alone, and nothing beside it")
+    ((name, fields),) = values["cards"].items()
+    return name, Card(fields, str(path))
+
+
 def _unknown(name: str, wanted: str, known: list[str]) -> str:
     family = [card for card in known if wanted and card.startswith(wanted)]
     if family:
@@ -139,9 +166,8 @@ def _unknown(name: str, wanted: str, known: list[str]) -> str:
 
 
 def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
-    card.only(
-        "title", "kind", "tflops", "bandwidth", "memory", "caches", "link", "watts", "price", "efficiency", "sources"
-    )
+    card.lacks(REQUIRED)
+    card.only(*REQUIRED, *OPTIONAL)
     kind = card.text("kind")
     if kind not in KINDS:
         raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
@@ -178,6 +204,10 @@ def _peaks(table: Card) -> dict[str, float]:
 
 
 def _memory(table: Card) -> float:
+    for unit, size in table.values.items():
+        instead = memory_instead(unit, size)
+        if instead:
+            raise ValueError(f"{table.source}: unknown field memory.{unit}; write memory = {{ {instead} }}")
     table.only("mib", "gb")
     if len(table.values) != 1:
         raise table.wrong("", table.values, "{ mib = ... } as the driver shows it, or { gb = ... } as sold")
