@@ -170,7 +170,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
-        (("--device", "rtx-4080", "--devices", "2"), "no link"),
+        (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
         ((), "--device is missing; ridgeline plan --list"),
     ],
 )

@@ -88,6 +88,10 @@ def make_plan(
     """
     if setup.devices > max(DEVICES):
         raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
+    if setup.devices > 1 and setup.device.link is None:
+        raise ValueError(
+            f"the catalogue knows no link of {setup.device.name}; give a card file with `link`, or one card"
+        )
     shelf = Shelf(fields)
     case = shelf.case(setup)
     _check_context(case, workload)
