@@ -248,6 +248,20 @@ def test_the_line_and_the_paragraph_agree_on_what_is_scarce(plan: Any) -> None:
     assert f"more {said[1]} would help most" in out
 
 
+def test_the_comparison_ranks_offers_and_says_so(plan: Any) -> None:
+    """It looked like a ranking of hardware; and a card alone beside pairs looked like all that there is of it."""
+    words = ("llama-3-8b", *CARD, "--devices", "2", "--compare")
+    out = plan(*words)[1]
+    assert "prices of different sellers of 2024" in out
+    assert "not the hardware" in out
+    assert re.search(r"^h100-sxm +2 .* 8\.58 +[\d.]+ *$", out, re.M)
+    assert re.search(r"^m4-max +no link known: 1 ", out, re.M)
+    (shown,) = [card for card in json.loads(plan(*words, "--json")[1])["cards"] if card["card"] == "h100-sxm"]
+    assert shown["dollars_per_hour"] == pytest.approx(8.58)
+    assert shown["price"]["date"] == "2026"
+    assert "SkyPilot" in shown["price"]["source"]
+
+
 def test_the_readme_shows_what_the_command_says(plan: Any) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```\n(llama-3-8b on 1 x .*?)```", readme, re.S)

@@ -33,7 +33,7 @@ def sections(plan: Plan) -> Iterator[tuple[str, Table]]:
     )
     yield "What would change it (factors on the plan as asked, expected)", changes(plan)
     if plan.cards is not None:
-        yield "Every card of the catalogue, cheapest tokens first (expected)", catalogue(plan.cards)
+        yield "Every card of the catalogue, cheapest tokens first (expected)", catalogue(plan.cards, cards)
 
 
 def memory(plan: Plan) -> Table:
@@ -211,20 +211,31 @@ def _change(change: Change) -> list[str]:
     return [escape(change.name), *cells, note]
 
 
-def catalogue(outcomes: Sequence[Outcome]) -> Table:
-    """One row a card on which it fits."""
-    table = _table("card", "cards", "users", "TTFT", "ITL", "tok/s in total", "$/M tokens", left=(0,))
+def catalogue(outcomes: Sequence[Outcome], asked: int) -> Table:
+    """One row a card on which it fits; `asked` of each, but for those that nothing known joins."""
+    table = _table("card", "cards", "users", "TTFT", "ITL", "tok/s in total", "$/h", "$/M tokens", left=(0,))
     for o in (o for o in outcomes if o.fits):
         table.add_row(
             o.card,
-            f"{o.devices}",
+            f"{o.devices}" if o.linked or o.devices == asked else f"no link known: {o.devices}",
             f"{o.users:,}",
             say_seconds(o.ttft),
             say_seconds(o.itl),
             "" if o.tokens_per_second is None else three(o.tokens_per_second),
+            "" if o.dollars_per_hour is None else f"{o.dollars_per_hour:.2f}",
             "" if o.dollars_per_million is None else three(o.dollars_per_million),
         )
     return table
+
+
+def prices(outcomes: Sequence[Outcome]) -> str:
+    """How far the order by price can be trusted."""
+    dates = sorted({o.price.date for o in outcomes if o.price and o.price.date[:2] == "20"})
+    when = f" of {dates[0]} to {dates[-1]}" if len(dates) > 1 else ""
+    return (
+        f"$/h are prices of different sellers{when}, as --json names them: the order ranks these offers, not the "
+        "hardware; cards without a price come last"
+    )
 
 
 def unable(outcomes: Sequence[Outcome]) -> str:

@@ -29,6 +29,7 @@ def print_plan(plan: Plan) -> None:
         console.print(title, style="bold", markup=False)
         console.print(table)
     if plan.cards is not None:
+        console.print(tables.prices(plan.cards), style="dim", markup=False)
         console.print(tables.unable(plan.cards), style="dim", markup=False)
     console.print()
     console.print(_pairs(list(DEFINITIONS.items()), style="dim"))

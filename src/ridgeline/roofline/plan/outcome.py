@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan.serving import Serving
 
 
@@ -15,6 +16,8 @@ class Outcome:
     first token; itl, a decode step of all. What stands beside it for another batch is `Serving.together` and
     `Serving.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills of
     others between two tokens.
+
+    linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
 
     Of `users` users under way: tokens_per_second and dollars_per_million, in all and of output; None where there is not
     one user.
@@ -32,6 +35,9 @@ class Outcome:
     itl: float
     tokens_per_second: float | None
     dollars_per_million: float | None
+    linked: bool
+    dollars_per_hour: float | None
+    price: HourlyPrice | None
 
 
 def outcome_of(serving: Serving) -> Outcome:
@@ -52,4 +58,7 @@ def outcome_of(serving: Serving) -> Outcome:
         serving.itl(batch).expected,
         rate,
         None if rate is None else serving.dollars_per_million(rate),
+        case.device.link is not None,
+        case.setup.hourly,
+        case.setup.price or case.device.price,
     )
