@@ -222,6 +222,15 @@ def test_a_model_that_does_not_fit_is_an_answer(plan: Any) -> None:
     assert "does not fit" in shown["words"]
 
 
+def test_fewer_cards_with_a_narrower_format_are_a_way_to_fit(plan: Any) -> None:
+    """Mixtral was said to fit on eight RTX 4090 alone: two hold it in int4."""
+    shown = json.loads(plan("mixtral-8x7b", "--device", "rtx-4090", "--json")[1])
+    assert shown["ways_to_fit"] == [{"devices": 2, "weights": "int4"}, {"devices": 8, "weights": None}]
+    for way in shown["ways_to_fit"][:1]:
+        words = ("--devices", str(way["devices"]), "--weights", way["weights"], "--json")
+        assert json.loads(plan("mixtral-8x7b", "--device", "rtx-4090", *words)[1])["answer"]["fits"]
+
+
 def test_what_does_not_fit_says_so_without_styles(plan: Any) -> None:
     """Rows of a sweep that memory does not hold were dim in a terminal, and like any other in a pipe."""
     out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "64")[1]

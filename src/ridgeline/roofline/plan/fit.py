@@ -16,16 +16,30 @@ _MORE_DEVICES = (16, 32)
 
 
 def ways_to_fit(shelf: Shelf, setup: Setup, workload: Workload) -> list[Setup]:
-    """What would make the model and one request fit: the widest format with the cards asked for, the fewest cards with
-    the format asked for, and if neither does, the fewest cards with the narrowest format. Empty if nothing does."""
+    """What would make the model and one request fit: the widest format with the cards asked for, or if none does, a
+    narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does."""
     narrower = narrower_weights(shelf.case(setup))
-    ways = [
-        next((s for s in narrower if fits(shelf, s, workload)), None),
-        fewest_devices(shelf, setup, workload, (*DEVICES, *_MORE_DEVICES)),
-    ]
-    if ways == [None, None]:
-        ways = [fewest_devices(shelf, narrow, workload) for narrow in narrower[-1:]]
-    return [way for way in ways if way is not None]
+    same = next((s for s in narrower if fits(shelf, s, workload)), None)
+    more = fewest_devices(shelf, setup, workload, (*DEVICES, *_MORE_DEVICES))
+    if same is None:
+        most = max(DEVICES) if more is None else min(max(DEVICES), more.devices - 1)
+        same = _narrower_on_more(shelf, narrower, workload, most)
+    return [way for way in (same, more) if way is not None]
+
+
+def _narrower_on_more(shelf: Shelf, narrower: Sequence[Setup], workload: Workload, most: int) -> Setup | None:
+    """The fewest cards, `most` at most, on which a narrower format fits, and the widest that does. Only what its share
+    of the weights leaves room for is built: a build takes longer than all else here."""
+    held = [(setup, _memory(shelf, setup, workload)) for setup in narrower]
+    tried = (
+        dataclasses.replace(setup, devices=count)
+        for count in DEVICES
+        for setup, memory in held
+        if memory is not None
+        and setup.devices < count <= most
+        and memory.weights * setup.devices / count + memory.overhead < memory.budget
+    )
+    return next((s for s in tried if s.device.link and fits(shelf, s, workload)), None)
 
 
 def fewest_devices(shelf: Shelf, setup: Setup, workload: Workload, counts: Sequence[int] = DEVICES) -> Setup | None:
