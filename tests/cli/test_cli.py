@@ -288,6 +288,25 @@ def test_dummy_weights(ridgeline: Run, own_folder: Path) -> None:
     assert (ended.code, len(ended.json["token_ids"])) == (OK, 4)
 
 
+def test_bytes_stand_in_for_a_tokenizer_only_under_random_weights(ridgeline: Run, own_folder: Path) -> None:
+    (own_folder / "tokenizer.json").unlink()
+    (own_folder / "tokenizer_config.json").unlink()
+    for command in ("run", "tokenize"):
+        assert_one_line(ridgeline(command, own_folder, "hi"), REFUSED, "holds no tokenizer", "copy tokenizer.json")
+    change_config(own_folder, vocab_size=300)
+    for command in ("run", "trace"):
+        ended = ridgeline(command, own_folder, "hello", "--dummy-weights", "--max-tokens", 2)
+        assert (ended.code, ended.err.count("each byte of the prompt is a token")) == (OK, 1)
+
+
+def test_the_catalogue_has_no_tokenizers(ridgeline: Run) -> None:
+    assert_one_line(
+        ridgeline("tokenize", "llama-3-8b", "hi"),
+        REFUSED,
+        "the catalogue holds no tokenizer for llama-3-8b; give its checkpoint folder",
+    )
+
+
 def test_show_as_json(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("show", folder, "--json")
     assert (ended.code, ended.err) == (OK, "")

@@ -207,7 +207,7 @@ def test_stored_truncation_is_ignored(make_folder: MakeFolder) -> None:
 
 
 def test_byte_tokenizer(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path, or_bytes=True)
     assert isinstance(tokenizer, ByteTokenizer)
     assert tokenizer.vocab_size == 257
     assert tokenizer.encode("né") == [256, 110, 0xC3, 0xA9]
@@ -233,6 +233,7 @@ def _write(folder: Path, **files: str) -> Path:
         ({"vocab__json": "{}"}, "merges.txt"),
         ({"vocab__json": "[]", "merges__txt": "a b"}, "vocab.json"),
         ({"tokenizer__model": "not a model"}, "tokenizer.model"),
+        ({}, "holds no tokenizer; copy tokenizer.json"),
         ({"a__model": "", "b__model": ""}, "several"),
         ({"tokenizer_config__json": "[1]"}, "tokenizer_config.json"),
         ({"tokenizer_config__json": '{"tokenizer_class": "Qwen2Tokenizer"}'}, "without a vocabulary"),

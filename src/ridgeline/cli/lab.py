@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from ridgeline.checkpoint import load_model, model_folder, read_config
+from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
@@ -30,7 +31,6 @@ from ridgeline.lab.sampling import compare as compare_sampling
 from ridgeline.lab.svg import svg as draw_svg
 from ridgeline.models import build
 from ridgeline.models.model import Model
-from ridgeline.text import load_tokenizer
 
 lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a minute: run them, then read their code.")
 
@@ -62,7 +62,7 @@ def kv_cache(
     """Generate with and without a KV cache, and count positions and seconds."""
     count = _fitting(tokens, "--tokens", model)
     loaded, _ = _load(model, threads)
-    first = load_tokenizer(model_folder(model)).encode("Once", parse_special=False)[0]
+    first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     _give(kv_cache_page.page(compare_caches(loaded, first, count)), svg, as_json)
 
 

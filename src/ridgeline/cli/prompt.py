@@ -2,7 +2,9 @@
 
 import sys
 
+from ridgeline.cli.loading import err
 from ridgeline.engine import LLM
+from ridgeline.text.bytes import ByteTokenizer
 
 
 def read_prompt(prompt: str) -> str:
@@ -11,6 +13,12 @@ def read_prompt(prompt: str) -> str:
     if not text:
         raise ValueError("the prompt is empty; give at least one character")
     return text
+
+
+def say_if_bytes(llm: LLM) -> None:
+    """Say on stderr that a model under --dummy-weights has no tokenizer: its token counts are those of bytes."""
+    if isinstance(llm.tokenizer, ByteTokenizer):
+        err.print("this model comes without a tokenizer: each byte of the prompt is a token")
 
 
 def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:

@@ -9,7 +9,7 @@ from ridgeline.cli import engine_options, options
 from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.loading import err, loading_bar
-from ridgeline.cli.prompt import prompt_ids, read_prompt
+from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
 from ridgeline.cli.report import account_lines, completion_json
 from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, Completion, SamplingParams
@@ -58,6 +58,7 @@ def run(
     settings = engine_options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
     with loading_bar(model) as progress:
         llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
+    say_if_bytes(llm)
     params = engine_options.sampling_params(
         llm.loaded.defaults,
         max_tokens=parse_tokens(max_tokens, "--max-tokens"),
@@ -108,7 +109,7 @@ def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) 
                 err.print(event.reasoning, end="", style="dim", markup=False)
             print(event.text, end="", flush=True)
     if not quiet:
-        print()
+        print(flush=True)
         for choice in completion.choices[1:]:
             print(f"\n--- {choice.index + 1} of {params.n} ---\n{choice.text}")
     return completion

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.checkpoint import model_folder
+from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
-from ridgeline.text import density, load_tokenizer, pieces
+from ridgeline.text import density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
 
@@ -21,7 +21,7 @@ def tokenize(
     as_json: options.Json = False,
 ) -> None:
     """Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average."""
-    tokenizer = load_tokenizer(model_folder(model))
+    tokenizer = tokenizer_of(model)
     text = sys.stdin.read() if text == "-" else text
     found = pieces(tokenizer, text, parse_special=special)
     ratio = density(tokenizer, text, parse_special=special)

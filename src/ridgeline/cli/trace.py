@@ -16,7 +16,7 @@ from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
-from ridgeline.cli.prompt import prompt_ids, read_prompt
+from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
 from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
@@ -87,6 +87,7 @@ def trace(
     files.check()
     text = read_prompt(prompt)
     llm = _load(model, dummy_weights)
+    say_if_bytes(llm)
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
     params = engine_options.sampling_params(
         llm.loaded.defaults,

@@ -8,6 +8,7 @@ from typing import Any
 
 from ridgeline.checkpoint import load_model, model_folder, read_config
 from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
@@ -17,7 +18,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, load_templates, load_tokenizer, tags_of
+from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, load_templates, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,15 @@ def load_engine(
 ) -> Loaded:
     """Load a model by folder or built-in name and put an engine around it.
 
-    dummy_weights: random ones, for speed, not sense. progress(bytes done, bytes in all): told while weights load.
-    on_step: told of each step that ran. Raises ModelRefused (a ValueError) in one line.
+    dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
+    bytes in all): told while weights load. on_step: told of each step that ran. Raises ModelRefused (a ValueError) in
+    one line.
     """
     settings = settings or EngineSettings()
     folder = model_folder(name)
     model = load_model(name, dummy_weights=dummy_weights, progress=progress)
     layout = _layout(model, settings)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = tokenizer_of(name, or_bytes=dummy_weights)
     templates = load_templates(folder, tokenizer)
     generation = read_generation_config(folder)
     engine = Engine(

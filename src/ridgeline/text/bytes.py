@@ -1,4 +1,4 @@
-"""A tokenizer for folders without one: 256 bytes and end-of-text, which also begins a text."""
+"""A tokenizer for models with random weights and none of their own: 256 bytes and end-of-text, BOS too."""
 
 from collections.abc import Sequence
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ridgeline.text.bpe import read_bpe
 from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.declared import Declared, read_declared
+from ridgeline.text.declared import read_declared
 from ridgeline.text.fast import FastTokenizer, read_pipeline
 from ridgeline.text.sentencepiece import SentencePieceTokenizer
 from ridgeline.text.tokenizer import Tokenizer
@@ -12,11 +12,12 @@ from ridgeline.text.tokenizer import Tokenizer
 _MODEL_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
+def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
     """The tokenizer of a model's folder, or of one tokenizer file (a `.json` or SentencePiece `.model*`).
 
-    In order: tokenizer.json; vocab.json with merges.txt; a SentencePiece model; else bytes. Raises ValueError of one
-    line that names the file and what to do.
+    In order: tokenizer.json; vocab.json with merges.txt; a SentencePiece model. `or_bytes`: bytes where there is none
+    of them, for models whose weights are random anyway. Raises ValueError of one line that names the file and what to
+    do.
     """
     if not folder.exists():
         raise ValueError(f"{folder}: no such folder; give the folder that holds the model")
@@ -37,7 +38,14 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         present, absent = (vocab, merges) if vocab.is_file() else (merges, vocab)
         raise ValueError(f"{present}: needs {absent.name} beside it; copy both files of the release")
     model = _sentencepiece_file(folder)
-    return SentencePieceTokenizer(model, declared) if model else _bytes(folder, declared)
+    if model is not None:
+        return SentencePieceTokenizer(model, declared)
+    # A folder that declares tokens has lost its vocabulary: bytes would be wrong even for random weights.
+    if declared.added or declared.tokenizer_class:
+        raise ValueError(f"{folder}: tokenizer_config.json without a vocabulary; copy tokenizer.json beside it")
+    if not or_bytes:
+        raise ValueError(f"{folder} holds no tokenizer; copy tokenizer.json of the model's release into it")
+    return ByteTokenizer(add_bos=declared.add_bos is not False)
 
 
 def _sentencepiece_file(folder: Path) -> Path | None:
@@ -49,10 +57,3 @@ def _sentencepiece_file(folder: Path) -> Path | None:
         names = ", ".join(path.name for path in found)
         raise ValueError(f"{folder}: several SentencePiece models ({names}); give the path of one of them")
     return found[0] if found else None
-
-
-def _bytes(folder: Path, declared: Declared) -> Tokenizer:
-    # A folder that declares tokens has lost its vocabulary: bytes would be silently wrong.
-    if declared.added or declared.tokenizer_class:
-        raise ValueError(f"{folder}: tokenizer_config.json without a vocabulary; copy tokenizer.json beside it")
-    return ByteTokenizer(add_bos=declared.add_bos is not False)
