@@ -176,7 +176,7 @@ def test_counts_between_are_on_the_line_of_the_measured_four() -> None:
 def test_efficiency_says_how_far_it_can_be_trusted() -> None:
     assert "uncalibrated" not in CARDS["h100-sxm"].sources["efficiency"]
     assert "on h100-sxm; uncalibrated here" in CARDS["h20"].sources["efficiency"]
-    assert "class default, uncalibrated, +-20 %" in CARDS["mi300x"].sources["efficiency"]
+    assert "class default, uncalibrated, +-50 %" in CARDS["mi300x"].sources["efficiency"]
     assert CARDS["h100-sxm"].efficiency_of("head", "fp8").compute == 0.50
     assert CARDS["h100-sxm"].efficiency_of("head", "bf16").compute == 0.80
     assert CARDS["h100-sxm"].efficiency_of("norm") == CARDS["h100-sxm"].efficiency_of("elementwise")

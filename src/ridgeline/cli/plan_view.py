@@ -11,7 +11,7 @@ from ridgeline.figures import say_seconds, three
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.definitions import DEFINITIONS
 from ridgeline.roofline.plan.units import gib, show_gib
-from ridgeline.roofline.plan.words import lacking, scarcest, users_in_words, verdict
+from ridgeline.roofline.plan.words import lacking, scarcest, trust, users_in_words, verdict
 
 _WIDTH = 100
 
@@ -47,8 +47,7 @@ def _title(plan: Plan) -> Iterator[str]:
         f"{workload.input:,} tokens in, {workload.output:,} out"
     )
     if not case.device.calibrated:
-        basis = case.device.sources.get("efficiency", "")
-        yield basis if "uncalibrated" in basis else "uncalibrated, +-20 %; --json names the source of every figure"
+        yield trust(case.device)
 
 
 def answer(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -57,7 +56,7 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "fits", _fits(plan)
     if capacity.users:
         rate = capacity.load.requests_per_second.expected
-        yield "users", f"{capacity.users:,} at once, {three(rate)} requests/s; {_stops(plan)}"
+        yield "users", f"{capacity.users:,} at once, {three(rate)} requests/s; {_stops(plan)}{_hint(plan)}"
     elif memory.fits:
         yield "users", f"none within the targets: {_stops(plan)}"
     yield "speed", _speed(plan)
@@ -73,6 +72,12 @@ def _fits(plan: Plan) -> str:
         f"yes: of {show_gib(gib(memory.budget))} usable a card, weights take {show_gib(gib(memory.weights))} and "
         f"{show_gib(gib(memory.left))} are left for KV"
     )
+
+
+def _hint(plan: Plan) -> str:
+    if plan.capacity.users < 2 or plan.workload.ttft or plan.workload.tpot:
+        return ""
+    return "; targets like --ttft 1s --tpot 50ms give the users of an interactive service"
 
 
 def _stops(plan: Plan) -> str:

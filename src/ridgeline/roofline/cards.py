@@ -280,7 +280,7 @@ def _efficiency(name: str, card: Card, kind: str, catalogue: Mapping[str, Any]) 
         basis = catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
         where = sets[chosen].get("card", name)
         if where != name:
-            basis = f"{basis}, on {where}; uncalibrated here, +-20 %"
+            basis = f"{basis}, on {where}; uncalibrated here"
     else:
         raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
     if not table.has("default"):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ridgeline.figures import say, say_seconds, three
+from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.fit import DEVICES
 from ridgeline.roofline.plan.levers import Change
@@ -31,6 +32,17 @@ def ways_in_words(ways: Sequence[Setup]) -> str:
     if not ways:
         return "no weight format and no number of joined cards known here makes it fit"
     return "it would fit " + ", or ".join(_way(way) for way in ways)
+
+
+def trust(device: Device) -> str:
+    """How far off measurements were from what is expected of a card nobody calibrated (benchmarks/accuracy.md: 78 of 99
+    published ones were within 20 %)."""
+    basis = device.sources.get("efficiency", "")
+    if "class default" in basis:
+        return "uncalibrated: what is usual for its kind, no kernel fit of this card; expected figures +-50 %"
+    if "kernel times" in basis:
+        return "uncalibrated: 4 of 5 published measurements are within 20 %; about +-35 % under load"
+    return basis if "uncalibrated" in basis else "uncalibrated: expected figures by the efficiencies of the card's file"
 
 
 def users_in_words(count: int) -> str:
