@@ -97,6 +97,19 @@ def test_no_such_folder(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("tokenize", tmp_path / "nowhere", "hi"), REFUSED, "no such folder")
 
 
+def test_misspelt_models(ridgeline: Run) -> None:
+    """The nearest names are of what the command takes: a model that runs, or any of the catalogue."""
+    assert_one_line(ridgeline("run", "talez", "hi"), REFUSED, "no such model or folder: talez; did you mean tales?")
+    planned = ridgeline("plan", "llama3-8b", "--device", "h100-sxm")
+    assert_one_line(planned, REFUSED, "no such model or folder: llama3-8b; did you mean llama-3-8b or")
+    for command in (("plan", "nope", "--device", "h100-sxm"), ("show", "nope")):
+        ended = ridgeline(*command)
+        assert_one_line(ended, REFUSED, "no such model or folder: nope; give a config.json", "`ridgeline plan --list`")
+        assert "tales" not in ended.err
+    absent = ridgeline("plan", "/nonexistent/config.json", "--device", "h100-sxm")
+    assert_one_line(absent, REFUSED, "no such file: /nonexistent/config.json; give a config.json")
+
+
 def test_not_a_model(ridgeline: Run, tmp_path: Path) -> None:
     assert_one_line(ridgeline("run", tmp_path, "hi"), REFUSED, "no config.json")
     assert_one_line(ridgeline("show", tmp_path), REFUSED, "no config.json")
@@ -157,6 +170,12 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         (["hi", "--min-p", "2"], "min_p is 2"),
         (["hi", "--max-tokens", "0"], "--max-tokens is '0'"),
         (["hi", "--max-tokens", "many"], "--max-tokens"),
+        (
+            ["hi", "--max-tokens", "100000"],
+            "2 tokens of prompt and 100,000 of --max-tokens are 100,002; the model's context is 256; "
+            "give --max-tokens 254 or less",
+        ),
+        (["hi", "--max-tokens", "64", "--kv-memory", "10KiB"], "KV memory holds 32; give --max-tokens 30 or less"),
         (["hi", "-n", "0"], "n is 0"),
         (["hi", "--stop", ""], "stop"),
         (["hi", "--kv-memory", "512"], "'512' is not an amount of memory"),
@@ -182,6 +201,12 @@ def test_usage_errors(ridgeline: Run, folder: Path, arguments: list[str], says: 
 def test_a_prompt_too_long_for_kv_memory(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("run", folder, "x" * 60, "--kv-memory", "10KiB")
     assert_one_line(ended, USAGE, "the prompt has 60 tokens, KV memory holds 32")
+
+
+def test_by_default_the_context_is_filled(ridgeline: Run, folder: Path) -> None:
+    """Only a --max-tokens that was given is refused: nobody asked for 256 tokens here."""
+    ended = ridgeline("run", folder, "x" * 200, "--ignore-eos", "--json")
+    assert (ended.code, len(ended.json["token_ids"])) == (OK, 56)
 
 
 def test_an_unknown_command(ridgeline: Run) -> None:

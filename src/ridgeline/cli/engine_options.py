@@ -21,6 +21,9 @@ def _engine(text: str) -> Any:
 
 
 MaxTokens = Annotated[str, _sampling("Most tokens to generate; 1k is 1,024.")]
+MaxTokensOrRoom = Annotated[
+    str | None, _sampling("Most tokens to generate; 1k is 1,024. By default 256, or what the context leaves.")
+]
 Temperature = Annotated[
     float | None, _sampling("Divides the logits: 0 always takes the likeliest token, 1 samples as the model says.")
 ]

@@ -20,7 +20,7 @@ from ridgeline.trace.verdict import verdict
 def run(
     model: options.Model,
     prompt: options.Prompt,
-    max_tokens: engine_options.MaxTokens = "256",
+    max_tokens: engine_options.MaxTokensOrRoom = None,
     temperature: engine_options.Temperature = None,
     top_k: engine_options.TopK = None,
     top_p: engine_options.TopP = None,
@@ -61,7 +61,7 @@ def run(
     say_if_bytes(llm)
     params = engine_options.sampling_params(
         llm.loaded.defaults,
-        max_tokens=parse_tokens(max_tokens, "--max-tokens"),
+        max_tokens=parse_tokens("256" if max_tokens is None else max_tokens, "--max-tokens"),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -77,6 +77,8 @@ def run(
         logprobs=logprobs,
     )
     ids = prompt_ids(llm, text, system, raw)
+    if max_tokens is not None:
+        _check_room(llm, len(ids), params)
     for key in llm.loaded.unfollowed:
         err.print(f"the model's generation_config.json asks for {key}, which this version does not do", markup=False)
     threads = set_threads(threads, llm.loaded.weight_bytes)
@@ -97,6 +99,22 @@ def run(
         err.print(line, markup=False)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
     err.print(f"{layout}; {threads} thread{'s' if threads > 1 else ''}", style="dim")
+
+
+def _check_room(llm: LLM, prompt: int, params: SamplingParams) -> None:
+    """Refuse more tokens than asked for could come, as vLLM's server does. Raises ValueError.
+
+    A prompt that is itself too long is the engine's to refuse.
+    """
+    asked, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity
+    assert asked is not None
+    room = min(context, held) - prompt
+    if 0 < room < asked:
+        limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,}"
+        raise ValueError(
+            f"{prompt:,} tokens of prompt and {asked:,} of --max-tokens are {prompt + asked:,}; "
+            f"{limit}; give --max-tokens {room} or less{'' if context <= held else ', or raise --kv-memory'}"
+        )
 
 
 def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) -> Completion:
