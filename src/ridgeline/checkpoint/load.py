@@ -28,16 +28,31 @@ def model_folder(name: str) -> Path:
     builtin = BUILTIN / name
     if name.isidentifier() and (builtin / "config.json").is_file():
         return builtin
-    raise ModelRefused(missing_for(name) or _nowhere(name))
+    names = _builtin_names()
+    raise _nowhere(
+        name, [*names, *_listed_names()], f"a checkpoint folder, or a built-in model ({', '.join(names)})"
+    )
 
 
-def _nowhere(name: str) -> str:
-    """What to say of a name that is neither a folder nor known."""
-    builtin = sorted(p.name for p in BUILTIN.iterdir() if (p / "config.json").is_file()) if BUILTIN.is_dir() else []
-    listed = [p.stem for p in CATALOGUE.glob("*.json")]
-    near = get_close_matches(name.lower(), listed, 3, 0.5)
-    known = f"; the catalogue has {', '.join(near)}" if near else "; `ridgeline plan --list` names the catalogue's"
-    return f"no such folder: {name}; give a checkpoint folder, or a built-in model ({', '.join(builtin)}){known}"
+def _builtin_names() -> list[str]:
+    return sorted(path.parent.name for path in BUILTIN.glob("*/config.json"))
+
+
+def _listed_names() -> list[str]:
+    return [path.stem for path in CATALOGUE.glob("*.json")]
+
+
+def _nowhere(name: str, known: list[str], wanted: str) -> ModelRefused:
+    """A name that is neither a path nor known: the nearest of those that are `known`, and what is `wanted`."""
+    missing = missing_for(name)
+    if missing is not None:
+        return ModelRefused(missing)
+    if "/" in name or name.endswith(".json"):
+        kind = "file" if name.endswith(".json") else "folder"
+        return ModelRefused(f"no such {kind}: {name}; give {wanted}")
+    near = get_close_matches(name.lower(), known, 3, 0.5)
+    nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return ModelRefused(f"no such model or folder: {name}{nearest} give {wanted}")
 
 
 def read_config(name: str) -> Fields:
@@ -46,6 +61,9 @@ def read_config(name: str) -> Fields:
     listed = CATALOGUE / f"{name}.json"
     if not path.exists() and "/" not in name and listed.is_file():
         return Fields.read(listed)
+    if not path.exists() and name not in _builtin_names():
+        wanted = "a config.json or its folder, or a name that `ridgeline plan --list` shows"
+        raise _nowhere(name, _listed_names(), wanted)
     config = path if path.is_file() else model_folder(name) / "config.json"
     if not config.is_file():
         raise ModelRefused(f"{config.parent} is not a model: it has no config.json")
