@@ -151,5 +151,5 @@ def quick(timer: Timer, seconds: float, reason: str) -> Device:
         memory_bytes(timer),
         caches(found, stated),
         efficiency={"default": guess},
-        sources={"all": "a probe of this machine", "efficiency": f"common constants, uncalibrated, +-50 %: {reason}"},
+        sources={"all": "a probe of this machine", "efficiency": f"uncalibrated, rough: {reason}"},
     )
