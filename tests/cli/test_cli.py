@@ -148,6 +148,7 @@ def test_truncated_weights(ridgeline: Run, own_folder: Path, kept: int) -> None:
         ({"architectures": ["BrandNewForCausalLM"]}, "BrandNewForCausalLM is not supported"),
         ({"architectures": [], "model_type": "brand_new"}, "brand_new is not supported"),
         ({"torch_dtype": "int3"}, "int3"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "a plan prices such weights from its config with --weights"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
     ],
 )
@@ -180,7 +181,8 @@ def test_configs_that_cannot_be(ridgeline: Run, own_folder: Path, changes: dict[
         (["hi", "--stop", ""], "stop"),
         (["hi", "--kv-memory", "512"], "'512' is not an amount of memory"),
         (["hi", "--kv-memory", "0GiB"], "is not an amount of memory"),
-        (["hi", "--kv-memory", "0.1KiB"], "not one page"),
+        (["hi", "--kv-memory", "0.1KiB"], "KV budget of 0.1KiB holds not one page of 16 positions; give at least 4KiB"),
+        (["hi", "--seed", str(2**70)], "(without one, it is drawn)"),
         (["hi", "--chunk", "0"], "--chunk is '0'"),
         (["hi", "--max-batch-tokens", "0"], "--max-batch-tokens is '0'"),
         (["hi", "--page-size", "0"], "page"),
@@ -211,6 +213,25 @@ def test_by_default_the_context_is_filled(ridgeline: Run, folder: Path) -> None:
 
 def test_an_unknown_command(ridgeline: Run) -> None:
     assert_one_line(ridgeline("fly"), USAGE, "fly")
+
+
+def test_the_catalogue_has_names_but_no_weights(ridgeline: Run) -> None:
+    """Errors name the model as it was asked for, not a file of the installed package."""
+    says = "ridgeline: llama-3-8b is a catalogue config without weights; add --dummy-weights, or give a checkpoint"
+    assert_one_line(ridgeline("run", "llama-3-8b", "hi"), REFUSED, says)
+
+
+def test_devices_that_a_model_does_not_divide_over(ridgeline: Run) -> None:
+    """The model is fine: it is the question that is at fault."""
+    ended = ridgeline("plan", "llama-3-8b", "--device", "h100-sxm", "--devices", 3)
+    says = "ridgeline: llama-3-8b: 8 KV heads do not divide over 3 devices; give --devices 1, 2, 4 or 8\n"
+    assert_one_line(ended, USAGE, says)
+
+
+def test_a_folder_that_takes_no_files(ridgeline: Run, folder: Path) -> None:
+    """/proc grants access and then refuses: known before anything is measured."""
+    ended = ridgeline("trace", folder, "hi", "--perfetto", "/proc/x.json")
+    assert_one_line(ended, USAGE, "/proc/x.json cannot be written: ", "; name a file in another folder")
 
 
 def test_bad_logits_are_an_error_of_the_request(ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +367,8 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("show", folder)
     assert (ended.code, ended.err) == (OK, "")
     assert "context 256" in ended.out
+    assert re.search(r"weights [\d,]+ bytes = 0\.\d\d MB = 0\.\d\d MiB", ended.out)
+    assert re.search(r" = 16\.06 GB = 14\.96 GiB", ridgeline("show", "llama-3-8b").out)
 
 
 def test_tokenize_as_json(ridgeline: Run, folder: Path) -> None:

@@ -29,9 +29,7 @@ def model_folder(name: str) -> Path:
     if name.isidentifier() and (builtin / "config.json").is_file():
         return builtin
     names = _builtin_names()
-    raise _nowhere(
-        name, [*names, *_listed_names()], f"a checkpoint folder, or a built-in model ({', '.join(names)})"
-    )
+    raise _nowhere(name, [*names, *_listed_names()], f"a checkpoint folder, or a built-in model ({', '.join(names)})")
 
 
 def _builtin_names() -> list[str]:
@@ -60,7 +58,7 @@ def read_config(name: str) -> Fields:
     path = Path(name)
     listed = CATALOGUE / f"{name}.json"
     if not path.exists() and "/" not in name and listed.is_file():
-        return Fields.read(listed)
+        return Fields(Fields.read(listed).values, name)  # errors name the model, not where its config is installed
     if not path.exists() and name not in _builtin_names():
         wanted = "a config.json or its folder, or a name that `ridgeline plan --list` shows"
         raise _nowhere(name, _listed_names(), wanted)
@@ -83,5 +81,9 @@ def load_model(
     if dummy_weights:
         fill_dummy(model)
     else:
+        if model_folder(name) == CATALOGUE:
+            raise ModelRefused(
+                f"{name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
+            )
         fill(model, open_checkpoint(model_folder(name)), family_of(fields), progress=progress)
     return model

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from ridgeline import __version__
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.fields import DivisionRefused, ModelRefused
 
 USAGE, REFUSED, INTERRUPTED = 2, 3, 130
 
@@ -52,6 +52,8 @@ def main() -> None:
         code = app(arguments, standalone_mode=False)
     except _UsageError as error:
         _fail(f"{error.format_message()} (see ridgeline --help)", USAGE)
+    except DivisionRefused as error:
+        _fail(error, USAGE)
     except ModelRefused as error:
         _fail(error, REFUSED)
     except (ValueError, OSError) as error:

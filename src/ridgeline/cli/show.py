@@ -16,6 +16,8 @@ from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
 from ridgeline.ops.formats import format_of
 
+_SMALL = 1e9  # bytes; below it GB would lose the digits that matter
+
 
 def show(
     model: Annotated[str, typer.Argument(help="A checkpoint folder, a config.json, or a name of the catalogue.")],
@@ -81,4 +83,6 @@ def _print(fields: Fields, model: Model, counted: Bill) -> None:
     console.print(table)
     console.print(
         f"weights {counted.nbytes:,.0f} bytes = {counted.nbytes / 1e9:.2f} GB = {counted.nbytes / 2**30:.2f} GiB"
+        if counted.nbytes >= _SMALL
+        else f"weights {counted.nbytes:,.0f} bytes = {counted.nbytes / 1e6:.2f} MB = {counted.nbytes / 2**20:.2f} MiB"
     )

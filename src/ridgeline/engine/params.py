@@ -156,11 +156,11 @@ class SamplingParams:
     def _check_counts(self) -> None:
         """Validate seed, logprobs, n, max_tokens and min_tokens."""
         if self.seed is not None:
-            _integer("seed", self.seed, SEED_MIN, SEED_MAX, "or None to have one drawn")
+            _integer("seed", self.seed, SEED_MIN, SEED_MAX, "without one, it is drawn")
         if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, COUNT_MAX, "0 = the chosen token only, None = off")
+            _integer("logprobs", self.logprobs, 0, COUNT_MAX, "0 = the chosen token only; without one, none")
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "None = up to the context length")
+            _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "without one, up to the context length")
         _integer("n", self.n, 1, MOST_CHOICES)
         _integer("min_tokens", self.min_tokens, 0, COUNT_MAX)
         most = COUNT_MAX if self.max_tokens is None else self.max_tokens

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from ridgeline.models import gpt2, llama, mistral, mixtral, phi3, qwen2, qwen3
-from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
 from ridgeline.ops.formats import KVFormat, WeightFormat
-from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 Builder = Callable[[Fields, Storage], Model]
 
@@ -78,11 +78,16 @@ def build(
     family = family_of(fields)
     if fields.has("quantization_config"):
         method = fields.section("quantization_config").values.get("quant_method", "?")
-        raise fields.refuse(f"weights quantised by {method!r} are not supported; use the unquantised checkpoint")
+        raise fields.refuse(
+            f"weights quantised by {method!r} are not supported; use the unquantised checkpoint "
+            "(a plan prices such weights from its config with --weights fp8, int8 or int4)"
+        )
     try:
         with torch.device("meta"):
             return family.build(fields, Storage(dtype or fields.dtype, shard, weights, kv)).eval()
     except ModelRefused:
         raise
+    except Indivisible as error:
+        raise DivisionRefused(f"{fields.source}: {error}") from None
     except ValueError as error:  # what an op found when it divided itself
         raise fields.refuse(str(error)) from None

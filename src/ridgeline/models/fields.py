@@ -22,6 +22,10 @@ class ModelRefused(ValueError):
     """A folder or config that cannot become a model. The message names the thing and the fix."""
 
 
+class DivisionRefused(ModelRefused):
+    """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
+
+
 class Fields:
     """The fields of one config.json, with checked access.
 

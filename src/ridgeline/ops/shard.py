@@ -6,6 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_ONE_MACHINE = (1, 2, 4, 8)
+
+
+class Indivisible(ValueError):
+    """A model that so many devices cannot share equally."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -18,9 +24,11 @@ class Shard:
         assert 0 <= self.rank < self.size
 
     def part(self, total: int, what: str) -> int:
-        """`total / size`. Raises ValueError if it does not divide."""
+        """`total / size`. Raises Indivisible if it does not divide."""
         if total % self.size:
-            raise ValueError(f"{total} {what} do not divide over {self.size} devices; use a divisor of {total}")
+            *others, most = [str(size) for size in _ONE_MACHINE if total % size == 0]
+            fitting = f"{', '.join(others)} or {most}" if others else most
+            raise Indivisible(f"{total} {what} do not divide over {self.size} devices; give --devices {fitting}")
         return total // self.size
 
     def of_heads(self, kv_heads: int) -> "Shard":

@@ -1,5 +1,6 @@
 """How many pages KV memory has: from a budget in bytes, said as vLLM says it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,8 @@ def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_token
         pages = min(pages, -(-most_tokens // page_size))
     if pages < 1:
         raise ValueError(
-            f"a KV budget of {budget_bytes / GIB:.3f} GiB holds not one page of {one.bytes_per_page / GIB:.3f} GiB; "
-            "raise it"
+            f"a KV budget of {budget_bytes / 1024:.1f}KiB holds not one page of {page_size} positions; "
+            f"give at least {math.ceil(one.bytes_per_page / 1024)}KiB (--kv-memory), or a smaller page"
         )
     return KVLayout(specs, group_of_layer, page_size, pages)
 
