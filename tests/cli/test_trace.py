@@ -9,6 +9,7 @@ import torch
 
 from ridgeline.cli.main import main
 from support.checkpoints import random_model
+from text.tiny_tokenizers import write_bytes
 
 CARD = {
     "title": "Slate 2",
@@ -31,6 +32,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A small dense model, read as bytes."""
     folder = tmp_path_factory.mktemp("dense") / "pebble"
     random_model("llama", CONFIG, seed=3).save_pretrained(folder)
+    write_bytes(folder)
     return str(folder)
 
 

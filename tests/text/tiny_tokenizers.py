@@ -1,8 +1,9 @@
 """Small pipelines of the two kinds in use, and texts that tokenizers get wrong."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 
@@ -21,6 +22,23 @@ def byte_level(merges: Sequence[tuple[str, str]] = ()) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def write_bytes(folder: Path) -> None:
+    """The tokenizer of a byte-level model: id 0-255 is that byte, 256 begins and ends a text."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(rest)}
+    tokenizer = Tokenizer(BPE(vocab={letters[byte]: byte for byte in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 256)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = '{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}'
+    (folder / "tokenizer_config.json").write_text(names, encoding="utf-8")
 
 
 def metaspace(prepend: str = "first") -> Tokenizer:

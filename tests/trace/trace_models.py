@@ -14,6 +14,7 @@ from ridgeline.roofline.device import Cache, Device, Efficiency
 from ridgeline.trace import Ledger, Subject, Wanted, trace
 from ridgeline.trace.tracer import HookCost
 from support.checkpoints import random_model
+from text.tiny_tokenizers import write_bytes
 
 TEXT = "A ridge line, 17."
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -96,6 +97,7 @@ def make(name: str, folder: Path, dtype: torch.dtype = torch.float32, **settings
     model_type, config = _FAMILIES[name]
     theirs = random_model(model_type, config, seed=FAMILIES.index(name))
     theirs.to(dtype).save_pretrained(folder)
+    write_bytes(folder)
     engine = EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2), **settings)
     return Tiny(folder, theirs, LLM(str(folder), engine))
 
