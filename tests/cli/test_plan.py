@@ -119,7 +119,7 @@ def test_floor_bound_and_expected_stand_side_by_side(plan: Any, model: str) -> N
     code, out, err = plan(model, *CARD)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert "uncalibrated: 4 of 5 published measurements are within 20 %; about +-35 % under load" in lines
+    assert "uncalibrated: 4 of 5 published measurements are within 20 %, under load half within 25 %" in lines
     assert [line.split()[0] for line in lines if re.match(r"(fits|users|speed|limit|cost)  ", line)] == [
         "fits", "users", "speed", "limit", "cost",
     ]  # fmt: skip
@@ -273,7 +273,7 @@ def test_the_comparison_ranks_offers_and_says_so(plan: Any) -> None:
 
 def test_a_card_without_kernel_times_is_trusted_less(plan: Any, model: str) -> None:
     out = plan(model, "--device", "mi300x")[1]
-    assert "no kernel fit of this card; expected figures +-50 %\n" in out
+    assert "expected figures are what is usual for its kind\n" in out
     assert "aiconfigurator" not in plan(model, "--device", "h20")[1]
 
 
