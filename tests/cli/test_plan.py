@@ -172,7 +172,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
         (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
         ((), "--device is missing; ridgeline plan --list"),
-        ((*CARD, "--devices", "3"), "give --devices 1, 2, 4 or 8"),
+        ((*CARD, "--devices", "3"), "give --devices 1, 2 or 4"),
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(plan: Any, model: str, words: tuple[str, ...], said: str) -> None:
@@ -203,7 +203,7 @@ def test_a_refused_model_is_one_line_and_code_3(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("llama3-8b", "the catalogue has llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
+    [("llama3-8b", "did you mean llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
 )
 def test_a_name_that_is_not_there_offers_the_nearest(plan: Any, name: str, said: str) -> None:
     code, _, err = plan(name, *CARD)
@@ -272,8 +272,8 @@ def test_the_comparison_ranks_offers_and_says_so(plan: Any) -> None:
 
 
 def test_a_card_without_kernel_times_is_trusted_less(plan: Any, model: str) -> None:
-    out = plan(model, "--device", "mi300x")[1]
-    assert "expected figures are what is usual for its kind\n" in out
+    out = " ".join(plan(model, "--device", "mi300x")[1].split())
+    assert "expected figures are what is usual for its kind" in out
     assert "aiconfigurator" not in plan(model, "--device", "h20")[1]
 
 
