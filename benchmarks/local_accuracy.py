@@ -3,8 +3,8 @@
     ridgeline calibrate
     python benchmarks/local_accuracy.py [--stories FOLDER] [--repeats 9] [--only NAME ...] [--write] [--json]
 
-Every figure is a median of runs through the engine, scheduler and sampler included, between two probes. --write puts
-the table into benchmarks/local_accuracy.md; it has the method in words.
+Every figure is a median of runs through the engine, scheduler and sampler included, among probes. --write puts the
+table into benchmarks/local_accuracy.md; it has the method in words.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.roofline.calibrate.file import load
-from ridgeline.roofline.calibrate.probe import Pace, Probe
+from ridgeline.roofline.calibrate.probe import Pace, Probe, median_pace
 from ridgeline.roofline.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.roofline.calibrate.steps import Stopwatch
 from ridgeline.roofline.calibrate.timer import Timer
@@ -38,12 +38,13 @@ ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "local_accuracy.md"
 TARGET, STEADY = 0.10, 0.05
 REPEATS = 9
+PROBED = 3  # runs from a probe to the next; the first after one finds the caches empty, the median does not see it
 METHOD = """\
-Every figure is the median of {repeats} runs through the engine, scheduler and sampler included, between two probes.
-The probes say how many times slower than during calibration the machine was at that moment (pace); the measurement
-is divided by it, `raw` is as it was. A block whose probes differ by more than 5 % is run again. One thread is timed by
-what it ran, several by the wall. The last column says where the error is: what was expected of a kernel class less what
-its ops took, the largest first.
+Every figure is the median of {repeats} runs through the engine, scheduler and sampler included, with a probe before
+the first and after each third. Their median says how many times slower than during calibration the machine was (pace);
+the measurement is divided by it, `raw` is as it was. A block whose first and last probe differ by more than 5 % is run
+again. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
+expected of a kernel class less what its ops took, the largest first.
 
 No constant is fitted to these rows: the trials of the calibration have other shapes. But three of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
@@ -108,13 +109,16 @@ class Bench:
         """Prefill and decode with these prompts: the steadiest of the blocks, the first steady one if there is one."""
         best: tuple[float, list[list[tuple[Work, float]]], Pace] | None = None
         for _ in range(ATTEMPTS):
-            before = self.probe()
-            runs = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(self.repeats + 1)][1:]
-            after = self.probe()
-            drift = after.over(before)
+            list(drive(model, prompts, TOKENS, self.timer.now))
+            runs, probes = [], [self.probe()]
+            for index in range(self.repeats):
+                runs.append(list(drive(model, prompts, TOKENS, self.timer.now)))
+                if index % PROBED == PROBED - 1 or index == self.repeats - 1:
+                    probes.append(self.probe())
+            drift = probes[-1].over(probes[0])
             steady = max(abs(drift.launch - 1), abs(drift.compute - 1), abs(drift.memory - 1))
             if best is None or steady < best[0]:
-                best = (steady, runs, before.midpoint(after).over(self.calibration.pace))
+                best = (steady, runs, median_pace(probes).over(self.calibration.pace))
             if steady <= STEADY:
                 break
         assert best is not None
