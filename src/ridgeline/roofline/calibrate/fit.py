@@ -68,7 +68,8 @@ class _Table:
         self.compute_K = np.array([c for o in observations for c in o.compute])
         self.memory_K = np.array([m for o in observations for m in o.memory])
         self.seconds_G = np.array([o.seconds for o in observations])
-        self.slope_G = np.array([sum(1 + again * (n - 1) for n in o.calls) for o in observations]) / self.seconds_G
+        launches = Efficiency(1.0, 1.0, 1.0, again=again).launches
+        self.slope_G = np.array([sum(map(launches, o.calls)) for o in observations]) / self.seconds_G
 
     def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[Floats, Floats]:
         """For each pair of shares the launch that leaves the least squares, [P], and the relative errors, [P, G]."""

@@ -88,9 +88,8 @@ def decode_work(windows: Iterable[int | None], batch: int, context: int) -> Work
 
 def prefill_phase(case: Case, workload: Workload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once."""
-    works = list(_packed(case, workload, workload.batch))
-    steps = [case.price.on(case.device, work) for work in works]
-    return _phase(case.device, steps, sum(work.tokens for work in works), workload.input)
+    steps = prefill_steps(case, workload, workload.batch)
+    return _phase(case.device, steps, workload.batch * workload.input, workload.input)
 
 
 def decode_phase(case: Case, batch: int, context: int) -> Phase:
