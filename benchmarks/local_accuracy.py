@@ -20,8 +20,8 @@ import torch
 
 from ridgeline import __version__
 from ridgeline.checkpoint import load_model
-from ridgeline.cli.threads import set_threads
 from ridgeline.engine.bare import drive
+from ridgeline.host import threads_for
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.calibrate.calibration import Calibration
@@ -194,7 +194,8 @@ def measure(chosen: Sequence[Subject], repeats: int, threads: int | None) -> lis
     rows: list[Row] = []
     for subject in chosen:
         model = load_model(subject.model, dummy_weights=subject.dummy)
-        used = set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
+        used = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
+        torch.set_num_threads(used)
         bench = Bench(used, repeats)
         for prompts in subject.traffic:
             for row in bench.rows(subject.name, model, prompts):

@@ -550,3 +550,18 @@ def test_a_config_that_states_its_end_tokens_in_a_list(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) | {"eos_token_id": [3, 4]}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert LLM(str(tmp_path), SETTINGS).engine.eos_ids == {3, 4, EOS}
+
+
+def test_threads_are_those_of_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for a small model, whatever torch had before; a number of one's own; more than there are cores are refused
+    before anything is read."""
+    used: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", used.append)
+    monkeypatch.setattr("ridgeline.host.cores", lambda: 3)
+    assert LLM(str(folder), SETTINGS).threads == 1
+    assert LLM(str(folder), SETTINGS, threads=3).threads == 3
+    monkeypatch.setattr("ridgeline.host.SMALL_MODEL_BYTES", 0)
+    assert LLM(str(folder), SETTINGS).threads == 3
+    assert used == [1, 3, 3]
+    with pytest.raises(ValueError, match="threads is 40000; it must be from 1 to 3, the cores"):
+        LLM("no such folder", threads=40_000)

@@ -2,17 +2,20 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from ridgeline.cli.calibrate import calibrate as command
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline import calibrate
 from ridgeline.roofline.calibrate import file, run
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.roofline.calibrate.fit import Observation, fit, fit_all
@@ -106,6 +109,12 @@ def test_classes_that_nobody_observed_have_a_general_one() -> None:
                           "norm", "default"}  # fmt: skip
     assert len(found["linear"].errors) == 28
     assert len(found["default"].errors) == 42
+
+
+def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
+    count = ["no", "one", "two", "three", "four", "five", "six"][len(dataclasses.fields(Efficiency))]
+    for said in (calibrate.__doc__, command.__doc__):
+        assert re.search(rf"\b{count}\s+constants", said or "")
 
 
 def test_host_constants_are_found_again() -> None:

@@ -1,7 +1,6 @@
 """`ridgeline calibrate`: measure this machine, so that what is expected of it is what it does."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.table import Table
 from ridgeline.cli import options
 from ridgeline.cli.loading import err
 from ridgeline.engine.bare import drive
+from ridgeline.host import check_threads, cores
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.roofline.calibrate.file import load, load_all, save
 from ridgeline.roofline.calibrate.roofs import peaks
@@ -38,16 +38,15 @@ def calibrate(
     as_json: options.Json = False,
 ) -> None:
     """Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation where it
-    stands in a model; then fit three constants to each class of kernels.
+    stands in a model; then fit five constants to each class of kernels.
 
     `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
     """
-    cores = len(os.sched_getaffinity(0))
-    _check(device, threads, cores, seconds)
+    _check(device, threads, seconds)
     if show:
         found = [load(count) for count in threads] if threads else load_all("gpu" if device == "cuda" else "cpu")
     else:
-        wanted = sorted(set(threads or [1, cores])) if device == "cpu" else [1]
+        wanted = sorted(set(threads or [1, cores()])) if device == "cpu" else [1]
         found = [_measure(torch.device(device), count, seconds) for count in wanted]
         err.print(f"written to {save(found)}", markup=False)
     if as_json:
@@ -57,15 +56,15 @@ def calibrate(
         print_calibration(calibration)
 
 
-def _check(device: str, threads: list[int] | None, cores: int, seconds: float) -> None:
+def _check(device: str, threads: list[int] | None, seconds: float) -> None:
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is {device!r}; it must be cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device is cuda, but torch sees no CUDA device here; leave it out for the processor")
     if device == "cuda" and threads:
         raise ValueError("--threads are the processor's; leave them out with --device cuda")
-    if threads and not 1 <= min(threads) <= max(threads) <= cores:
-        raise ValueError(f"--threads must be from 1 to {cores}, the cores that this process may use")
+    for count in threads or ():
+        check_threads(count, "--threads")
     if not 1 <= seconds <= 3600:
         raise ValueError(f"--seconds is {seconds:g}; it must be from 1 to 3600")
 

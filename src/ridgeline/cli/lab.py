@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 
@@ -14,9 +15,9 @@ from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err
-from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.host import threads_for
 from ridgeline.lab.draw import show
 from ridgeline.lab.kv_cache import compare as compare_caches
 from ridgeline.lab.memory import users_on
@@ -96,7 +97,6 @@ def sampling(
     """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
     count = _fitting(tokens, "--tokens", model)
     llm = LLM(model, EngineSettings(kv_bytes=64 << 20))
-    set_threads(None, llm.loaded.weight_bytes)
     _give(sampling_page.page(compare_sampling(llm, prompt, count, seed), prompt, llm.tokenizer), svg, as_json)
 
 
@@ -139,7 +139,9 @@ def _load(name: str, threads: int | None) -> tuple[Model, int]:
     """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
     folder = model_folder(name)
     model = load_model(name, dummy_weights=not any(folder.glob("*.safetensors")))
-    return model, set_threads(threads, sum(parameter.nbytes for parameter in model.parameters()))
+    threads = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
+    torch.set_num_threads(threads)
+    return model, threads
 
 
 def _give(page: Page, svg: Path | None, as_json: bool) -> None:

@@ -11,7 +11,6 @@ from ridgeline.cli.device import device_named
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
 from ridgeline.cli.report import account_lines, completion_json
-from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.account import Account
 from ridgeline.trace.verdict import verdict
@@ -57,7 +56,7 @@ def run(
         raise ValueError("--logprobs is shown with --json; give both")
     settings = engine_options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
     with loading_bar(model) as progress:
-        llm = LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
+        llm = LLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     say_if_bytes(llm)
     params = engine_options.sampling_params(
         llm.loaded.defaults,
@@ -81,7 +80,6 @@ def run(
         _check_room(llm, len(ids), params)
     for key in llm.loaded.unfollowed:
         err.print(f"the model's generation_config.json asks for {key}, which this version does not do", markup=False)
-    threads = set_threads(threads, llm.loaded.weight_bytes)
     account = Account(llm.loaded.model)
     llm.engine.on_step = account.add
     completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
@@ -94,11 +92,11 @@ def run(
     if dummy_weights:
         count = sum(len(choice.tokens) for choice in completion.choices)
         err.print(f"random weights: {count} meaningless tokens were generated")
-    device = device_named("this", threads)
+    device = device_named("this", llm.threads)
     for line in (*account_lines(account), *verdict(account, account.price, device)):
         err.print(line, markup=False)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
-    err.print(f"{layout}; {threads} thread{'s' if threads > 1 else ''}", style="dim")
+    err.print(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
 
 
 def _check_room(llm: LLM, prompt: int, params: SamplingParams) -> None:

@@ -17,7 +17,6 @@ from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
-from ridgeline.cli.threads import set_threads
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.trace.ledger import Ledger
@@ -86,7 +85,7 @@ def trace(
     files = Files(csv, perfetto, roofline)
     files.check()
     text = read_prompt(prompt)
-    llm = _load(model, dummy_weights)
+    llm = _load(model, dummy_weights, threads)
     say_if_bytes(llm)
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
     params = engine_options.sampling_params(
@@ -99,16 +98,15 @@ def trace(
         seed=seed,
         ignore_eos=dummy_weights,
     )
-    threads = set_threads(threads, llm.loaded.weight_bytes)
     with _status("tracing"):
         ledger = trace_request(
             llm,
             Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw)),
             params,
-            device_named(device, threads),
+            device_named(device, llm.threads),
             Wanted(attention, lens, memory, experts, position, repeats),
             at_hand=device == "this",
-            threads=threads,
+            threads=llm.threads,
         )
     files.write(ledger)
     if as_json:
@@ -120,11 +118,11 @@ def trace(
         console.print(line)
 
 
-def _load(model: str, dummy_weights: bool) -> LLM:
+def _load(model: str, dummy_weights: bool, threads: int | None) -> LLM:
     """The model in an engine whose step holds any prompt whole, for one request at a time."""
     settings = EngineSettings(limits=Limits(tokens=_MOST_TOKENS, requests=1), prefix_cache=False)
     with loading_bar(model) as progress:
-        return LLM(model, settings, dummy_weights=dummy_weights, progress=progress)
+        return LLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
 
 
 def _layer(text: str | None, layers: int) -> int | str | None:

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.host import check_threads, threads_for
 from ridgeline.text import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -23,10 +26,17 @@ class LLM:
         settings: EngineSettings | None = None,
         *,
         dummy_weights: bool = False,
+        threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`model`: a checkpoint folder or a built-in name. The rest as `load_engine`, errors too."""
+        """`model`: a checkpoint folder or a built-in name. threads: that torch computes with, in all of the process; by
+        default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises ValueError for more
+        threads than cores."""
+        if threads is not None:
+            check_threads(threads)  # before weights are read
         self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+        self.threads = threads_for(self.loaded.weight_bytes, threads)
+        torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
 
     def generate(

@@ -1,9 +1,8 @@
 """The machine at hand as a Device: `--device this`, and `--device cuda` for its accelerator."""
 
-import os
-
 import torch
 
+from ridgeline.host import cores
 from ridgeline.roofline.calibrate.file import Uncalibrated, load, load_all
 from ridgeline.roofline.calibrate.run import quick
 from ridgeline.roofline.calibrate.timer import Timer
@@ -20,7 +19,7 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     with `estimate` it takes a probe of two seconds instead, whose constants are common ones: `calibrated` is False and
     sources["efficiency"] says so, and why.
     """
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or cores()
     try:
         return load(threads).device()
     except Uncalibrated as error:

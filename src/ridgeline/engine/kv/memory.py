@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
+from ridgeline.host import available_memory
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVSpec
 
@@ -70,11 +70,3 @@ def default_budget(weight_bytes: int) -> float:
     """Bytes for KV memory where none are stated: half of what the machine has available beside the weights, at most
     4 GiB. Weights are mapped, and the kernel would count their pages as available: it could drop them."""
     return min(SHARE_OF_FREE * max(0.0, available_memory() - weight_bytes), MOST_BY_DEFAULT)
-
-
-def available_memory() -> float:
-    """Bytes that can be taken without swapping, from the kernel's own estimate."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("/proc/meminfo does not say how much memory is available; state the KV budget")

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ridgeline import __version__, ops, roofline
+from ridgeline.host import cores
 from ridgeline.roofline.calibrate.calibration import Calibration
 
 _RUN = {"cpu": "run `ridgeline calibrate` (two minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
@@ -38,13 +39,13 @@ def processor(kind: str = "cpu") -> str:
     """The processor's name and how many cores of it this process may use; or the accelerator's name."""
     if kind == "gpu":
         return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
-    cores = len(os.sched_getaffinity(0))
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
+    many = cores()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {cores} core{'s' if cores > 1 else ''}"
+    return f"{names[0] if names else platform.machine()}, {many} core{'s' if many > 1 else ''}"
 
 
 def current_key(kind: str = "cpu") -> dict[str, str]:

@@ -1,12 +1,11 @@
 """Calibrating: measure the roofs, time every op of the trials in place, fit the constants."""
 
 import datetime
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
+from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.calibrate.calibration import Calibration, FittedClass, Residual
 from ridgeline.roofline.calibrate.file import processor
@@ -124,13 +123,10 @@ def _kind(timer: Timer) -> str:
 
 
 def memory_bytes(timer: Timer) -> float:
-    """Bytes of the device's memory, as its driver or the kernel shows them."""
+    """Bytes of the device's memory, as its driver shows them, or as this process may have them."""
     if timer.device.type == "cuda":
         return float(torch.cuda.get_device_properties(timer.device).total_memory)
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemTotal:"):
-            return float(line.split()[1]) * 1024
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return total_memory()
 
 
 def quick(timer: Timer, seconds: float, reason: str) -> Device:
