@@ -17,7 +17,7 @@ from pathlib import Path
 
 import accuracy_loop
 from accuracy_loop import Loop
-from ridgeline.checkpoint.load import CATALOGUE
+from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import build
 from ridgeline.models.fields import Fields
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named

@@ -116,13 +116,16 @@ def test_metadata_is_no_tensor(folder: Path) -> None:
 
 def test_a_tied_head_that_is_there_too_must_be_the_embedding(tmp_path: Path) -> None:
     """Equal, it is ignored; different, the config is wrong, and the weights of one of the two would be lost."""
-    tensors = random_tensors(TIED)
+    values = TIED | {"vocab_size": 257}
+    tensors = random_tensors(values)
     assert HEAD not in tensors
-    write_folder(tmp_path, TIED, tensors | {HEAD: tensors[EMBEDDING].clone()})
+    write_folder(tmp_path, values, tensors | {HEAD: tensors[EMBEDDING].clone()})
     model = load_model(str(tmp_path))
     assert model.get_parameter(HEAD).data_ptr() == model.get_parameter(EMBEDDING).data_ptr()
-    for other in (tensors[EMBEDDING] + 1, tensors[EMBEDDING][:-1].clone(), tensors[EMBEDDING].half()):
-        write_folder(tmp_path, TIED, tensors | {HEAD: other})
+    row_33 = tensors[EMBEDDING].clone()
+    row_33[33, 7] += 1  # every fourth row was compared
+    for other in (row_33, tensors[EMBEDDING] + 1, tensors[EMBEDDING][:-1].clone(), tensors[EMBEDDING].half()):
+        write_folder(tmp_path, values, tensors | {HEAD: other})
         message = refusal(tmp_path)
         assert HEAD in message
         assert "tie_word_embeddings" in message
@@ -328,10 +331,37 @@ def test_an_index_that_is_none(content: str, folder: Path) -> None:
 def test_a_tensor_in_two_shards(folder: Path) -> None:
     """Both files are named, with an index and without."""
     save_file({NORM: torch.ones(48)}, folder / "more.safetensors")
+    indexed(folder, **{NORM: "more.safetensors"})
     message = refusal(folder)
     assert all(part in message for part in (NORM, FILE, "more.safetensors"))
-    indexed(folder, **{NORM: "more.safetensors"})
-    assert NORM in refusal(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    (folder / FILE).rename(folder / "first.safetensors")
+    message = refusal(folder)
+    assert all(part in message for part in (NORM, "first.safetensors", "more.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["more.safetensors", "model-00001-of-00002.safetensors", "adapter_model.safetensors"])
+def test_weights_that_nothing_would_read_are_named(name: str, folder: Path) -> None:
+    """A file beside the one that is read, or beside those of an index: whoever put it there expects it to count."""
+    save_file({"model.norm.bias": torch.ones(48)}, folder / name)
+    assert f"{name} holds weights that nothing would read (model.safetensors is read)" in refusal(folder)
+    indexed(folder)
+    assert f"{name} holds weights that nothing would read (model.safetensors.index.json" in refusal(folder)
+
+
+def test_a_whole_file_beside_the_shards_of_an_index(tmp_path: Path) -> None:
+    """Two sets of weights, of which transformers would read the other one."""
+    tensors = random_tensors(LLAMA)
+    write_folder(tmp_path, LLAMA, tensors)
+    write_shards(tmp_path, tensors, 2)
+    assert "model.safetensors holds weights that nothing would read" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["consolidated.safetensors", "consolidated.00.safetensors", "model.fp16.safetensors"])
+def test_second_copies_that_releases_carry_are_not_read(name: str, folder: Path) -> None:
+    """The same weights in Meta's layout or another number format, beside the one file."""
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, folder / name)
+    load_model(str(folder))
 
 
 def test_pickles_are_not_opened(folder: Path) -> None:

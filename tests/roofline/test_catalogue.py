@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.checkpoint.load import CATALOGUE, read_config
+from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.models import FAMILIES, build
 from ridgeline.models.bill import bill
 from ridgeline.models.fields import Fields

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.checkpoint.load import read_config
+from ridgeline.checkpoint.source import read_config
 from ridgeline.models import Fields, build
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Segment, Work

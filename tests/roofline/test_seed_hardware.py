@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 
-from ridgeline.checkpoint.load import read_config
+from ridgeline.checkpoint.source import read_config
 from ridgeline.models import build
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model

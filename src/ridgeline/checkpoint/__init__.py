@@ -1,10 +1,11 @@
 """A folder on disk becomes a model.
 
-`header.py` checks what a safetensors file claims, `folder.py` finds the tensors of a checkpoint, `fill.py` puts each
-into its parameter exactly once, `load.py` does it all;
+`source.py` finds what a name stands for and reads what describes it, `folder.py` finds the tensors of a folder,
+`header.py` checks what a safetensors file claims, `fill.py` puts each tensor into its parameter exactly once;
 `tokenizer.py` finds what reads its prompts.
 """
 
-from ridgeline.checkpoint.load import load_model, model_folder, read_config
+from ridgeline.checkpoint.fill import load_model
+from ridgeline.checkpoint.source import Source, open_source, read_config
 
-__all__ = ["load_model", "model_folder", "read_config"]
+__all__ = ["Source", "load_model", "open_source", "read_config"]

@@ -1,22 +1,46 @@
-"""Filling a model: every parameter exactly once, by the name it has in the checkpoint."""
+"""A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from ridgeline.checkpoint.folder import Checkpoint
-from ridgeline.models.families import Family
+from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
+from ridgeline.checkpoint.source import Source, as_source
+from ridgeline.models.families import Family, build, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Matrix
 from ridgeline.ops.op import Op
+from ridgeline.ops.shard import WHOLE, Shard
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
-_ROWS_COMPARED = 64
+_HEAD = "lm_head.weight"
+
+
+def load_model(
+    model: Source | str, *, shard: Shard = WHOLE, dummy_weights: bool = False, progress: Progress | None = None
+) -> Model:
+    """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
+    or with random ones.
+
+    shard: the part that this rank of a tensor-parallel model holds. Raises ModelRefused for anything that cannot become
+    a model, in one line.
+    """
+    source = as_source(model)
+    built = build(source.config, shard=shard)
+    if dummy_weights:
+        fill_dummy(built)
+        return built
+    if source.folder is None:
+        raise ModelRefused(
+            f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
+        )
+    fill(built, open_checkpoint(source.folder), family_of(source.config), progress=progress)
+    return built
 
 
 def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progress | None = None) -> None:
@@ -25,42 +49,35 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
     """
     places = _places(model)
-    filled: set[str] = set()
-    tied = "lm_head.weight" if model.tied else None
+    sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
-    repeated: Tensor | None = None
     done = 0
     for name, tensor in checkpoint.tensors():
         place = name if name in places else family.trunk + name
         done += tensor.nbytes
         if place in places:
-            if place in filled:
+            if place in sources:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
             _put(place, places[place], tensor)
-            filled.add(place)
-        elif name == tied:
-            repeated = tensor
-        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+            sources[place] = name
+        elif not (model.tied and name == _HEAD) and not any(re.fullmatch(p, name) for p in family.ignored):
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
     _refuse_names(checkpoint, "has tensors that the model does not", extra)
-    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in filled])
+    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
     model.retie()
-    if repeated is not None:
-        _check_repeated(checkpoint, repeated, model)
+    if model.tied and _HEAD in checkpoint.entries:
+        _check_repeated(checkpoint, model, sources)
 
 
-def _check_repeated(checkpoint: Checkpoint, full: Tensor, model: Model) -> None:
-    """A tied head that the checkpoint holds all the same must be the embedding; some rows are enough to tell."""
-    head = model.get_submodule("lm_head")
-    assert isinstance(head, Op)
-    own, kept = head.take("weight", full), head.get_parameter("weight")
-    step = max(1, len(kept) // _ROWS_COMPARED)
-    if own.shape != kept.shape or own.dtype != kept.dtype or not torch.equal(own[::step], kept[::step]):
+def _check_repeated(checkpoint: Checkpoint, model: Model, sources: Mapping[str, str]) -> None:
+    """A tied head that the checkpoint holds all the same must be the embedding, or what it says would be lost."""
+    tied = model.get_parameter(_HEAD)
+    embedding = next(name for name, parameter in model.named_parameters() if parameter is tied)
+    if not checkpoint.same(_HEAD, sources[embedding]):
         raise ModelRefused(
-            f"{checkpoint.folder}: lm_head.weight is not the embedding, though tie_word_embeddings says so; "
-            "correct the config"
+            f"{checkpoint.folder}: {_HEAD} is not the embedding, though tie_word_embeddings says so; correct the config"
         )
 
 

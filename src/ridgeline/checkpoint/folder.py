@@ -1,6 +1,6 @@
 """A checkpoint folder: one safetensors file, or shards under an index."""
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +8,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ridgeline.checkpoint.header import TensorEntry, read_header
-from ridgeline.models.fields import ModelRefused
+from ridgeline.checkpoint.header import TensorEntry, read_header, read_pieces
+from ridgeline.models.fields import ModelRefused, read_object
 
+_WHOLE = "model.safetensors"
+# Mistral's and Meta's own layout of the same weights, and the same in another number format (diffusers' variants).
+_SECOND_COPY = re.compile(r"consolidated(\W.*)?\.safetensors|model\.(fp16|bf16|fp32|non_ema)\.safetensors")
+_MOST_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -21,6 +25,14 @@ class Checkpoint:
     folder: Path
     entries: Mapping[str, TensorEntry]
     files: Mapping[str, Path]
+
+    def same(self, first: str, second: str) -> bool:
+        """Whether two tensors are equal in dtype, shape and every byte, read piece by piece and not mapped."""
+        one, other = self.entries[first], self.entries[second]
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        pieces = (read_pieces(self.files[entry.name], entry) for entry in (one, other))
+        return all(a == b for a, b in zip(*pieces, strict=True))
 
     @property
     def nbytes(self) -> int:
@@ -40,8 +52,7 @@ class Checkpoint:
 
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Find the tensors of a folder and check their files. Raises ModelRefused."""
-    index = folder / "model.safetensors.index.json"
-    paths = _indexed(index) if index.exists() else sorted(p for p in folder.glob("*.safetensors") if p.is_file())
+    paths = _files(folder)
     if not paths:
         if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
             raise ModelRefused(
@@ -58,13 +69,33 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, entries, files)
 
 
+def _files(folder: Path) -> list[Path]:
+    """The files that hold a folder's weights: the shards of its index, else its one file, else all there are.
+
+    Raises ModelRefused for a file beside them that is none of the second copies which releases carry: what it holds
+    would be left out.
+    """
+    there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    index, whole = folder / f"{_WHOLE}.index.json", folder / _WHOLE
+    if index.exists():
+        wanted, reason = _indexed(index), f"{index.name} does not list it"
+    elif whole in there:
+        wanted, reason = [whole], f"{_WHOLE} is read"
+    else:
+        return there
+    beside = [path.name for path in there if path not in wanted and not _SECOND_COPY.fullmatch(path.name)]
+    if beside:
+        raise ModelRefused(f"{folder}: {beside[0]} holds weights that nothing would read ({reason}); move it away")
+    return wanted
+
+
 def _indexed(index: Path) -> list[Path]:
     try:
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = read_object(index, _MOST_INDEX)["weight_map"].values()
         names: list[str] = sorted({name for name in files if isinstance(name, str)})
         if not names or len(names) != len(set(files)):
             raise ValueError("it maps no tensors to files")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ModelRefused(f"{index} is not a safetensors index; fetch it again") from None
     for name in names:
         if Path(name).name != name or not name.isprintable():

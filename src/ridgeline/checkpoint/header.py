@@ -8,6 +8,7 @@ so names are checked here.
 import json
 import math
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 from ridgeline.models.fields import ModelRefused
 
 _LENGTH_BYTES = 8
+_PIECE = 1 << 20
 _MOST_HEADER = 100_000_000  # the limit that the format's own library has
 _MOST_DIMENSIONS, _MOST_BYTES = 64, 1 << 63
 _WIDTHS = {
@@ -52,6 +54,17 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     entries = {name: _entry(path, name, value) for name, value in header.items()}
     _check_layout(path, list(entries.values()), size - _LENGTH_BYTES - len(raw))
     return entries
+
+
+def read_pieces(path: Path, entry: TensorEntry) -> Iterator[bytes]:
+    """The bytes of one tensor of a file, a MiB at a time."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
+        file.seek(_LENGTH_BYTES + length + entry.begin)
+        left = entry.end - entry.begin
+        while left and (piece := file.read(min(left, _PIECE))):
+            yield piece
+            left -= len(piece)
 
 
 def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:

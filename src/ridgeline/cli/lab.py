@@ -8,7 +8,7 @@ import torch
 import typer
 from rich.console import Console
 
-from ridgeline.checkpoint import load_model, model_folder, read_config
+from ridgeline.checkpoint import load_model, open_source, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.amounts import parse_tokens
@@ -137,8 +137,8 @@ def _fitting(text: str, option: str, model: str) -> int:
 
 def _load(name: str, threads: int | None) -> tuple[Model, int]:
     """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
-    folder = model_folder(name)
-    model = load_model(name, dummy_weights=not any(folder.glob("*.safetensors")))
+    source = open_source(name)
+    model = load_model(source, dummy_weights=not source.has_weights)
     threads = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
     torch.set_num_threads(threads)
     return model, threads

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ridgeline.checkpoint.load import CATALOGUE, read_config
+from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.models import build
 from ridgeline.models.bill import bill
 from ridgeline.roofline.cards import cards

@@ -1,13 +1,12 @@
 """From a model's name to an engine that is ready: weights, KV memory, tokenizer, templates, sampling defaults."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ridgeline.checkpoint import load_model, model_folder, read_config
+from ridgeline.checkpoint import Source, load_model
 from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint.source import CATALOGUE, as_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
@@ -57,28 +56,26 @@ class Loaded:
 
 
 def load_engine(
-    name: str,
+    model: Source | str,
     settings: EngineSettings | None = None,
     *,
     dummy_weights: bool = False,
     progress: Progress | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Loaded:
-    """Load a model by folder or built-in name and put an engine around it.
+    """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
 
     dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
     bytes in all): told while weights load. on_step: told of each step that ran. Raises ModelRefused (a ValueError) in
     one line.
     """
-    settings = settings or EngineSettings()
-    folder = model_folder(name)
-    model = load_model(name, dummy_weights=dummy_weights, progress=progress)
-    layout = _layout(model, settings)
-    tokenizer = tokenizer_of(name, or_bytes=dummy_weights)
-    templates = load_templates(folder, tokenizer)
-    generation = read_generation_config(folder)
+    settings, source = settings or EngineSettings(), as_source(model)
+    built = load_model(source, dummy_weights=dummy_weights, progress=progress)
+    layout = _layout(built, settings)
+    tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
+    templates = load_templates(source.folder or CATALOGUE, tokenizer)
     engine = Engine(
-        Runner(model, layout, settings.limits.tokens),
+        Runner(built, layout, settings.limits.tokens),
         KVLedger(
             layout.specs,
             (layout.pages,) * len(layout.specs),
@@ -86,22 +83,21 @@ def load_engine(
             prefix_cache=settings.prefix_cache,
         ),
         settings.limits,
-        context=model.context,
-        vocabulary=model.vocabulary,
-        eos_ids=[i for i in _eos_ids(name, generation, tokenizer) if 0 <= i < model.vocabulary],
+        context=built.context,
+        vocabulary=built.vocabulary,
+        eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
         open_stream=_stream_opener(tokenizer, templates),
         on_step=on_step,
     )
-    return Loaded(
-        engine, model, layout, tokenizer, templates, _defaults(folder, generation), unfollowed_keys(generation)
-    )
+    unfollowed = unfollowed_keys(source.generation)
+    return Loaded(engine, built, layout, tokenizer, templates, _defaults(source), unfollowed)
 
 
-def _defaults(folder: Path, generation: dict[str, Any]) -> SamplingParams:
+def _defaults(source: Source) -> SamplingParams:
     try:
-        return SamplingParams.from_generation_config(generation)
+        return SamplingParams.from_generation_config(source.generation)
     except ValueError as error:
-        raise ModelRefused(f"{folder / 'generation_config.json'}: {error}") from None
+        raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
 
 
 def _layout(model: Model, settings: EngineSettings) -> KVLayout:
@@ -110,23 +106,9 @@ def _layout(model: Model, settings: EngineSettings) -> KVLayout:
     return kv_layout(model, budget, settings.page_size, most_tokens=model.context * settings.limits.requests)
 
 
-def read_generation_config(folder: Path) -> dict[str, Any]:
-    """The folder's generation_config.json; empty where there is none. Raises ModelRefused for a broken one."""
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
-    if not isinstance(values, dict):
-        raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
-    return values
-
-
-def _eos_ids(name: str, generation: dict[str, Any], tokenizer: Tokenizer) -> frozenset[int]:
+def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:
     """The ids that end a text: of generation_config.json, else of config.json, and always the tokenizer's own."""
-    stated = generation.get("eos_token_id", read_config(name).values.get("eos_token_id"))
+    stated = source.generation.get("eos_token_id", source.config.values.get("eos_token_id"))
     ids: Sequence[Any] = stated if isinstance(stated, list) else [stated]
     return frozenset(i for i in ids if isinstance(i, int)) | frozenset(tokenizer.eos_ids)
 

@@ -14,6 +14,7 @@ from ridgeline.ops.formats import format_named
 MOST_LAYERS = 2_000
 MOST_WIDTH = 10_000_000
 MOST_EXPERTS = 10_000
+MOST_FILE = 16 << 20  # bytes of JSON, a hundred times the largest config; parsing takes 30 times as much memory
 _MOST_NUMBER = sys.float_info.max
 _MOST_SHOWN = 200  # characters of an absurd value
 
@@ -24,6 +25,26 @@ class ModelRefused(ValueError):
 
 class DivisionRefused(ModelRefused):
     """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
+
+
+def read_object(path: Path, most: int = MOST_FILE) -> dict[str, Any]:
+    """The JSON object in a file of at most `most` bytes. Raises ModelRefused for anything else."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most + 1)
+        if len(raw) > most:
+            raise ModelRefused(f"{path} has more than {most >> 20} MiB, more than a file of its kind; fetch it again")
+        # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
+        values = json.loads(raw.decode("utf-8"))
+    except OSError as error:
+        raise ModelRefused(f"{path} cannot be read: {error.strerror}; give a folder whose files can be read") from None
+    except ModelRefused:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
+    if not isinstance(values, dict):
+        raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
+    return values
 
 
 class Fields:
@@ -38,16 +59,7 @@ class Fields:
     @classmethod
     def read(cls, path: Path) -> "Fields":
         """The fields of the file at `path`."""
-        try:
-            # json accepts NaN and Infinity; the readers below refuse them where a number is wanted.
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ModelRefused(f"{path} cannot be read: {error.strerror}; give a folder with a config.json") from None
-        except (ValueError, RecursionError) as error:
-            raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
-        if not isinstance(values, dict):
-            raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
-        return cls(values, str(path))
+        return cls(read_object(path), str(path))
 
     def refuse(self, problem: str) -> ModelRefused:
         """An error about this config, in one line, to be raised by the caller."""
@@ -123,11 +135,12 @@ class Fields:
 
     @property
     def architecture(self) -> str:
-        """The first entry of `architectures`; "" where there is none."""
+        """The first entry of `architectures`, or what diffusers calls the class; "" where there is neither."""
         names = self.values.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
             return names[0]
-        return ""
+        kind = self.values.get("_class_name")
+        return kind if isinstance(kind, str) else ""
 
     @property
     def layers(self) -> int:

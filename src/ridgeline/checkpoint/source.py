@@ -1,0 +1,186 @@
+"""Source: what the name of a model stands for, found and read once: its components, their configs, its defaults."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ridgeline.models.fields import Fields, ModelRefused, read_object
+from ridgeline.models.unsupported import missing_for
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+BUILTIN = _PACKAGE / "builtin"
+CATALOGUE = _PACKAGE / "catalogue"
+
+MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
+_PIPELINE = "model_index.json"
+# What quantisers write beside a config.json that does not mention them, and the field that tells the method.
+_QUANTISED = {"hf_quant_config.json": "ModelOpt", "quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
+_ALGORITHMS = ("quant_algo", "kv_cache_quant_algo")  # ModelOpt's; null for what it left alone
+_WEIGHTS = "*.safetensors"
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter.
+
+    kind: its class, by its config or by the pipeline that it is a part of; "" where neither says. config: None where it
+    has none. quantised: how its weights were quantised by a tool that says so beside the config; "" where none does.
+    """
+
+    name: str
+    folder: Path
+    kind: str
+    config: Fields | None
+    quantised: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model as it was named, and what was found there.
+
+    folder: where weights and tokenizer are; None for a config of the catalogue, which has neither. pipeline: the class
+    of a pipeline of several components; "" for a folder that is one model. generation: its generation_config.json.
+    """
+
+    name: str
+    folder: Path | None
+    components: Mapping[str, Component]
+    generation: Mapping[str, Any]
+    pipeline: str = ""
+
+    @property
+    def model(self) -> Component:
+        """The one model that it is. Raises ModelRefused where it is something else, and says what."""
+        if self.pipeline:
+            raise ModelRefused(
+                f"{self.folder} is a {self.pipeline} of several components ({_listed(self.components.values())}); "
+                "pipelines are not supported: give the folder of a language model"
+            )
+        if ADAPTER in self.components:
+            raise ModelRefused(
+                f"{self.folder} holds an adapter ({self.components[ADAPTER].kind}), which is not supported; "
+                "merge it into the model, or move adapter_config.json away to use the model without it"
+            )
+        if MODEL not in self.components:
+            raise ModelRefused(f"{self.folder} is not a model: it has no config.json")
+        return self.components[MODEL]
+
+    @property
+    def config(self) -> Fields:
+        """The config of the one model that it is. Raises ModelRefused where there is none, or where another file says
+        that the weights are not what the config describes."""
+        model = self.model
+        assert model.config is not None
+        if model.quantised:
+            raise ModelRefused(
+                f"{model.folder}: weights quantised by {model.quantised} are not supported; use the unquantised "
+                "checkpoint (a plan prices such weights from its config with --weights fp8, int8 or int4)"
+            )
+        return model.config
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a file of weights in its folder."""
+        return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
+
+
+def open_source(name: str) -> Source:
+    """Find a model: a folder, a config.json, a built-in name or one of the catalogue; read what describes it.
+
+    Raises ModelRefused if there is none of that name, or a file that describes it is broken.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return _of_folder(name, path, path / "config.json")
+    if path.is_file():
+        return _of_folder(name, path.parent, path)
+    listed = CATALOGUE / f"{name}.json"
+    if "/" not in name and listed.is_file():
+        config = Fields(read_object(listed), name)  # errors name the model, not where its config is installed
+        return Source(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
+    if name in _builtin_names():
+        return _of_folder(name, BUILTIN / name, BUILTIN / name / "config.json")
+    raise _nowhere(name)
+
+
+def as_source(source: Source | str) -> Source:
+    """A source, opened if it is still a name."""
+    return open_source(source) if isinstance(source, str) else source
+
+
+def read_config(name: str) -> Fields:
+    """The config of the model of a name, for those who want nothing else of it. Raises ModelRefused."""
+    return open_source(name).config
+
+
+def _of_folder(name: str, folder: Path, config: Path) -> Source:
+    generation, index, adapter = (
+        folder / file for file in ("generation_config.json", _PIPELINE, "adapter_config.json")
+    )
+    defaults = read_object(generation) if generation.is_file() else {}
+    if index.is_file() and not config.is_file():
+        entries = read_object(index)
+        return Source(name, folder, _listed_in(entries, folder), defaults, str(entries.get("_class_name", "pipeline")))
+    components = {MODEL: _component(MODEL, config)} if config.is_file() else {}
+    if adapter.is_file():
+        components[ADAPTER] = _component(ADAPTER, adapter, str(read_object(adapter).get("peft_type", "of no type")))
+    return Source(name, folder, components, defaults)
+
+
+def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]:
+    """The components that a model_index.json of diffusers lists: {"vae": ["diffusers", "AutoencoderKL"]}."""
+    components: dict[str, Component] = {}
+    for name, entry in entries.items():
+        match entry:
+            case [str(), str(kind)] if name.isidentifier():
+                components[name] = _component(name, folder / name / "config.json", kind)
+    return components
+
+
+def _component(name: str, config: Path, kind: str = "") -> Component:
+    fields = Fields.read(config) if config.is_file() else None
+    if fields is not None:
+        kind = kind or fields.architecture
+    return Component(name, config.parent, kind, fields, _quantised(config.parent))
+
+
+def _quantised(folder: Path) -> str:
+    """The method of quantised weights that a file beside the config tells of; "" where there is none."""
+    for file, tool in _QUANTISED.items():
+        path = folder / file
+        if path.is_file():
+            values = read_object(path).get("quantization")
+            methods = [values[key] for key in _ALGORITHMS if values.get(key)] if isinstance(values, dict) else [""]
+            if methods:
+                return f"{f'{tool} {methods[0]}'.strip()} ({file})"
+    return ""
+
+
+def _listed(components: Iterable[Component]) -> str:
+    return ", ".join(f"{c.name}: {c.kind}" for c in islice(components, _SHOWN))
+
+
+def _builtin_names() -> list[str]:
+    return sorted(path.parent.name for path in BUILTIN.glob("*/config.json"))
+
+
+def _nowhere(name: str) -> ModelRefused:
+    """A name that is neither a path nor known, with the nearest of those that are."""
+    missing = missing_for(name)
+    if missing is not None:
+        return ModelRefused(missing)
+    built_in = _builtin_names()
+    wanted = (
+        f"a config.json or its folder, a built-in model ({', '.join(built_in)}), "
+        "or a name that `ridgeline plan --list` shows"
+    )
+    if "/" in name or name.endswith(".json"):
+        kind = "file" if name.endswith(".json") else "folder"
+        return ModelRefused(f"no such {kind}: {name}; give {wanted}")
+    near = get_close_matches(name.lower(), [*built_in, *(path.stem for path in CATALOGUE.glob("*.json"))], 3, 0.5)
+    nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return ModelRefused(f"no such model or folder: {name}{nearest} give {wanted}")
