@@ -366,7 +366,7 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     ended = ridgeline("show", folder)
     assert (ended.code, ended.err) == (OK, "")
     assert "context 256" in ended.out
-    assert re.search(r"weights [\d,]+ bytes = 0\.\d\d MB = 0\.\d\d MiB", ended.out)
+    assert re.search(r"weights +[\d,]+ bytes = 0\.\d\d MB = 0\.\d\d MiB", ended.out)
     assert re.search(r" = 16\.06 GB = 14\.96 GiB", ridgeline("show", "llama-3-8b").out)
 
 

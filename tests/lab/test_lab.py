@@ -11,28 +11,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from typer.testing import CliRunner
 
 from ridgeline import lab
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.cli.main import build_app
+from ridgeline.document import Bullets
+from ridgeline.document.figures import Bars, Roofline
+from ridgeline.document.svg import svg
+from ridgeline.document.terminal import plain
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.sampling import Sampled, SampleRow, sample
 from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.engine.setup import EngineSettings
-from ridgeline.lab import draw, kv_cache, memory, phases, sampling
-from ridgeline.lab.page import Bar, Bars, Lines, Page, Table
-from ridgeline.lab.pages import memory as memory_page
-from ridgeline.lab.pages import phases as phases_page
-from ridgeline.lab.svg import svg
+from ridgeline.lab import kv_cache, memory, phases, sampling
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.case import Shelf
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.trace.picture import Picture as Roofline
 
 APP = build_app(("lab",))
 EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
@@ -40,9 +38,11 @@ EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_is_short_enough_to_be_read(name: str) -> None:
+    """What it does; what it says stands below it."""
     assert lab.__file__ is not None
-    lines = (Path(lab.__file__).parent / f"{name}.py").read_text(encoding="utf-8").splitlines()
-    assert len(lines) < 120
+    does, line, says = (Path(lab.__file__).parent / f"{name}.py").read_text().partition("# -- what it says")
+    assert line
+    assert len(does.splitlines()) < 130 > len(says.splitlines())
 
 
 # -- kv-cache ---------------------------------------------------------------------------------------------------------
@@ -117,13 +117,13 @@ def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
     assert small.link is not None
     found = memory.users_on("qwen2.5-7b", small, 1, 2000)
     assert (found.users, found.fits_on) == (0, None)
-    assert "no number of cards up to 8" in shown(memory_page.page([found], small, 2000))
+    assert "no number of cards up to 8" in plain(memory.document([found], small, 2000))
 
 
 def test_cards_without_a_link_are_one_each() -> None:
     alone = replace(load_card("rtx-4090"), link=None)
     assert memory.users_on("llama-3-70b", alone, 1, 2000).fits_on is None
-    assert "no link to others" in shown(memory_page.page([memory.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000))
+    assert "no link to others" in plain(memory.document([memory.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000))
     with pytest.raises(ValueError, match="has no link"):
         memory.users_on("llama-3-70b", alone, 2, 2000)
 
@@ -147,7 +147,7 @@ def test_small_models_weigh_something() -> None:
     """GPT-2 has 124 million parameters, which is not 0 billion."""
     found = memory.users_on("gpt2", load_card("rtx-4090"), 1, 1024)
     assert found.texts.weights == pytest.approx(2 * 120e6)
-    text = shown(memory_page.page([found], load_card("rtx-4090"), 1024))
+    text = plain(memory.document([found], load_card("rtx-4090"), 1024))
     assert "-0.2" in text
     assert "-0.0 " not in text
 
@@ -204,12 +204,12 @@ def test_every_setting_agrees_with_the_engine() -> None:
 def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -> None:
     """Llama-3-8B on an A100: no batch at 2,000 tokens, intensity tops out at 61 FLOP a byte; at 512 some 480 users."""
     model, card = build(read_config("llama-3-8b")), load_card("a100-sxm-80gb")
-    long = phases.phases(model, card, 2000)
+    long = phases.compare(model, card, 2000)
     assert long.batch is None
     assert long.intensity == pytest.approx(61, abs=0.5)
     assert long.intensity < long.ridge
     assert max(step.intensity for step in long.decodes) < long.intensity
-    short = phases.phases(model, card, 512)
+    short = phases.compare(model, card, 512)
     assert short.batch == pytest.approx(470, rel=0.05)
     assert short.prefill.intensity > short.ridge > short.decodes[0].intensity
     assert short.decodes[0].idle > 0.99
@@ -218,18 +218,19 @@ def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -
 
 def test_a_measured_machine_is_set_beside_its_floor(tales: Model) -> None:
     measured = phases.measure(tales, prompt=12, repeats=1)
-    found = phases.phases(tales, load_card("a100-sxm-80gb"), 12, measured)
+    found = phases.compare(tales, load_card("a100-sxm-80gb"), 12, measured)
     assert (found.prefill.measured, found.decodes[0].measured) == measured
     assert all(step.measured is None for step in found.decodes[1:])
 
 
 def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
     """Points of `trace` are as large as their share of a step; these are steps, which are parts of nothing."""
-    found = phases.phases(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
-    page = phases_page.page(found, "llama-3-8b")
-    assert isinstance(page.picture, Roofline)
-    assert {point.share for point in page.picture.points} == {None}
-    root = ElementTree.fromstring(svg(page))
+    found = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    page = phases.document(found, "llama-3-8b")
+    (figure,) = page.figures
+    assert isinstance(figure, Roofline)
+    assert {point.share for point in figure.points} == {None}
+    root = ElementTree.fromstring(svg(page.figures[0]))
     assert not any(said in text for text in root.itertext() for said in ("share of the step", "% of the step"))
     marks = [node for node in root.iter() if node.tag.endswith("circle") and len(node)]
     assert len({mark.get("r") for mark in marks}) == 1 < len(marks) == 1 + len(phases.BATCHES)
@@ -238,33 +239,11 @@ def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 
-def shown(page: Page, width: int = 100) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - it lives as long as a test
-    draw.show(page, console)
-    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
-
-
-@pytest.mark.parametrize(
-    "picture",
-    [
-        Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
-        Lines("Lines", "tokens", "seconds", {"one": [(1, 0.001), (100, 3.0)], "two": [(1, 0.002), (100, 0.2)]}),
-        Lines("A point", "x", "y", {"one": [(1, 1)]}),
-    ],
-)
-def test_pictures_are_drawn_in_characters_and_as_svg(picture: Bars | Lines) -> None:
-    page = Page("Title", "Why?", (Table(("a", "b"), (("x", "1"),)),), picture, ("Because [of] this.",), "code.py")
-    text = shown(page)
-    assert "Because [of] this." in text
-    assert picture.title in text
-    assert picture.title in "".join(ElementTree.fromstring(svg(page)).itertext())
-
-
-def test_a_picture_says_of_each_point_whether_it_was_measured(tales: Model) -> None:
+def test_a_figure_says_of_each_point_whether_it_was_measured(tales: Model) -> None:
     """Of the steps of `phases` this machine runs two, and the others are expected."""
-    found = phases.phases(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
-    page = phases_page.page(found, "tales")
-    for text in (shown(page), "\n".join(ElementTree.fromstring(svg(page)).itertext())):
+    found = phases.compare(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
+    page = phases.document(found, "tales")
+    for text in (plain(page), "\n".join(ElementTree.fromstring(svg(page.figures[0])).itertext())):
         assert re.search(r"^.*prefill.*% +measured", text, re.MULTILINE)
         assert re.search(r"^.*decode x 1\b[^,].*% +measured", text, re.MULTILINE)
         assert re.search(r"^.*decode x 256.*% +expected", text, re.MULTILINE)
@@ -274,41 +253,23 @@ def test_a_picture_says_of_each_point_whether_it_was_measured(tales: Model) -> N
 @pytest.mark.parametrize("width", [80, 120])
 def test_pictures_stay_within_the_terminal(width: int) -> None:
     found = [memory.users_on(model, load_card("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
-    steps = phases.phases(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
-    users = shown(memory_page.page(found, load_card("rtx-4090"), 2000), width)
+    steps = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    users = plain(memory.document(found, load_card("rtx-4090"), 2000), width)
     assert re.search(r"llama-3-70b: weights \(bf16\) █+ 131$", users, re.MULTILINE)
     assert re.search(r"llama-3-8b: keys and values █+ 5.18, 21 users$", users, re.MULTILINE)
-    drawn = shown(phases_page.page(steps, "llama-3-8b"), width)
+    drawn = plain(phases.document(steps, "llama-3-8b"), width)
     assert re.search(r"^ +FLOP/byte .* 10000$", drawn, re.MULTILINE)
     assert re.search(r"^decode x 1,024 ", drawn, re.MULTILINE)
 
 
 def test_the_lacking_bar_is_what_the_sentence_says() -> None:
-    page = memory_page.page(
+    page = memory.document(
         [memory.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)], load_card("rtx-4090"), 2000
     )
-    assert isinstance(page.picture, Bars)
-    assert f"{page.picture.bars[-1].value:.2f} GiB more" in page.finds[0]
-
-
-def test_text_of_a_picture_stays_within_it() -> None:
-    """Titles and notes of bars, with a character at most so wide as the drawing takes it to be."""
-    long = Bars("Bars", "GiB", (Bar("a label of some length", 9.0, "kept by this rule and by that"), Bar("b", 0.1)))
-    root = ElementTree.fromstring(svg(Page("Title", "Why?", (), long, (), "code.py")))
-    for node in root.iter():
-        if node.tag.endswith("text") and node.get("text-anchor") == "start":
-            assert float(node.get("x", 0)) + 6.6 * len(node.text or "") <= float(root.get("width", 0))
-
-
-def test_a_column_is_words_because_the_table_says_so() -> None:
-    """Not because the first text of it happens to be long: a model may stop after one word."""
-    rows = (("greedy", "9", "end"), ("top-k 5", "12", "and then some more text"))
-    table = Table(("setting", "candidates", "text"), rows, words=(0, 2))
-    page = Page("Title", "Why?", (table,), Bars("Bars", "x", ()), (), "code.py")
-    lines = shown(page).splitlines()
-    starts = [next(line for line in lines if name in line) for name in ("greedy", "top-k 5")]
-    assert starts[0].index("end") == starts[1].index("and then")
-    assert starts[0].index("9") == starts[1].index("12") + 1
+    (figure,) = page.figures
+    assert isinstance(figure, Bars)
+    assert isinstance(page.blocks[0], Bullets)
+    assert f"{figure.bars[-1].value:.2f} GiB more" in page.blocks[0].items[0]
 
 
 COMMANDS = {
@@ -357,7 +318,7 @@ def test_what_cannot_be_is_refused(arguments: list[str]) -> None:
 def test_a_length_is_refused_before_weights_are_read_or_a_machine_is_probed(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for slow in ("load_model", "device_named", "LLM", "measure"):
+    for slow in ("load_model", "device_named", "LLM", "phases_lab.measure"):
         monkeypatch.delattr(f"ridgeline.cli.lab.{slow}")
     ended = CliRunner().invoke(APP, ["lab", *arguments])
     assert str(ended.exception) == f"{arguments[1]} is 1,024; tales has a context of 512"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from trace_models import DEVICE, TEXT, Maker
 
-from ridgeline import figures
+from ridgeline.document import numbers
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.account import Account
 from ridgeline.ops.cost import Cost
@@ -31,8 +31,8 @@ def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     decode.seconds = 4e-6 * decode.steps
     first, second = verdict(account, price, DEVICE)
     floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
-    assert first.startswith(f"decode reached {figures.say(decode.nbytes / decode.seconds, 'B/s')} and ")
-    assert f"{figures.percent(floor / decode.seconds)} of its roof" in first
+    assert first.startswith(f"decode reached {numbers.say(decode.nbytes / decode.seconds, 'B/s')} and ")
+    assert f"{numbers.percent(floor / decode.seconds)} of its roof" in first
     assert "; prefill reached" in first
     assert second.startswith("decode is memory-bound (700 GB/s): ")
     assert "live in L2" in second
@@ -111,8 +111,8 @@ def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:
     ],
 )
 def test_counts(value: float, short: str, long: str) -> None:
-    assert figures.scaled(value) == short
-    assert figures.say(value, "B") == long
+    assert numbers.scaled(value) == short
+    assert numbers.say(value, "B") == long
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_counts(value: float, short: str, long: str) -> None:
     ],
 )
 def test_seconds(value: float, short: str, long: str) -> None:
-    assert figures.seconds(value) == short
-    assert figures.say_seconds(value) == long
+    assert numbers.seconds(value) == short
+    assert numbers.say_seconds(value) == long
 
 
 def test_shares_and_differences() -> None:
-    assert [figures.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
-    assert [figures.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
+    assert [numbers.percent(share) for share in (0.0, 0.712, 0.0321, 0.00042)] == ["0%", "71%", "3.2%", "0.04%"]
+    assert [numbers.say_difference(share) for share in (None, 0.48, -0.03, 2.0, 11.3)] == [
         "",
         "+48%",
         "-3%",

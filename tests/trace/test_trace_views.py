@@ -14,21 +14,22 @@ from typing import Any
 import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
+from ridgeline.document import Document, Table
+from ridgeline.document.figures import Point
+from ridgeline.document.svg import svg
+from ridgeline.document.terminal import plain
 from ridgeline.engine import SamplingParams
 from ridgeline.roofline.device import Cache
+from ridgeline.roofline.figure import roofline
 from ridgeline.roofline.guard import under_floor
-from ridgeline.trace import decades
 from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.picture import Point, picture, roofline
 from ridgeline.trace.reason import slowest
 from ridgeline.trace.request import Wanted
-from ridgeline.trace.views import heat
-from ridgeline.trace.views.chart import chart
 from ridgeline.trace.views.export import COLUMNS, to_csv, to_json
 from ridgeline.trace.views.perfetto import REQUEST, STEPS, to_perfetto
-from ridgeline.trace.views.story import Shown, story
-from ridgeline.trace.views.svg import svg
-from ridgeline.trace.views.table import WIDTH, op_table
+from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.story import WIDTH, Shown, story
+from ridgeline.trace.views.table import op_table
 
 NS = 1e-3  # a nanosecond in the trace file's microseconds
 
@@ -41,7 +42,12 @@ def ledger(tiny: Maker) -> Ledger:
 
 
 def told(ledger: Ledger, **shown: Any) -> str:
-    return "\n".join(line.plain for line in story(ledger, Shown(**shown)))
+    return plain(story(ledger, Shown(**shown)), WIDTH)
+
+
+def lines_of(table: Table, width: int = WIDTH) -> list[str]:
+    """A table's lines without the document's title."""
+    return plain(Document("table", (table,)), width).splitlines()[1:]
 
 
 # -- for programs -----------------------------------------------------------------------------------------------------
@@ -170,7 +176,7 @@ def test_trace_file_agrees_with_the_ledger(ledger: Ledger) -> None:
 
 
 def test_table_has_a_line_for_every_group_and_fits(ledger: Ledger) -> None:
-    lines = [line.plain for line in op_table(ledger)]
+    lines = lines_of(op_table(ledger))
     assert max(map(len, lines)) <= WIDTH <= 112
     body = "\n".join(lines)
     for name in ("q_proj", "k_norm", "attend", "experts", "mlp.gate", "lm_head", "between ops", "whole step"):
@@ -181,30 +187,30 @@ def test_table_has_a_line_for_every_group_and_fits(ledger: Ledger) -> None:
 
 def test_table_of_one_layer_and_of_all(ledger: Ledger) -> None:
     in_layer = sum(row.layer == 1 for row in ledger.rows)
-    one = [line.plain for line in op_table(ledger, 1)]
-    every = [line.plain for line in op_table(ledger, "all")]
-    assert len(one) == in_layer + 9
+    one = lines_of(op_table(ledger, 1))
+    every = lines_of(op_table(ledger, "all"))
+    assert len(one) == in_layer + 11, "heads, a heading and a gap, five rows of totals, a legend of two lines"
     assert sum(line.startswith("layer ") for line in every) == 3
     assert sum(line.startswith("attend") for line in every) == 3
 
 
 def test_rests_are_compared_where_the_device_knows_them(ledger: Ledger) -> None:
-    assert "all but ops" not in "\n".join(line.plain for line in op_table(ledger))
+    assert "all but ops" not in "\n".join(lines_of(op_table(ledger)))
     steps = tuple(replace(step, host=2.5e-4) for step in ledger.steps)
-    (line,) = [x.plain for x in op_table(replace(ledger, steps=steps)) if x.plain.startswith("all but ops")]
+    (line,) = [x for x in lines_of(op_table(replace(ledger, steps=steps))) if x.startswith("all but ops")]
     assert line.count("250µ") == 2
 
 
 def test_narrow_terminals_get_one_step_below_the_other(ledger: Ledger) -> None:
-    lines = [line.plain for line in op_table(ledger, None, 80)]
+    lines = lines_of(op_table(ledger), 80)
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("lm_head") for line in lines) == 2
 
 
 def test_story_tells_everything_in_order(ledger: Ledger) -> None:
     text = told(ledger, roofline=True)
-    order = ["text", "tokens", "ids", "device", "embed_tokens", "lm_head", "whole step", "slowest in prefill",
-             "slowest in decode", "candidates after prefill", "answer", "tokenise", "decode 1",
+    order = ["text", "tokens", "ids", "answer", "device", "slowest in prefill", "slowest in decode", "embed_tokens",
+             "lm_head", "whole step", "prefill: floor", "candidates after prefill", "tokenise", "decode 1",
              "Attention:", "Lens:", "Memory:", "Experts:", "tiny on Slate 2"]  # fmt: skip
     places = [text.index(word) for word in order]
     assert places == sorted(places)
@@ -263,7 +269,7 @@ def test_the_guard_is_silent_where_another_machine_measured(tiny: Maker) -> None
     assert "impossible" not in text
     assert "bound, " not in text.partition("slowest in decode")[2].partition("\n")[0]
     assert "measured on another machine" in text
-    drawn = picture(elsewhere)
+    drawn = ledger_roofline(elsewhere)
     assert max(point.flops_per_second for point in drawn.points) < drawn.y[1]
 
 
@@ -271,7 +277,7 @@ def test_the_guard_is_silent_where_another_machine_measured(tiny: Maker) -> None
 
 
 def test_picture_has_a_point_for_every_class(ledger: Ledger) -> None:
-    drawn = picture(ledger)
+    drawn = ledger_roofline(ledger)
     for step in ledger.steps:
         kinds = {point.kind for point in drawn.points if point.step == step.name}
         assert kinds == {row.kind for row in ledger.rows} - {"embedding"}
@@ -290,15 +296,8 @@ def test_picture_has_a_point_for_every_class(ledger: Ledger) -> None:
     assert all(math.log10(end).is_integer() for end in (*drawn.x, *drawn.y))
 
 
-def test_axes_end_at_powers_of_ten() -> None:
-    assert decades.ends_around([0.3, 42.0]) == pytest.approx((0.1, 100.0))
-    assert decades.ends_around([1.0]) == (1.0, 10.0)
-    assert decades.powers((0.1, 100.0)) == pytest.approx([0.1, 1.0, 10.0, 100.0])
-    assert [decades.along(value, (0.1, 1000.0)) for value in (0.1, 10.0, 1000.0)] == pytest.approx([0.0, 0.5, 1.0])
-
-
 def test_svg_is_an_svg(ledger: Ledger) -> None:
-    drawn = picture(ledger)
+    drawn = ledger_roofline(ledger)
     root = ElementTree.fromstring(svg(drawn))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
@@ -335,34 +334,24 @@ def test_names_in_the_svg_cover_no_other_name() -> None:
 
 
 def test_names_are_escaped(ledger: Ledger) -> None:
-    title = svg(picture(replace(ledger, model="a<b>&c")))
+    title = svg(ledger_roofline(replace(ledger, model="a<b>&c")))
     ElementTree.fromstring(title)
     assert "a&lt;b&gt;&amp;c" in title
 
 
 def test_chart_places_every_letter(ledger: Ledger) -> None:
-    drawn = picture(ledger)
-    lines = [line.plain for line in chart(drawn, 100, 24)]
+    lines = plain(Document("drawn", (ledger_roofline(ledger),)), 100).splitlines()[1:]
     canvas = "".join(line[12:] for line in lines[1:25])
-    assert all(len(line) <= 112 for line in lines[:27])
+    assert all(len(line) <= 100 for line in lines[:27])
     for letter in "LAENHXlaenhx":
         assert letter in canvas, letter
     assert "fp32 7.00 TFLOP/s" in canvas
     assert any("1 L2 700 GB/s" in line for line in lines)
 
 
-def test_shades_grow_and_nothing_is_not_shown() -> None:
-    assert heat.heat_row([0.0, 0.01, 0.03, 0.1, 0.3, 1.0], 10) == heat.SHADES
-    assert heat.heat_row([0.0, 0.1, 0.3, 0.5, 0.7, 0.9], 10, heat.EVEN) == heat.SHADES
-    assert heat.heat_row([0.0] * 50 + [0.9] + [0.0] * 49, 10) == "     █    "
-    assert heat.bar(0.0, 0.0001, 40) == "▏"
-    assert heat.bar(0.5, 1.0, 8) == "    ████"
-    assert len(heat.bar(0.999, 1.0, 40)) == 40
-
-
 def test_views_say_shares_one_way_and_what_shades_mean(ledger: Ledger) -> None:
     text = told(ledger)
-    assert heat.LEGEND.split()[1:] == ["under", "2%", "░", "to", "5%", "▒", "to", "15%", "▓", "to", "40%", "█", "more"]
+    assert "· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more" in text
     lens = text.partition("\nLens:")[2].partition("\nMemory:")[0]
     rows = [line for line in lens.splitlines() if re.match(r"(embedding|layer \d)", line)]
     assert len(rows) == 4

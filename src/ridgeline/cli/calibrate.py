@@ -8,12 +8,12 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from ridgeline.cli import options
 from ridgeline.cli.loading import err
+from ridgeline.document import Document, Facts, Row, Strip, Table, terminal
+from ridgeline.document.page import columns
 from ridgeline.engine.bare import drive
 from ridgeline.host import check_threads, cores
 from ridgeline.roofline.calibrate.calibration import Calibration
@@ -24,7 +24,6 @@ from ridgeline.roofline.calibrate.run import calibrate as measure
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Host
 
-_WIDTH = 120  # of tables that go to a file
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
 _DEVICE = "cpu, which the engine runs on; or cuda, for `plan --device cuda` (not tested on one so far)."
 _SECONDS = "About how long each number of threads may take; three looks at everything need some 45 s in any case."
@@ -53,7 +52,7 @@ def calibrate(
         print(json.dumps([calibration.as_json() for calibration in found]))
         return
     for calibration in found:
-        print_calibration(calibration)
+        terminal.show(document(calibration))
 
 
 def _check(device: str, threads: list[int] | None, seconds: float) -> None:
@@ -88,70 +87,60 @@ def _progress(threads: int) -> Iterator[Report]:
         yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
-def print_calibration(c: Calibration) -> None:
+def document(c: Calibration) -> Document:
     """Roofs, then the constants of each class with their errors."""
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
-    many = "s" if c.threads > 1 else ""
-    console.print(f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s", style="bold", markup=False)
-    near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
-    console.print(f"reads {near}memory {_gb(c.bandwidth)}", markup=False)
-    roofs = peaks(c.products)
-    console.print(
-        "multiplies "
-        + ", ".join(
-            f"{name} {rate / 1e9:,.0f} GFLOP/s"
-            + (f" of {roofs[name] / 1e9:,.0f} that a kernel could" if rate < roofs[name] else "")
-            for name, rate in c.products.items()
-        )
-    )
+    facts = [("reads", _bandwidths(c)), ("multiplies", _products(c))]
     if c.host is not None:
-        console.print(f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)")
-    console.print(_curve(c))
-    console.print(_classes(c))
+        facts.append(("between ops", f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)"))
+    many = "s" if c.threads > 1 else ""
+    return Document(
+        f"{c.title}: {c.threads} thread{many}, {c.made} UTC, {c.seconds:.0f} s",
+        (Facts(tuple(facts)), _curve(c), _classes(c)),
+    )
+
+
+def _bandwidths(c: Calibration) -> str:
+    near = "".join(f"{cache.name} {cache.nbytes / 2**20:.3g} MiB {_gb(cache.bandwidth)}, " for cache in c.caches)
+    return f"{near}memory {_gb(c.bandwidth)}"
+
+
+def _products(c: Calibration) -> str:
+    roofs = peaks(c.products)
+    return ", ".join(
+        f"{name} {rate / 1e9:,.0f} GFLOP/s"
+        + (f" of {roofs[name] / 1e9:,.0f} that a kernel could" if rate < roofs[name] else "")
+        for name, rate in c.products.items()
+    )
 
 
 def _between_ops(host: Host) -> str:
     step, op, sequence, token, mib = (
         1e6 * seconds for seconds in (host.step, host.op, host.sequence, host.token, host.byte * 2**20)
     )
-    return (
-        f"between ops {step:.0f} us a step, {op:.1f} an op, {sequence:.0f} a sequence, {token:.2f} a position, "
-        f"{mib:.1f} a MiB moved"
-    )
+    each = f"{step:.0f} us a step, {op:.1f} an op, {sequence:.0f} a sequence, {token:.2f} a position"
+    return f"{each}, {mib:.1f} a MiB moved"
 
 
 def _curve(c: Calibration) -> Table:
-    table = Table("working set", "read GB/s", "copy GB/s", "", box=None, pad_edge=False)
+    """Bandwidth by working set."""
     fastest = max(stream.read for stream in c.streams)
-    for stream in c.streams:
-        bar = "█" * round(40 * stream.read / fastest)
-        table.add_row(f"{stream.nbytes / 2**20:g} MiB", f"{stream.read / 1e9:.1f}", f"{stream.copy / 1e9:.1f}", bar)
-    return _right(table, 3)
+    rows = (
+        (f"{s.nbytes / 2**20:g} MiB", f"{s.read / 1e9:.1f}", f"{s.copy / 1e9:.1f}", Strip(0.0, s.read / fastest))
+        for s in c.streams
+    )
+    return Table(columns("working set", "read GB/s", "copy GB/s", "", words=(0, 3)), tuple(map(Row, rows)))
 
 
 def _classes(c: Calibration) -> Table:
+    """The constants of each class of kernels, and how well they fit."""
     heads = ("class", "launch us", "of peak", "of bandwidth", "blend", "again", "steps", "median error", "worst")
-    table = Table(*heads, box=None, pad_edge=False)
+    rows = []
     for name, fitted in c.classes.items():
         e = fitted.efficiency
-        table.add_row(
-            name,
-            f"{e.launch * 1e6:.1f}",
-            f"{e.compute:.1%}",
-            f"{e.memory:.1%}",
-            f"{e.blend:g}",
-            f"{e.again:g}",
-            str(fitted.observations),
-            f"{fitted.median_error:.1%}",
-            f"{fitted.worst_error:+.0%}",
-        )
-    return _right(table, len(heads))
-
-
-def _right(table: Table, columns: int) -> Table:
-    for column in table.columns[1:columns]:
-        column.justify = "right"
-    return table
+        constants = (f"{e.launch * 1e6:.1f}", f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
+        errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
+        rows.append(Row((name, *constants, *errors)))
+    return Table(columns(*heads), tuple(rows))
 
 
 def _gb(rate: float) -> str:

@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from ridgeline.checkpoint import load_model, open_source, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
@@ -15,21 +14,16 @@ from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err
+from ridgeline.document import Document
+from ridgeline.document.svg import svg as draw_svg
+from ridgeline.document.terminal import show
 from ridgeline.engine import LLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.host import threads_for
-from ridgeline.lab.draw import show
-from ridgeline.lab.kv_cache import compare as compare_caches
-from ridgeline.lab.memory import users_on
-from ridgeline.lab.page import Page
-from ridgeline.lab.pages import kv_cache as kv_cache_page
-from ridgeline.lab.pages import memory as memory_page
-from ridgeline.lab.pages import phases as phases_page
-from ridgeline.lab.pages import sampling as sampling_page
-from ridgeline.lab.phases import ANSWER, Phases, measure
-from ridgeline.lab.phases import phases as compare_phases
-from ridgeline.lab.sampling import compare as compare_sampling
-from ridgeline.lab.svg import svg as draw_svg
+from ridgeline.lab import kv_cache as kv_cache_lab
+from ridgeline.lab import memory as memory_lab
+from ridgeline.lab import phases as phases_lab
+from ridgeline.lab import sampling as sampling_lab
 from ridgeline.models import build
 from ridgeline.models.model import Model
 
@@ -64,7 +58,8 @@ def kv_cache(
     count = _fitting(tokens, "--tokens", model)
     loaded, _ = _load(model, threads)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
-    _give(kv_cache_page.page(compare_caches(loaded, first, count)), svg, as_json)
+    both = kv_cache_lab.compare(loaded, first, count)
+    _give(kv_cache_lab.document(both), kv_cache_lab.as_json(both), svg, as_json)
 
 
 @lab.command()
@@ -81,8 +76,8 @@ def memory(
     """Users on a card, subtraction by subtraction, for an 8B and a 70B model."""
     card = device_named(device)
     length = parse_tokens(context, "--context")
-    found = [users_on(name, card, devices, length) for name in model or ("llama-3-8b", "llama-3-70b")]
-    _give(memory_page.page(found, card, length), svg, as_json)
+    users = [memory_lab.users_on(name, card, devices, length) for name in model or ("llama-3-8b", "llama-3-70b")]
+    _give(memory_lab.document(users, card, length), memory_lab.as_json(users, card, length), svg, as_json)
 
 
 @lab.command()
@@ -97,7 +92,9 @@ def sampling(
     """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
     count = _fitting(tokens, "--tokens", model)
     llm = LLM(model, EngineSettings(kv_bytes=64 << 20))
-    _give(sampling_page.page(compare_sampling(llm, prompt, count, seed), prompt, llm.tokenizer), svg, as_json)
+    written = sampling_lab.compare(llm, prompt, count, seed)
+    page = sampling_lab.document(written, prompt, llm.tokenizer)
+    _give(page, sampling_lab.as_json(written, prompt), svg, as_json)
 
 
 @lab.command()
@@ -113,17 +110,17 @@ def phases(
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
     if device == "this":
-        found = _phases_here(model, length)
+        both = _phases_here(model, length)
     else:
-        found = compare_phases(build(read_config(model)), device_named(device), length)
-    _give(phases_page.page(found, model), svg, as_json)
+        both = phases_lab.compare(build(read_config(model)), device_named(device), length)
+    _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
-def _phases_here(model: str, length: int) -> Phases:
+def _phases_here(model: str, length: int) -> phases_lab.Comparison:
     """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
     loaded, threads = _load(model, None)
-    measured = measure(loaded, length) if length + ANSWER <= loaded.context else None
-    return compare_phases(loaded, device_named("this", threads), length, measured)
+    measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
+    return phases_lab.compare(loaded, device_named("this", threads), length, measured)
 
 
 def _fitting(text: str, option: str, model: str) -> int:
@@ -144,11 +141,13 @@ def _load(name: str, threads: int | None) -> tuple[Model, int]:
     return model, threads
 
 
-def _give(page: Page, svg: Path | None, as_json: bool) -> None:
+def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool) -> None:
+    """Write the page's figure where that is wanted, and print the page or, as JSON, its data."""
     if svg is not None:
-        svg.write_text(draw_svg(page), encoding="utf-8")
+        (figure,) = page.figures
+        svg.write_text(draw_svg(figure), encoding="utf-8")
         err.print(f"picture written to {svg}", markup=False)
     if as_json:
-        print(json.dumps(page.data))
+        print(json.dumps(data))
     else:
-        show(page, Console(highlight=False))
+        show(page)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from ridgeline.figures import say, say_seconds, three
+from ridgeline.document.numbers import say, say_seconds, three
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.estimate import Estimate
 from ridgeline.roofline.plan.levers import Change

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ridgeline.cli import plan_tables as tables
-from ridgeline.figures import say_seconds, three
+from ridgeline.document.numbers import say_seconds, three
 from ridgeline.roofline.plan import Plan
 from ridgeline.roofline.plan.definitions import DEFINITIONS
 from ridgeline.roofline.plan.units import gib, show_gib

@@ -5,11 +5,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
+from ridgeline.document import Document, Facts, Row, Table, Tone, terminal
+from ridgeline.document.numbers import gb, gib, say_gb, say_gib
+from ridgeline.document.page import columns
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
@@ -39,7 +40,7 @@ def show(
     if as_json:
         print(json.dumps(_as_json(fields, built, counted)))
     else:
-        _print(fields, built, counted)
+        terminal.show(document(fields, built, counted))
 
 
 def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
@@ -56,33 +57,53 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
     }
 
 
-def _print(fields: Fields, model: Model, counted: Bill) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def document(fields: Fields, model: Model, counted: Bill) -> Document:
+    """The name, the sizes, and where the parameters are."""
     architecture = family_of(fields).architecture
     name = parse(architecture)
     title = " ".join(part for part in (name.family, name.version) if part)
-    console.print(f"{architecture}: family {title}, {name.kind}, for {name.task}", markup=False)
+    facts = (
+        ("model", _sizes(model)),
+        ("KV cache", f"{sum(s.bytes_per_token for s in model.kv_specs):,.0f} bytes a token"),
+        ("weights", _weights(counted.nbytes)),
+    )
+    return Document(
+        f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), _parameters(counted))
+    )
+
+
+def _sizes(model: Model) -> str:
     spec = model.kv_specs[0]
     windows = sorted({s.window for s in model.kv_specs if s.window is not None})
-    console.print(
+    return (
         f"{len(model.kv_specs)} layers, {spec.heads} KV heads of {spec.k_dim}, context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
-        + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else ""),
-        markup=False,
+        + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")
     )
-    console.print(f"KV cache {sum(s.bytes_per_token for s in model.kv_specs):,.0f} bytes a token", markup=False)
-    table = Table("part", *(("one layer", "all") if counted.layer else ("all",)), "share", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for part, count in counted.parameters.items():
-        table.add_row(part, f"{counted.layer[part]:,}", f"{count:,}", f"{count / counted.total:.1%}")
-    table.add_row("total", f"{sum(counted.layer.values()):,}", f"{counted.total:,}", "", style="bold")
+
+
+def _weights(nbytes: float) -> str:
+    if nbytes >= _SMALL:
+        return f"{nbytes:,.0f} bytes = {say_gb(gb(nbytes))} = {say_gib(gib(nbytes))}"
+    return f"{nbytes:,.0f} bytes = {nbytes / 1e6:.2f} MB = {nbytes / 2**20:.2f} MiB"
+
+
+def _parameters(counted: Bill) -> Table:
+    """Part by part: of one layer, where there are layers of one kind, and of all."""
+    rows = [
+        _row(part, counted.layer.get(part), count, f"{count / counted.total:.1%}")
+        for part, count in counted.parameters.items()
+    ]
+    rows.append(_row("total", sum(counted.layer.values()) if counted.layer else None, counted.total, "", "strong"))
     if counted.active != counted.total:
-        table.add_row("active for a token", "", f"{counted.active:,}", f"{counted.active / counted.total:.1%}")
-    console.print(table)
-    console.print(
-        f"weights {counted.nbytes:,.0f} bytes = {counted.nbytes / 1e9:.2f} GB = {counted.nbytes / 2**30:.2f} GiB"
-        if counted.nbytes >= _SMALL
-        else f"weights {counted.nbytes:,.0f} bytes = {counted.nbytes / 1e6:.2f} MB = {counted.nbytes / 2**20:.2f} MiB"
-    )
+        active = "" if counted.layer else None
+        rows.append(_row("active for a token", active, counted.active, f"{counted.active / counted.total:.1%}"))
+    heads = ("part", *(("one layer", "all") if counted.layer else ("all",)), "share")
+    return Table(columns(*heads), tuple(rows))
+
+
+def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> Row:
+    """layer: None where there is no such column."""
+    one = [] if layer is None else [f"{layer:,}" if isinstance(layer, int) else layer]
+    return Row((part, *one, f"{count:,}", share), tone)

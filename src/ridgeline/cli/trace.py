@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ridgeline.cli import engine_options, options
 from ridgeline.cli.amounts import parse_tokens
@@ -17,17 +16,17 @@ from ridgeline.cli.device import device_named
 from ridgeline.cli.files import check_writable
 from ridgeline.cli.loading import err, loading_bar
 from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
+from ridgeline.document.svg import svg
+from ridgeline.document.terminal import show
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.picture import picture
 from ridgeline.trace.request import Subject, Wanted
 from ridgeline.trace.request import trace as trace_request
 from ridgeline.trace.views.export import to_csv, to_json
 from ridgeline.trace.views.perfetto import to_perfetto
-from ridgeline.trace.views.story import Shown, story
-from ridgeline.trace.views.svg import svg
-from ridgeline.trace.views.table import WIDTH
+from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.story import WIDTH, Shown, story
 
 _LOOK, _FILES = "Look inside", "Files"
 _MOST_TOKENS = 1 << 18  # of a prompt: a trace shows one prefill, so a step must hold it whole
@@ -112,10 +111,7 @@ def trace(
     if as_json:
         print(json.dumps(to_json(ledger)))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    width = console.width if sys.stdout.isatty() else WIDTH
-    for line in story(ledger, Shown(chosen, roofline is not None, width)):
-        console.print(line)
+    show(story(ledger, Shown(chosen, roofline is not None)), WIDTH)
 
 
 def _load(model: str, dummy_weights: bool, threads: int | None) -> LLM:
@@ -166,7 +162,7 @@ class Files:
         contents = {
             self.csv: lambda: to_csv(ledger),
             self.perfetto: lambda: json.dumps(to_perfetto(ledger)),
-            self.roofline: lambda: svg(picture(ledger)),
+            self.roofline: lambda: svg(ledger_roofline(ledger)),
         }
         for path in self._paths():
             try:

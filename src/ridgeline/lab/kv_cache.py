@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ridgeline.document import Bullets, Document, Paragraph, Row, Table
+from ridgeline.document.figures import Lines
+from ridgeline.document.page import columns
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached, attend_causal
 from ridgeline.ops.kv import KVSpec
@@ -103,3 +106,77 @@ def compare(model: Model, first: int, count: int) -> Comparison:
         sum(price.step(Work.of([Segment(1, n)], model.windows)).total_flops for n in lengths),
         sum(spec.bytes_per_token for spec in model.kv_specs),
     )
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
+
+
+def document(both: Comparison) -> Document:
+    """Positions and seconds at some lengths, and the curves of the seconds."""
+    without, kept = both.without, both.kept
+    count = len(kept.positions)
+    shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
+    curves = {
+        "without a cache": list(enumerate(without.seconds, 1)),
+        "with a cache": list(enumerate(kept.seconds, 1)),
+    }
+    return Document(
+        "Generation with and without a KV cache",
+        (
+            Bullets(_words(both, count)),
+            Table(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
+            Lines("Seconds until the n-th token", "tokens", "seconds", curves),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        "How much work does it save to keep keys and values?",
+    )
+
+
+def as_json(both: Comparison) -> dict[str, object]:
+    """The figures of both ways."""
+    return {
+        "tokens": len(both.kept.positions),
+        "same_tokens": both.same,
+        "bytes_per_token": both.kept_bytes,
+        "without": _data(both.without, both.flops_without),
+        "with": _data(both.kept, both.flops_kept),
+    }
+
+
+def _row(n: int, without: Run, kept: Run) -> Row:
+    cells = [f"{n:,}"]
+    for a, b, digits in (
+        (without.positions[n - 1], kept.positions[n - 1], ",d"),
+        (without.seconds[n - 1], kept.seconds[n - 1], ".3f"),
+    ):
+        cells += [format(a, digits), format(b, digits), f"{a / b:.4g}"]
+    return Row(tuple(cells))
+
+
+def _words(both: Comparison, count: int) -> tuple[str, ...]:
+    without, kept = both.without, both.kept
+    fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
+    ratio = both.flops_without / both.flops_kept
+    same = f"All {count:,} tokens are the same both ways."
+    if both.same < count:
+        same = (
+            f"The first {both.same:,} tokens are the same both ways. Then two candidates were nearly equal, and a row "
+            "among many is rounded otherwise than a lone one; after that the texts go on from different words."
+        )
+    return (
+        f"Without a cache {count:,} tokens took N(N+1)/2 = {without.positions[-1]:,} positions, with one "
+        f"N = {kept.positions[-1]:,}: {fewer:.4g} times fewer. The texts' 1,000 tokens would make it 500 times.",
+        f"In seconds it is {faster:.1f} times, not {fewer:.4g}: a step of many positions reads the weights once and "
+        "pays once for what every step costs, so that each of its positions is cheaper than a lone one.",
+        f"In arithmetic it is {ratio:.4g} times: {both.flops_without / 1e9:.3g} GFLOP against "
+        f"{both.flops_kept / 1e9:.3g}. Every position still attends to all before it, with a cache or without.",
+        f"What it costs is memory: {both.kept_bytes:,.0f} bytes for each token that is kept, "
+        f"{both.kept_bytes * count / 1e6:.3g} MB here. `lab memory` says how many users that leaves room for.",
+        same,
+    )
+
+
+def _data(run: Run, flops: float) -> dict[str, object]:
+    return {"token_ids": run.tokens[1:], "positions": run.positions, "seconds": run.seconds, "flops": flops}

@@ -5,16 +5,21 @@ values, and that divided by what one user's context takes is how many users ther
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from ridgeline.checkpoint import read_config
+from ridgeline.document import Bullets, Document, Paragraph, Row, Table
+from ridgeline.document.figures import Bar, Bars
+from ridgeline.document.numbers import gib, say, say_gib
+from ridgeline.document.page import columns
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.case import Case, Shelf
 from ridgeline.roofline.plan.fit import DEVICES, fewest_devices
-from ridgeline.roofline.plan.memory import Memory, memory_of
+from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,8 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One subtraction: what it takes, in bytes, and what is left of the card after it."""
+class Subtraction:
+    """What it takes, in bytes, and what is left of the card after it."""
 
     name: str
     takes: float
@@ -54,7 +59,7 @@ class Users:
     model: str
     cards: int
     total: float
-    steps: tuple[Step, ...]
+    steps: tuple[Subtraction, ...]
     token: float
     request: float
     users: int
@@ -88,7 +93,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     )  # fmt: skip
 
 
-def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Step, ...]:
+def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtraction, ...]:
     """Every subtraction, in order."""
     left, steps = memory.total, []
     for name, nbytes in {
@@ -98,7 +103,7 @@ def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Step, ...
         "driver, libraries, sampler": memory.overhead,
     }.items():
         left -= nbytes
-        steps.append(Step(name, nbytes, left))
+        steps.append(Subtraction(name, nbytes, left))
     return tuple(steps)
 
 
@@ -114,3 +119,87 @@ def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
 def _on_the_box(parameters: int) -> float:
     """Parameters as names have them: 8B, 1.5B, 120M, 71B, 406B."""
     return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
+
+
+def document(users: Sequence[Users], device: Device, context: int) -> Document:
+    """The subtraction of every model, and the bar of the card."""
+    return Document(
+        f"Users on a card: {device.title}",
+        (
+            Bullets(tuple(word for one in users for word in _words(one, device, context))),
+            *(_table(one, context) for one in users),
+            Bars(
+                f"What takes the {say_gib(gib(device.memory))} of one {device.title}",
+                "GiB",
+                tuple(bar for one in users for bar in _bars(one)),
+            ),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"How many users of {context:,} tokens does a card carry at a time?",
+    )
+
+
+def as_json(users: Sequence[Users], device: Device, context: int) -> dict[str, object]:
+    """The figures of every model."""
+    return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
+
+
+def _table(one: Users, context: int) -> Table:
+    texts = one.texts
+    many = f" on {one.cards} cards, figures of one" if one.cards > 1 else ""
+    whole = _figure(gib(one.total), 2)
+    rows = [(f"{one.model}{many}: the card", _figure(texts.card / 1e9, 1), whole, whole)]
+    for step in one.steps:
+        text = _figure(-texts.weights / 1e9, 1) if step.name.startswith("weights") else ""
+        rows.append((f"- {step.name}", text, _figure(-gib(step.takes), 2), _figure(gib(step.left), 2)))
+    rows.append(("left for keys and values", _figure(texts.left / 1e9, 1), "", _figure(gib(one.steps[-1].left), 2)))
+    rows.append((f"/ one user, {context:,} tokens", _figure(texts.request / 1e9, 3), _figure(gib(one.request), 3), ""))
+    rows.append(("= users", f"{texts.users:,}", f"{one.users:,}", ""))
+    return Table(columns(*_HEAD), tuple(Row(row) for row in rows))
+
+
+def _figure(value: float, places: int) -> str:
+    """So many places after the point; of what would be 0.00 the first digit that is not."""
+    return f"{value:.{places}f}" if abs(value) >= 10**-places or not value else f"{value:.1g}"
+
+
+def _bars(one: Users) -> list[Bar]:
+    bars = [Bar(f"{one.model}: {step.name}", step.takes / 2**30) for step in one.steps]
+    left = one.steps[-1].left
+    if not one.users:
+        return [*bars, Bar(f"{one.model}: lacking for one user", (one.request - left) / 2**30, dim=True)]
+    return [*bars, Bar(f"{one.model}: keys and values", left / 2**30, f"{one.users:,} users", dim=True)]
+
+
+def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
+    texts = one.texts
+    cards = f"{one.cards} of them" if one.cards > 1 else "it"
+    where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
+    kept = f"A token keeps {one.token * one.cards:,.0f} bytes, {context:,} of them {say(one.request * one.cards, 'B')}"
+    if one.users:
+        return (
+            f"{where}: {one.users:,} users, where the text's subtraction says {texts.users:,}. {kept}.",
+            "The texts take the number on the box in GB and subtract the weights alone. The driver shows GiB; a share "
+            f"is kept free against fragments; a step needs activations; and there is the rest ({OVERHEAD_RULE}).",
+        )
+    lacking = say_gib(gib(one.request - one.steps[-1].left))
+    more = f"{one.fits_on} cards carry it" if one.fits_on else _no_more(device)
+    return (
+        f"{where}: no user at all. {cards.capitalize()} would need {lacking} more for the weights and one user; "
+        f"{more}, and a narrower format may (`ridgeline plan` prices both).",
+    )
+
+
+def _no_more(device: Device) -> str:
+    if device.link is None:
+        return "this card has no link to others"
+    return f"no number of cards up to {max(DEVICES)} that the model divides over carries it"
+
+
+def _data(one: Users) -> dict[str, object]:
+    return asdict(one) | {"texts": asdict(one.texts) | {"users": one.texts.users}}

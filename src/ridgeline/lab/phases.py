@@ -5,14 +5,20 @@ step. So a position of a prefill shares that reading with all the others of its 
 whole: decode waits for memory, prefill for arithmetic. Where one turns into the other is the ridge.
 """
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from ridgeline.document import Bullets, Document, Paragraph, Row, Table
+from ridgeline.document.figures import Point, Roofline
+from ridgeline.document.numbers import percent, say, say_seconds
+from ridgeline.document.page import columns
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.figure import roofline
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds
 
@@ -21,7 +27,7 @@ ANSWER = 8  # tokens after the prompt of a measured request
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StepTiming:
     """A step. flops, nbytes: what it must do, and read and write of weights and KV. floor: seconds that nothing can
     beat; expected: on this card. idle: the share of the floor in which the arithmetic units wait. measured: seconds,
     where the machine at hand ran it."""
@@ -47,7 +53,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class Comparison:
     """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
     no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
     compute-bound."""
@@ -56,14 +62,14 @@ class Phases:
     context: int
     number: str
     ridge: float
-    prefill: Phase
-    decodes: tuple[Phase, ...]
+    prefill: StepTiming
+    decodes: tuple[StepTiming, ...]
     batch: float | None
     intensity: float
     prompt: int | None
 
 
-def phases(model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None) -> Phases:
+def compare(model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None) -> Comparison:
     """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
     of that prefill and of the decode step of one user."""
     price = Price(model)
@@ -78,7 +84,7 @@ def phases(model: Model, device: Device, prompt: int, measured: tuple[float, flo
     # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
     limit = cost.flops[number] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
-    return Phases(
+    return Comparison(
         device,
         prompt,
         number,
@@ -95,11 +101,11 @@ def _work(price: Price, segments: list[Segment]) -> Work:
     return Work.of(segments, price.windows)
 
 
-def _phase(name: str, price: Price, device: Device, segments: list[Segment], measured: float | None) -> Phase:
+def _phase(name: str, price: Price, device: Device, segments: list[Segment], measured: float | None) -> StepTiming:
     work = _work(price, segments)
     step = price.on(device, work)
     idle = 1 - compute_seconds(step.cost, device) / step.floor
-    return Phase(
+    return StepTiming(
         name, work.tokens, step.cost.total_flops, step.cost.memory_bytes, step.floor, step.expected, idle, measured
     )
 
@@ -112,3 +118,106 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
         prefills.append(first)
         decodes += [seconds for _, seconds in others]
     return sorted(prefills[1:])[repeats // 2], sorted(decodes)[len(decodes) // 2]
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured")
+
+
+def document(both: Comparison, model: str) -> Document:
+    """The two phases side by side, batches of decode, and where they lie under the roofs."""
+    return Document(
+        f"Prefill against decode: {model} on {both.device.title}",
+        (
+            Bullets(_words(both)),
+            Table(columns(*_HEAD), tuple(_row(step) for step in (both.prefill, *both.decodes))),
+            _figure(both, model),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"Why does a prompt of {both.context:,} tokens run so fast, and the answer so slowly?",
+    )
+
+
+def as_json(both: Comparison, model: str) -> dict[str, object]:
+    """The figures of every step, and where decode and prefill turn."""
+    return {
+        "model": model,
+        "device": both.device.name,
+        "calibrated": both.device.calibrated,
+        "context": both.context,
+        "ridge": both.ridge,
+        "critical_batch": both.batch,
+        "intensity_of_endless_batch": both.intensity,
+        "compute_bound_prompt": both.prompt,
+        "steps": [_data(step) for step in (both.prefill, *both.decodes)],
+    }
+
+
+def _row(step: StepTiming) -> Row:
+    cells = (
+        step.name,
+        f"{step.intensity:.1f}",
+        say_seconds(step.floor),
+        percent(max(0.0, step.idle)),
+        f"{step.speed_limit:,.0f}",
+        say_seconds(step.expected),
+        "" if step.measured is None else say_seconds(step.measured),
+    )
+    return Row(cells)
+
+
+def _figure(both: Comparison, model: str) -> Roofline:
+    """The roofline with a point a step: at its measured speed where there is one, else at the expected."""
+    points = []
+    for step in (both.prefill, *both.decodes):
+        rate, roof = step.flops / (step.measured or step.expected), step.flops / step.floor
+        points.append(Point(step.name, "steps", step.intensity, rate, roof, step.measured is not None))
+    return roofline(model, both.device, [both.number], points)
+
+
+def _words(both: Comparison) -> tuple[str, ...]:
+    prefill, decode = both.prefill, both.decodes[0]
+    device, ridge = both.device, both.ridge
+    bandwidth = device.peak(both.number) / ridge  # of the memory that the lone decode step reads
+    turns = f"from {both.prompt:,} tokens on" if both.prompt else "at no length"
+    words = [
+        f"The ridge: {say(device.peak(both.number), 'FLOP/s')} in {both.number} over {say(bandwidth, 'B/s')} is "
+        f"{ridge:.1f} FLOP a byte. A step with less waits for memory, one with more for arithmetic.",
+        f"The prefill of {prefill.positions:,} positions has {prefill.intensity:.1f} FLOP a byte, the decode step of "
+        f"one user {decode.intensity:.2f}: both read the weights once, but the prefill has {prefill.positions:,} uses "
+        f"for them. In that step the arithmetic units are idle {percent(max(0.0, decode.idle))} of the time.",
+        f"The speed limit of one user is the bytes a token over the bandwidth: {say(decode.nbytes, 'B')}, "
+        f"{say_seconds(decode.floor)}, {decode.speed_limit:,.0f} tok/s. No kernel beats it; fewer bytes do.",
+        f"A prefill is compute-bound {turns}.",
+        _batch_words(both),
+    ]
+    if decode.measured is not None and prefill.measured is not None:
+        words.append(
+            f"This machine took {say_seconds(prefill.measured)} for the prefill, "
+            f"{prefill.measured / prefill.floor:.1f} times its floor, and {say_seconds(decode.measured)} for the "
+            f"decode step, {decode.measured / decode.floor:.1f} times. In a small model it is the calls that cost."
+        )
+    return tuple(words)
+
+
+def _batch_words(both: Comparison) -> str:
+    if both.batch is None:
+        return (
+            f"No batch makes decode compute-bound at {both.context:,} tokens of context: users share the weights, but "
+            f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
+            f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
+        )
+    return (
+        f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
+        f"texts leave keys and values out and say {both.ridge * _width(both) / 2:,.0f}: every user has 2 FLOPs for "
+        "each weight that is read."
+    )
+
+
+def _width(both: Comparison) -> float:
+    return {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}.get(both.number, 1.0)
+
+
+def _data(step: StepTiming) -> dict[str, object]:
+    return asdict(step) | {"intensity": step.intensity, "speed_limit": step.speed_limit}

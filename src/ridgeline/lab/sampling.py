@@ -7,12 +7,17 @@ lines of plain Python, and is held against the engine's sampler: the same unifor
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mean
 
+from ridgeline.document import Bullets, Document, Paragraph, Row, Table
+from ridgeline.document.figures import Bar, Bars
+from ridgeline.document.page import columns
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
 from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.text import Tokenizer
 
 SETTINGS = {
     "greedy": SamplingParams(temperature=0.0),
@@ -93,7 +98,7 @@ class SecondSampler:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Continuation:
     """What a setting wrote, and what was seen of each token: whether both samplers drew it, from how many candidates.
     logits: those of the first one."""
 
@@ -105,7 +110,7 @@ class Outcome:
     logits: list[float]
 
 
-def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Outcome]:
+def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
     """The experiment: every setting continues the same prompt with the same seed."""
     runner = llm.engine.executor
     assert isinstance(runner, Runner)
@@ -114,6 +119,79 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Outcome]:
         llm.engine.executor = second = SecondSampler(runner)
         (completion,) = llm.generate(prompt, replace(params, max_tokens=count, seed=seed))
         (one,) = completion.choices
-        found.append(Outcome(name, one.text, one.token_ids, second.agreed, second.kept, second.first))
+        found.append(Continuation(name, one.text, one.token_ids, second.agreed, second.kept, second.first))
     llm.engine.executor = runner
     return found
+
+
+# -- what it says -----------------------------------------------------------------------------------------------------
+
+_SHOWN = 12  # tokens in the figure
+_TEXT = 56  # characters of a text in the table
+
+
+def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer) -> Document:
+    """What every setting wrote, and the distribution of the first token with what each rule keeps of it."""
+    rows = tuple(
+        Row((o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT]))
+        for o in written
+    )
+    return Document(
+        "Greedy, temperature, top-k and top-p",
+        (
+            Bullets(_words(written)),
+            Table(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
+            _temperatures(written[0].logits, tokenizer),
+            _figure(written[0].logits, tokenizer),
+            Paragraph(f"the experiment in code: {__file__}", "dim"),
+        ),
+        f"How does a list of numbers become the next token after {prompt!r}?",
+    )
+
+
+def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
+    """What every setting wrote and drew from."""
+    settings = {
+        o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written
+    }
+    return {"prompt": prompt, "settings": settings}
+
+
+def _temperatures(logits: Sequence[float], tokenizer: Tokenizer) -> Table:
+    """How likely the likeliest tokens are at three temperatures."""
+    ranked = likeliest_first(logits)
+    shares = {t: probabilities(logits, ranked, t) for t in (0.5, 1.0, 1.5)}
+    rows = [
+        Row(
+            (repr(tokenizer.piece(token)), f"{logits[token]:.2f}", *(f"{share[rank]:.1%}" for share in shares.values()))
+        )
+        for rank, token in enumerate(ranked[:6])
+    ]
+    return Table(columns("token", "logit", *(f"at {t:g}" for t in shares)), tuple(rows))
+
+
+def _figure(logits: Sequence[float], tokenizer: Tokenizer) -> Bars:
+    ranked = likeliest_first(logits)
+    shares = probabilities(logits, ranked, 1.0)
+    rules = {"top-k": SamplingParams(top_k=5), "top-p": SamplingParams(top_p=0.9)}
+    kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
+    bars = []
+    for token, share in list(zip(ranked, shares, strict=True))[:_SHOWN]:
+        by = [name for name, tokens in kept.items() if token in tokens]
+        bars.append(Bar(repr(tokenizer.piece(token)), share, f"kept by {' and '.join(by)}" if by else "", dim=not by))
+    title = f"The first token at temperature 1: top-k 5 keeps 5, top-p 0.9 keeps {len(kept['top-p'])}"
+    return Bars(title, "probability", tuple(bars))
+
+
+def _words(written: Sequence[Continuation]) -> tuple[str, ...]:
+    agreed, drawn = sum(sum(o.agreed) for o in written), sum(len(o.agreed) for o in written)
+    return (
+        "Greedy takes the likeliest token and uses no chance; run it twice, it says the same.",
+        "Temperature divides the logits before the softmax: under 1 the likely become likelier, above 1 the unlikely "
+        "get their turn. It never changes the order.",
+        "top-k keeps the k likeliest whatever they are worth; top-p keeps as many as it takes to reach p: few where "
+        "the model is sure, many where it is not (the column of candidates).",
+        "Then one number u in [0, 1) decides: the candidates lie side by side, each as wide as it is likely. It is "
+        "made from seed, position and choice alone, so the same seed gives the same text, whoever else is served.",
+        f"Forty lines of Python and the engine's sampler chose the same token {agreed:,} times out of {drawn:,}.",
+    )

@@ -2,8 +2,8 @@
 
 `request.py` runs a request three times: as it is (`timeline.py`), with its steps repeated and hooked (`tracer.py`,
 `measure.py`), and to look inside (`capture.py`, for `attention.py`, `lens.py`, `memory.py`, `experts.py`). `pricing.py`
-puts the price beside what was measured: the `ledger.py`. Everything in `views/` prints from it; `picture.py` is its
-roofline on the axes of `decades.py`, `reason.py` says why a step is slow, `verdict.py` judges a whole run.
+puts the price beside what was measured: the `ledger.py`. Everything in `views/` is made from it; `reason.py` says why a
+step is slow, `verdict.py` judges a whole run.
 """
 
 from ridgeline.trace.ledger import Ledger

@@ -1,6 +1,6 @@
 """Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
 
-from ridgeline import figures
+from ridgeline.document import numbers
 from ridgeline.trace.ledger import Group, Ledger, Overhead, Step, Total
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
@@ -31,21 +31,21 @@ def reason(total: Total, step: Step) -> str:
     if share < NEAR and work < SMALL_SECONDS:
         calls = f"{total.count} calls" if total.count > 1 else "one call"
         return (
-            f"{calls} of {figures.say_seconds(each)} for {figures.say_seconds(work)} of work: "
+            f"{calls} of {numbers.say_seconds(each)} for {numbers.say_seconds(work)} of work: "
             "it is Python and torch's dispatch that take the time"
         )
     if total.limit == "compute":
-        rate = figures.say(flops / total.measured, "FLOP/s")
-        text = f"compute-bound, {figures.say(flops, 'FLOP')} at {rate}, {figures.percent(share)} of the peak"
+        rate = numbers.say(flops / total.measured, "FLOP/s")
+        text = f"compute-bound, {numbers.say(flops, 'FLOP')} at {rate}, {numbers.percent(share)} of the peak"
     else:
-        rate = figures.say(moved / total.measured, "B/s")
+        rate = numbers.say(moved / total.measured, "B/s")
         place = "the main memory" if step.place == "memory" else step.place
-        text = f"memory-bound, {figures.say(moved, 'B')} at {rate}, {figures.percent(share)} of what {place} gives"
+        text = f"memory-bound, {numbers.say(moved, 'B')} at {rate}, {numbers.percent(share)} of what {place} gives"
     return text if share >= NEAR else f"{text}; that is far from the roof: a better kernel would help"
 
 
 def _share(seconds: float, whole: float) -> str:
-    return f"{figures.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
+    return f"{numbers.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
 
 
 def _name(group: Group, total: Total) -> str:
@@ -54,6 +54,6 @@ def _name(group: Group, total: Total) -> str:
 
 def _overhead_reason(overhead: Overhead, ledger: Ledger) -> str:
     if overhead.name == "between ops":
-        each = figures.say_seconds(overhead.seconds / max(1, len(ledger.rows)))
+        each = numbers.say_seconds(overhead.seconds / max(1, len(ledger.rows)))
         return f"{each} of Python around each of {len(ledger.rows)} ops, which a larger batch would share"
     return "work that does not grow with the model"

@@ -1,6 +1,6 @@
 """The verdict on a run: how near its decode and prefill came to the roof, and which roof that is."""
 
-from ridgeline import figures
+from ridgeline.document import numbers
 from ridgeline.engine.account import Account, Phase
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
@@ -37,8 +37,8 @@ def _roofs(phase: Phase, device: Device, number: str) -> tuple[float, float]:
 
 def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
     floor = max(_roofs(phase, device, number))
-    rates = f"{figures.say(phase.bytes_per_second, 'B/s')} and {figures.say(phase.flops_per_second, 'FLOP/s')}"
-    text = f"{name} reached {rates}, {figures.percent(floor / phase.seconds)} of its roof"
+    rates = f"{numbers.say(phase.bytes_per_second, 'B/s')} and {numbers.say(phase.flops_per_second, 'FLOP/s')}"
+    text = f"{name} reached {rates}, {numbers.percent(floor / phase.seconds)} of its roof"
     if under_floor(phase.seconds, floor):
         text += ", which cannot be: the device's figures, the model's shape or the timer is wrong"
     return text
@@ -48,11 +48,11 @@ def _bound(name: str, phase: Phase, device: Device, number: str) -> str:
     compute, memory = _roofs(phase, device, number)
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
-    where = f"{figures.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
+    where = f"{numbers.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
     calibrated = "" if device.calibrated else "; roofs not calibrated"
     if memory >= compute:
-        roof = figures.say(device.bandwidth_of(working_set), "B/s")
-        idle = figures.percent(compute / memory)
+        roof = numbers.say(device.bandwidth_of(working_set), "B/s")
+        idle = numbers.percent(compute / memory)
         return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
-    roof = figures.say(device.peak(number), "FLOP/s")
+    roof = numbers.say(device.peak(number), "FLOP/s")
     return f"{name} is compute-bound ({number}, {roof}): {where}{calibrated}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from ridgeline.figures import say, say_seconds, three
+from ridgeline.document.numbers import say, say_seconds, three
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.fit import DEVICES

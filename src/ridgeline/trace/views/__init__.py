@@ -1,1 +1,1 @@
-"""Views of a ledger: `story.py` is the terminal, in order; the others are its parts, and files for programs."""
+"""What a ledger looks like: a document for people, JSON and CSV for programs, a trace file, the roofline."""

@@ -1,160 +1,171 @@
-"""The whole trace in the order in which it happened: text, ids, ops, candidates, time, and then the views asked for."""
+"""The whole trace as one document: the request and what it took, every op, how that was measured, and the views asked
+for."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.text import Text
-
-from ridgeline import figures
+from ridgeline.document import Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, numbers
+from ridgeline.document.page import Block, columns
 from ridgeline.trace.ledger import Ledger, Step
-from ridgeline.trace.picture import picture
 from ridgeline.trace.reason import slowest
 from ridgeline.trace.timeline import Slice
 from ridgeline.trace.tokens import Choice
-from ridgeline.trace.views import heat
-from ridgeline.trace.views.chart import chart
 from ridgeline.trace.views.inside import attention_view, experts_view, lens_view, memory_view, show_piece
-from ridgeline.trace.views.table import LEGEND, op_table
+from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.table import op_table
 
-_TOKENS_SHOWN, _STEPS_SHOWN, _BAR = 40, 12, 46
+WIDTH = 112
+"""Columns in which two steps stand side by side."""
+
+_TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
 BUSY = 0.1  # interruptions over this share of a step are worth a word
 DOUBT = 0.25  # a step with hooks and without them so far apart shows neither
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a trace is shown. layer: None, a number, or "all". roofline: whether to draw it. width: columns."""
+    """What of a trace is shown. layer: None, a number, or "all". roofline: whether to draw it."""
 
     layer: int | str | None = None
     roofline: bool = False
-    width: int = 112
 
 
-def story(ledger: Ledger, shown: Shown) -> Iterator[Text]:
-    """Every line for the terminal."""
-    yield from _text(ledger)
-    yield Text()
-    yield from op_table(ledger, shown.layer, shown.width)
-    yield from (Text(line, style="dim") for line in LEGEND)
-    for step in ledger.steps:
-        yield from _wrapped(_about(ledger, step), shown.width)
-    yield Text()
-    yield from _choices(ledger)
-    yield Text()
-    yield from _timeline(ledger)
+def story(ledger: Ledger, shown: Shown) -> Document:
+    """The document of a ledger."""
     layer = shown.layer if isinstance(shown.layer, int) else None
+    blocks: list[Block] = [
+        _request(ledger),
+        Bullets(tuple(_answer(ledger, step) for step in ledger.steps)),
+        op_table(ledger, shown.layer),
+        Bullets(tuple(sentence for step in ledger.steps for sentence in _about(ledger, step))),
+        _choices(ledger),
+        _timeline(ledger),
+    ]
     if ledger.attention is not None:
-        yield from (Text(), *attention_view(ledger, layer))
+        blocks += attention_view(ledger, layer)
     if ledger.lens is not None:
-        yield from (Text(), *lens_view(ledger.lens))
+        blocks += lens_view(ledger.lens)
     if ledger.memory is not None:
-        yield from (Text(), *memory_view(ledger.memory, layer))
+        blocks += memory_view(ledger.memory, layer)
     if ledger.experts is not None:
-        yield from (Text(), *experts_view(ledger, layer))
+        blocks += experts_view(ledger, layer)
     if shown.roofline:
-        yield from (Text(), *chart(picture(ledger), min(shown.width, 112)))
-    broken = (Text(f"impossible: {line}", style="bold red") for line in ledger.impossible())
-    yield from _wrapped(broken, shown.width)
+        blocks.append(ledger_roofline(ledger))
+    if broken := ledger.impossible():
+        blocks.append(Bullets(tuple(f"impossible: {line}" for line in broken), "error"))
+    return Document(f"{ledger.model}: one request, priced beside measured", tuple(blocks))
 
 
-def _wrapped(sentences: Iterable[Text], width: int) -> Iterator[Text]:
-    """Sentences broken between words, what follows the first line set in."""
-    console = Console(width=width)
-    for sentence in sentences:
-        for index, line in enumerate(sentence.wrap(console, width - 2)):
-            line.rstrip()
-            yield Text("  ") + line if index else line
-
-
-def _text(ledger: Ledger) -> Iterator[Text]:
-    """From the text to ids, and the machine."""
+def _request(ledger: Ledger) -> Facts:
+    """From the text to ids and to the answer, and the machine."""
     tokens = " ".join(show_piece(token) for token in ledger.prompt[:_TOKENS_SHOWN])
     ids = " ".join(str(token.id) for token in ledger.prompt[:_TOKENS_SHOWN])
     more = f" ... {len(ledger.prompt) - _TOKENS_SHOWN} more" if len(ledger.prompt) > _TOKENS_SHOWN else ""
-    yield Text.assemble((f"{'text':8}", "bold"), repr(ledger.text))
-    yield Text.assemble((f"{'tokens':8}", "bold"), f"{tokens}{more}  ({len(ledger.prompt)})")
-    yield Text.assemble((f"{'ids':8}", "bold"), f"{ids}{more}")
     device = ledger.device
     state = "calibrated" if device.calibrated else "not calibrated: expected times are rough"
     where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
-    yield Text.assemble((f"{'device':8}", "bold"), f"{device.title} ({state}), {threads}{where}")
+    return Facts(
+        (
+            ("text", repr(ledger.text)),
+            ("tokens", f"{tokens}{more}  ({len(ledger.prompt)})"),
+            ("ids", f"{ids}{more}"),
+            ("answer", repr(ledger.answer)),
+            ("device", f"{device.title} ({state}), {threads}{where}"),
+        )
+    )
 
 
-def _about(ledger: Ledger, step: Step) -> Iterator[Text]:
-    """How a step was measured, what it cannot beat, what is slowest, and what its score matrix would cost."""
-    whole = ledger.whole(step.name)
-    held = f"{figures.say(step.working_set, 'B')} of weights and KV in {step.place}"
-    parts = [f"floor {figures.say_seconds(step.floor)}, {held}"]
-    if whole and step.unhooked:
-        left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
-        parts.append(f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}")
-        parts.append(f"without hooks {figures.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})")
-        if step.interruptions > BUSY * whole:
-            lost = figures.say_seconds(step.interruptions)
-            parts.append(
-                f"the machine is busy: other processes held up every repeat, by {lost} at the median, which the table "
-                "leaves out and the step without hooks may not"
-            )
-        if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > DOUBT:
-            parts.append("parts and whole do not agree: do not trust these figures, and trace again on a quiet machine")
-    yield Text.assemble((f"{step.name}: ", "bold"), "; ".join(parts))
-    reason = slowest(ledger, step.name)
-    if reason:
-        yield Text(reason)
+def _answer(ledger: Ledger, step: Step) -> str:
+    """What a step took, and what of it took longest."""
+    whole = ledger.total(step.name)
+    beside = f"{numbers.say_seconds(step.expected)} expected, {numbers.say_seconds(step.bound)} bound"
+    return f"{step.name} took {numbers.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
+
+
+def _about(ledger: Ledger, step: Step) -> Iterator[str]:
+    """How a step was measured, what it cannot beat, and what its score matrix would cost."""
+    held = f"{numbers.say(step.working_set, 'B')} of weights and KV in {step.place}"
+    parts = [f"{step.name}: floor {numbers.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
+    yield "; ".join(parts)
     matrix = step.score_matrix
     if matrix is not None:
-        yield Text(
-            f"attention in {step.name}, bound: {figures.say_seconds(matrix.bound)} with its scores kept out of memory, "
-            f"{figures.say_seconds(matrix.with_matrix)} with them in it ({figures.say(matrix.nbytes, 'B')} more)"
+        bound, within = numbers.say_seconds(matrix.bound), numbers.say_seconds(matrix.with_matrix)
+        yield (
+            f"attention in {step.name}, bound: {bound} with its scores kept out of memory, {within} with them in it "
+            f"({numbers.say(matrix.nbytes, 'B')} more)"
         )
 
 
-def _choices(ledger: Ledger) -> Iterator[Text]:
+def _measured(ledger: Ledger, step: Step) -> Iterator[str]:
+    """How often a step was measured, and how far its parts and the whole can be trusted."""
+    whole = ledger.whole(step.name)
+    if not whole or not step.unhooked:
+        return
+    left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
+    yield f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}"
+    yield f"without hooks {numbers.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
+    if step.interruptions > BUSY * whole:
+        yield (
+            "the machine is busy: other processes held up every repeat, by "
+            f"{numbers.say_seconds(step.interruptions)} at the median, which the table leaves out and the step without "
+            "hooks may not"
+        )
+    if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > DOUBT:
+        yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
+
+
+def _choices(ledger: Ledger) -> Table:
     """The candidates of each step, side by side."""
-    columns = [_choice(name, choice) for name, choice in ledger.choices.items()]
-    for index in range(max(map(len, columns))):
-        text = Text()
-        for column in columns:
-            cell, style = column[index] if index < len(column) else ("", "")
-            text.append(f"{cell:56}", style)
-        text.rstrip()
-        yield text
-    yield Text.assemble(("answer  ", "bold"), repr(ledger.answer))
+    heads: list[Column] = []
+    for name, choice in ledger.choices.items():
+        group = f"candidates after {name} ({'greedy' if choice.greedy else 'drawn'})"
+        drawn = () if choice.greedy else (Column("drawn", group=group),)
+        words = (Column("", words=True, group=group), Column("token", words=True, group=group))
+        heads += [*words, Column("id", group=group), Column("model", group=group), *drawn]
+    lists = [_candidates(choice) for choice in ledger.choices.values()]
+    rows = []
+    for index in range(max(map(len, lists))):
+        missing = [[Cell("")] * len(cells[0]) if index >= len(cells) else cells[index] for cells in lists]
+        rows.append(Row(tuple(cell for cells in missing for cell in cells)))
+    return Table(tuple(heads), tuple(rows))
 
 
-def _choice(name: str, choice: Choice) -> list[tuple[str, str]]:
-    how = "greedy" if choice.greedy else "drawn"
-    shares = "  model" if choice.greedy else "  model  drawn"
-    lines = [(f"{f'candidates after {name} ({how})':32}{shares}", "dim")]
+def _candidates(choice: Choice) -> list[list[Cell]]:
+    """The cells of each candidate of one step."""
     listed = list(choice.candidates)
     if choice.taken.token.id not in [candidate.token.id for candidate in listed]:
         listed.append(choice.taken)
+    lines = []
     for candidate in listed:
         taken = candidate.token.id == choice.taken.token.id
-        drawn = "" if choice.greedy else "   cut " if candidate.drawn is None else f" {candidate.drawn:6.1%}"
-        mark = "->" if taken else "  "
-        line = f"{mark} {show_piece(candidate.token, 20):21}{candidate.token.id:>8} {candidate.raw:6.1%}{drawn}"
-        lines.append((line, "bold" if taken else ""))
+        tone: Tone = "strong" if taken else ""
+        texts = [
+            "->" if taken else "",
+            show_piece(candidate.token, 20),
+            str(candidate.token.id),
+            f"{candidate.raw:.1%}",
+        ]
+        if not choice.greedy:
+            texts.append("cut" if candidate.drawn is None else f"{candidate.drawn:.1%}")
+        lines.append([Cell(text, tone) for text in texts])
     return lines
 
 
-def _timeline(ledger: Ledger) -> Iterator[Text]:
+def _timeline(ledger: Ledger) -> Table:
     """The request's own time, step by step, to scale."""
     whole = ledger.timeline
-    heads = ("schedule", "forward", "sample", "detokenise")
-    names = "".join(f"{head:>11}" for head in heads)
-    in_all = f"{figures.say_seconds(whole.seconds)} in all, as it ran"
-    yield Text(f"{'request':11}{'seconds':>9}{names}   {in_all}", style="dim")
-    for part in whole.parts[:_STEPS_SHOWN]:
-        seconds = {inner.name: inner.seconds for inner in part.parts}
-        cells = "".join(f"{figures.seconds(seconds[h], 3) if h in seconds else '':>11}" for h in heads)
-        yield Text(f"{part.name:11}{figures.seconds(part.seconds, 3):>9}{cells}   {_bar(part, whole)}")
+    parts = ("schedule", "forward", "sample", "detokenise")
+    in_all = f"{numbers.say_seconds(whole.seconds)} in all, as it ran"
+    rows = [_slice(part, whole, parts) for part in whole.parts[:_STEPS_SHOWN]]
     hidden = whole.parts[_STEPS_SHOWN:]
     if hidden:
-        yield Text(f"{len(hidden)} more    {figures.seconds(sum(part.seconds for part in hidden), 3):>9}", style="dim")
+        rows.append(Row((f"{len(hidden)} more", numbers.seconds(sum(part.seconds for part in hidden), 3)), "dim"))
+    return Table(columns("request", "seconds", *parts, in_all, words=(0, 2 + len(parts))), tuple(rows))
 
 
-def _bar(part: Slice, whole: Slice) -> str:
-    return heat.bar(part.start / whole.seconds, part.end / whole.seconds, _BAR)
+def _slice(part: Slice, whole: Slice, names: tuple[str, ...]) -> Row:
+    seconds = {inner.name: inner.seconds for inner in part.parts}
+    cells = (numbers.seconds(seconds[name], 3) if name in seconds else "" for name in names)
+    strip = Strip(part.start / whole.seconds, part.end / whole.seconds)
+    return Row((part.name, numbers.seconds(part.seconds, 3), *cells, strip))

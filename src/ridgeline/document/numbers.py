@@ -1,4 +1,15 @@
-"""Figures as people read them, in a narrow column or a sentence. Powers of ten, never of two."""
+"""Numbers as people read them, in a narrow column or a sentence. Powers of ten, but for GiB.
+
+GiB and GB are different types: mixing them is a type error, not a 7 % error in a capacity.
+"""
+
+from typing import NewType
+
+GiB = NewType("GiB", float)
+"""2^30 bytes: what drivers show and allocators hand out."""
+
+GB = NewType("GB", float)
+"""10^9 bytes: what data sheets, files and bandwidths are counted in."""
 
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -57,3 +68,23 @@ def say_difference(share: float | None) -> str:
 def percent(share: float) -> str:
     """A share: `71%`, `3.2%`, `0.04%`."""
     return f"{share:.0%}" if share >= 0.095 or share == 0 else f"{digits(100 * share, 1 if share < 0.01 else 2)}%"
+
+
+def gib(nbytes: float) -> GiB:
+    """Bytes in GiB."""
+    return GiB(nbytes / 2**30)
+
+
+def gb(nbytes: float) -> GB:
+    """Bytes in GB."""
+    return GB(nbytes / 1e9)
+
+
+def say_gib(amount: GiB) -> str:
+    """`13.27 GiB`."""
+    return f"{amount:,.2f} GiB"
+
+
+def say_gb(amount: GB) -> str:
+    """`15.01 GB`."""
+    return f"{amount:,.2f} GB"

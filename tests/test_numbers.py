@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.figures import digits, say, say_seconds, three
+from ridgeline.document.numbers import digits, say, say_seconds, three
 
 
 @pytest.mark.parametrize(

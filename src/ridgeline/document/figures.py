@@ -1,0 +1,123 @@
+"""Figures: bars, curves, and the roofline, as data to be drawn. Logarithmic axes end at whole powers of ten."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A length beside a label; note: what to say of it. dim: whether it is one that does not count."""
+
+    label: str
+    value: float
+    note: str = ""
+    dim: bool = False
+
+    @property
+    def text(self) -> str:
+        """What stands behind it: `5.18, 21 users`."""
+        return f"{self.value:.3g}" + (f", {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars to compare; unit: what their values are."""
+
+    title: str
+    unit: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Curves through points (x, y), by name, on logarithmic axes; all values above 0."""
+
+    title: str
+    x: str
+    y: str
+    curves: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A class of ops in a step, or a whole step. measured: whether flops_per_second was measured or is only expected.
+    roof: FLOP/s at its bound, with every byte where it lives. share: of the step's time, None for what is no part."""
+
+    kind: str
+    step: str
+    intensity: float
+    flops_per_second: float
+    roof: float
+    measured: bool
+    share: float | None = None
+
+    @property
+    def of_roof(self) -> float:
+        """Which share of its roof it reaches."""
+        return self.flops_per_second / self.roof
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A memory (bytes a second) or a number format (FLOP/s)."""
+
+    name: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Points under roofs, FLOP/s over FLOPs a byte, both axes logarithmic: a memory is a slope (its bandwidth times the
+    intensity), a number format a ceiling (its peak); the fastest of both come first.
+
+    unplaced: classes without a FLOP, which have no place on it, and the bandwidth that they reached.
+    """
+
+    title: str
+    slopes: tuple[Roof, ...]
+    ceilings: tuple[Roof, ...]
+    points: tuple[Point, ...]
+    unplaced: tuple[str, ...] = ()
+
+    @property
+    def x(self) -> Ends:
+        """The ends of the axis of intensities: whole decades around points and ridges, with room at the ends."""
+        top, fastest, slowest = self.ceilings[0].rate, self.slopes[0].rate, self.slopes[-1].rate
+        intensities = [*(point.intensity for point in self.points), top / slowest, self.ceilings[-1].rate / fastest]
+        return ends_around([0.9 * min(intensities), 1.5 * max(intensities)])
+
+    @property
+    def y(self) -> Ends:
+        """The ends of the axis of rates."""
+        rates = [*(point.flops_per_second for point in self.points), self.ceilings[0].rate]
+        return ends_around([0.9 * min(rates), 1.5 * max(rates)])
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps that the points belong to, in order."""
+        return list(dict.fromkeys(point.step for point in self.points))
+
+
+Figure = Bars | Lines | Roofline
+
+
+def ends_around(values: Iterable[float]) -> Ends:
+    """The ends of an axis that holds positive values: at least one decade."""
+    held = list(values)
+    low, high = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held)))
+    return 10.0**low, 10.0 ** max(high, low + 1)
+
+
+def powers(ends: Ends) -> list[float]:
+    """The powers of ten on an axis, both ends included."""
+    low, high = (round(math.log10(end)) for end in ends)
+    return [10.0**power for power in range(low, high + 1)]
+
+
+def along(value: float, ends: Ends) -> float:
+    """Which share of the way from the low end to the high one a value lies."""
+    low, high = ends
+    return math.log(value / low) / math.log(high / low)

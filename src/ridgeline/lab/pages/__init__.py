@@ -1,1 +1,0 @@
-"""What each experiment says: its tables, its picture and its words."""

@@ -1,0 +1,219 @@
+"""Documents: what a renderer makes of their parts, at any width, whoever's text is in them."""
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from ridgeline.document import (
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Heading,
+    Heat,
+    Paragraph,
+    Row,
+    Strip,
+    Table,
+)
+from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
+from ridgeline.document.figures import Bar, Bars, Lines, Point, Roof, Roofline, along, ends_around, powers
+from ridgeline.document.page import EVEN, UNEVEN, Block, columns
+from ridgeline.document.svg import svg
+from ridgeline.document.terminal import plain, render
+
+ROOFLINE = Roofline(
+    "Slate",
+    (Roof("L2", 7e11), Roof("memory", 9e10)),
+    (Roof("fp32", 7e12),),
+    (Point("linear", "prefill", 5.0, 3e11, 4e11, True, 0.4), Point("linear", "decode", 0.5, 2e10, 4e10, False)),
+)
+FIGURES = (
+    Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
+    Lines("Lines", "tokens", "seconds", {"one": [(1, 0.001), (100, 3.0)], "two": [(1, 0.002), (100, 0.2)]}),
+    Lines("A point", "x", "y", {"one": [(1, 1)]}),
+    ROOFLINE,
+)
+WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"
+
+
+def lines(*blocks: Block, width: int = 60) -> list[str]:
+    """The lines of some blocks, without the title."""
+    return plain(Document("Title", blocks), width).splitlines()[1:]
+
+
+def grouped(names: Sequence[str], dense: bool = False) -> Table:
+    heads = (Column("op", words=True), *(Column(head, group=g) for g in names for head in ("FLOP", "byte", "seconds")))
+    rows = (Row(("matrices", *(f"{g}{i}" for g in range(len(names)) for i in range(3)))), "added up", Row(("all",)))
+    return Table(heads, rows, dense=dense)
+
+
+def test_the_order_is_the_documents_and_blocks_are_apart() -> None:
+    page = Document(
+        "A title",
+        (Bullets(("answer",)), Heading("Why"), Paragraph("Because."), Facts((("name", "fact"),))),
+        "A question?",
+    )
+    assert plain(page).splitlines() == [
+        "A title", "A question?", "- answer", "", "Why", "Because.", "", "name  fact",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    table = Table(columns("part", "GiB", "note", words=(0, 2)), (Row(("weights", "14.96", WORDS)), Row(("all", "15"))))
+    found = lines(
+        Paragraph(WORDS), Bullets((WORDS, "short")), Facts((("a", WORDS), ("longer", "b"))), table, width=width
+    )
+    assert max(map(len, found)) <= width
+    assert " ".join(" ".join(found).split()).count("twenty words") + "\n".join(found).count("twenty\n") >= 1
+    assert all(line == line.rstrip() for line in found)
+
+
+def test_further_lines_stand_under_the_first() -> None:
+    bullets = lines(Bullets((WORDS,)), width=40)
+    assert bullets[0].startswith("- it")
+    assert all(line.startswith("  ") and line[2] != " " for line in bullets[1:])
+    facts = lines(Facts((("a", "b"), ("name", WORDS))), width=40)
+    assert facts[0] == "a     b"
+    assert {line[:6] for line in facts[2:]} == {" " * 6}
+
+
+def test_a_path_stays_whole() -> None:
+    path = "/a/folder/" + "x" * 80 + "/file.py"
+    assert any(path in line for line in lines(Paragraph(f"in code: {path}"), width=40))
+
+
+def test_columns_of_words_are_flush_left_and_others_right() -> None:
+    """Because the table says so, not because the first text of it happens to be long."""
+    rows = (Row(("greedy", "9", "end")), Row(("top-k 5", "12", "and then some more text")))
+    head, *found = lines(Table(columns("setting", "candidates", "text", words=(0, 2)), rows), width=100)
+    assert found[0].index("end") == found[1].index("and then") == head.index("text")
+    assert found[0].index("9") == found[1].index("12") + 1 == head.index("candidates") + len("candidates") - 1
+
+
+def test_a_row_may_be_short_and_headings_stand_between_rows() -> None:
+    table = Table(columns("a", "b"), ("first", Row(("x",)), "", "second", Row(("y", "1"))), ("a note",))
+    assert lines(table) == ["a  b", "first", "x", "", "second", "y  1", "a note"]
+
+
+def test_groups_stand_side_by_side_where_there_is_room() -> None:
+    wide = lines(grouped(("prefill", "decode")), width=80)
+    assert "─ prefill ─" in wide[0]
+    assert "─ decode ─" in wide[0]
+    assert wide[1].split() == ["op", *["FLOP", "byte", "seconds"] * 2]
+    assert wide[2].split() == ["matrices", "00", "01", "02", "10", "11", "12"]
+    narrow = lines(grouped(("prefill", "decode")), width=40)
+    assert max(map(len, narrow)) <= 40
+    first, second = narrow[: narrow.index("")], narrow[narrow.index("") + 1 :]
+    assert ("prefill" in first[0], "decode" in second[0]) == (True, True)
+    assert (first[2].split(), second[2].split()) == (["matrices", "00", "01", "02"], ["matrices", "10", "11", "12"])
+    assert first[3] == second[3] == "added up"
+
+
+def test_a_group_is_as_wide_as_its_name() -> None:
+    name = "candidates after the prefill of a prompt"
+    found = lines(Table((Column("id", group=name),), (Row(("7",)),)))
+    assert name in found[0]
+    assert len(found[0]) + 1 == len(found[1]) == len(found[2])
+
+
+def test_what_is_too_long_in_a_dense_table_is_cut_in_its_middle() -> None:
+    table = Table(columns("op", "n"), (Row(("post_attention_layernorm_of_a_block", "1")),), dense=True)
+    (_, row) = lines(table, width=20)
+    assert len(row) == 20
+    assert row.startswith("post_att")
+    assert "…" in row
+    assert "block" in row
+
+
+def test_bars_and_maps_in_cells_take_the_room_there_is() -> None:
+    rows = (Row(("half", Strip(0.5, 1.0))), Row(("map", Heat((0.0, 0.1, 0.3, 0.5, 0.7, 0.9)))))
+    for width, room in ((30, 24), (100, 46)):
+        head, half, shades, *legend = lines(Table(columns("", "share", words=(0, 1)), rows), width=width)
+        assert head.split() == ["share"]
+        assert half == "half" + " " * (2 + room // 2) + "█" * (room // 2)
+        assert shades == f"map   │{SHADES}│"
+        assert " ".join(" ".join(legend).split()) == "· under 20% ░ to 40% ▒ to 60% ▓ to 80% █ more"
+
+
+def test_shades_grow_and_nothing_is_not_shown() -> None:
+    assert heat_row([0.0, 0.01, 0.03, 0.1, 0.3, 1.0], 10, UNEVEN) == SHADES
+    assert heat_row([0.0, 0.1, 0.3, 0.5, 0.7, 0.9], 10, EVEN) == SHADES
+    assert heat_row([0.0] * 50 + [0.9] + [0.0] * 49, 10, UNEVEN) == "     █    "
+    assert shades_in_words(UNEVEN) == "· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more"
+    assert strip(0.0, 0.0001, 40) == "▏"
+    assert strip(0.5, 1.0, 8) == "    ████"
+    assert len(strip(0.999, 1.0, 40)) == 40
+
+
+def test_a_strangers_text_steers_no_terminal() -> None:
+    evil = "\x1b[2Jgone\x9b1m\a\r"
+    page = Document(evil, (Paragraph(evil), Bullets((evil,)), Facts(((evil, evil),)), Heading(evil), Table(
+        columns(evil), (evil, Row((evil,)), Row((Cell(evil),)))
+    )), evil)  # fmt: skip
+    text = plain(page)
+    assert not any(character in text for character in "\x1b\x9b\a\r")
+    assert text.count("\\x1b[2Jgone\\x9b1m\\x07\\r") == 11
+
+
+def test_wide_characters_are_counted_as_they_are_shown() -> None:
+    table = Table(columns("token", "n"), (Row(("漢字", "1")), Row(("abcd", "2"))))
+    assert {cell_len(line) for line in lines(table)[1:]} == {8}
+
+
+def test_tones_become_styles_and_no_characters() -> None:
+    table = Table(columns("a"), (Row((Cell("x", "error"),), "strong"),))
+    *_, row = render(Document("t", (table,)), 40)
+    assert row.plain == "x"
+    assert any("red" in str(span.style) for span in row.spans)
+
+
+def texts(part: Any) -> list[type]:
+    """The types of everything in a document."""
+    if is_dataclass(part):
+        return [type(part), *(found for field in fields(part) for found in texts(getattr(part, field.name)))]
+    if isinstance(part, tuple | list):
+        return [found for one in part for found in texts(one)]
+    return [type(part)]
+
+
+def test_a_document_is_data_that_leans_on_no_terminal() -> None:
+    """Nothing in it is of a terminal's library: another renderer gets names, texts and numbers."""
+    page = Document("t", (*FIGURES, grouped(("a", "b")), Paragraph("p"), Facts((("a", "b"),))))
+    assert not any(kind.__module__.startswith("rich") for kind in texts(page))
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_axes_end_at_powers_of_ten() -> None:
+    assert ends_around([0.3, 42.0]) == pytest.approx((0.1, 100.0))
+    assert ends_around([1.0]) == (1.0, 10.0)
+    assert powers((0.1, 100.0)) == pytest.approx([0.1, 1.0, 10.0, 100.0])
+    assert [along(value, (0.1, 1000.0)) for value in (0.1, 10.0, 1000.0)] == pytest.approx([0.0, 0.5, 1.0])
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.title)
+def test_figures_are_drawn_in_characters_and_as_svg(figure: Any) -> None:
+    assert any(figure.title in line for line in lines(figure, width=100))
+    assert figure.title in "".join(ElementTree.fromstring(svg(figure)).itertext())
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_roofline_stays_within_the_terminal(width: int) -> None:
+    assert max(map(len, lines(ROOFLINE, width=width))) <= min(width, 112)
+
+
+def test_text_of_a_figure_stays_within_it() -> None:
+    """Titles and notes of bars, with a character at most so wide as the drawing takes it to be."""
+    long = Bars("Bars", "GiB", (Bar("a label of some length", 9.0, "kept by this rule and by that"), Bar("b", 0.1)))
+    root = ElementTree.fromstring(svg(long))
+    for node in root.iter():
+        if node.tag.endswith("text") and node.get("text-anchor") == "start":
+            assert float(node.get("x", 0)) + 6.6 * len(node.text or "") <= float(root.get("width", 0))
