@@ -323,5 +323,5 @@ def test_files_that_are_no_cards(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not valid TOML"):
         load_card(str(tmp_path / "broken.toml"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="is not text"):
+    with pytest.raises(ValueError, match="is not text in UTF-8"):
         load_card(str(tmp_path / "binary.json"))

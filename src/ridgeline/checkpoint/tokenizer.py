@@ -1,19 +1,36 @@
-"""The tokenizer of a model. Apart from source.py: a plan needs configs and should not wait for text."""
+"""The tokenizer and the chat templates of a model. Apart from source.py: a plan needs configs and should not wait for
+text."""
 
-from ridgeline.checkpoint.source import CATALOGUE, Source, as_source
+from ridgeline.checkpoint.source import CATALOGUE, MODEL, Source, as_source
 from ridgeline.models.fields import ModelRefused
-from ridgeline.text import Tokenizer, load_tokenizer
+from ridgeline.text import ChatTemplates, Tokenizer, load_templates, load_tokenizer
+from ridgeline.text.bytes import BYTE_SYMBOLS
 
 
 def tokenizer_of(model: Source | str, *, or_bytes: bool = False) -> Tokenizer:
     """The tokenizer of a source, or of a name as `open_source` takes it; `or_bytes` as in `load_tokenizer`.
 
-    Raises ModelRefused where there is none or it is broken.
+    A folder without a tokenizer whose config has as many symbols as there are bytes, and an end, is read as bytes
+    whatever its weights are. Raises ModelRefused where there is none or it is broken.
     """
     source = as_source(model)
     if source.folder is None and not or_bytes:
         raise ModelRefused(f"the catalogue holds no tokenizer for {source.name}; give its checkpoint folder")
     try:
-        return load_tokenizer(source.folder or CATALOGUE, or_bytes=or_bytes)
+        return load_tokenizer(source.folder or CATALOGUE, or_bytes=or_bytes or _symbols(source) == BYTE_SYMBOLS)
+    except ValueError as error:
+        raise ModelRefused(str(error)) from None
+
+
+def _symbols(source: Source) -> object:
+    """What the model's config states as the size of its vocabulary; None where it states nothing."""
+    model = source.components.get(MODEL)
+    return None if model is None or model.config is None else model.config.values.get("vocab_size")
+
+
+def templates_of(source: Source, tokenizer: Tokenizer) -> ChatTemplates | None:
+    """As `load_templates`. Raises ModelRefused for a broken template: the folder is at fault, not who asks."""
+    try:
+        return load_templates(source.folder or CATALOGUE, tokenizer)
     except ValueError as error:
         raise ModelRefused(str(error)) from None

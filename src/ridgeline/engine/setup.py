@@ -6,8 +6,8 @@ from typing import Any
 
 from ridgeline.checkpoint import Source, load_model
 from ridgeline.checkpoint.fill import Progress
-from ridgeline.checkpoint.source import CATALOGUE, as_source
-from ridgeline.checkpoint.tokenizer import tokenizer_of
+from ridgeline.checkpoint.source import as_source
+from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
@@ -17,7 +17,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, load_templates, tags_of
+from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def load_engine(
     built = load_model(source, dummy_weights=dummy_weights, progress=progress)
     layout = _layout(built, settings)
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
-    templates = load_templates(source.folder or CATALOGUE, tokenizer)
+    templates = templates_of(source, tokenizer)
     engine = Engine(
         Runner(built, layout, settings.limits.tokens),
         KVLedger(

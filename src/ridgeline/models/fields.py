@@ -1,6 +1,5 @@
 """config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,9 @@ from typing import Any
 
 import torch
 
+from ridgeline import untrusted
 from ridgeline.ops.formats import format_named
+from ridgeline.untrusted import ModelRefused as ModelRefused
 
 # Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
 MOST_LAYERS = 2_000
@@ -19,10 +20,6 @@ _MOST_NUMBER = sys.float_info.max
 _MOST_SHOWN = 200  # characters of an absurd value
 
 
-class ModelRefused(ValueError):
-    """A folder or config that cannot become a model. The message names the thing and the fix."""
-
-
 class DivisionRefused(ModelRefused):
     """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
 
@@ -30,21 +27,10 @@ class DivisionRefused(ModelRefused):
 def read_object(path: Path, most: int = MOST_FILE) -> dict[str, Any]:
     """The JSON object in a file of at most `most` bytes. Raises ModelRefused for anything else."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(most + 1)
-        if len(raw) > most:
-            raise ModelRefused(f"{path} has more than {most >> 20} MiB, more than a file of its kind; fetch it again")
         # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
-        values = json.loads(raw.decode("utf-8"))
-    except OSError as error:
-        raise ModelRefused(f"{path} cannot be read: {error.strerror}; give a folder whose files can be read") from None
-    except ModelRefused:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ModelRefused(f"{path} is not valid JSON: {error}; fetch the file again") from None
-    if not isinstance(values, dict):
-        raise ModelRefused(f"{path} holds no JSON object; fetch the file again")
-    return values
+        return untrusted.read_object(path, most)
+    except ValueError as error:
+        raise ModelRefused(f"{error}; fetch the file again") from None
 
 
 class Fields:

@@ -1,7 +1,6 @@
 """The hardware catalogue: cards.toml, or a user's file with the same fields, becomes a Device."""
 
 import difflib
-import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, implausible, memory_instead
 from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice, Link
+from ridgeline.untrusted import read_json, read_toml
 
 FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
 KINDS = ("gpu", "cpu", "accelerator")
@@ -131,17 +131,9 @@ def _catalogue() -> dict[str, Any]:
 
 def _read(path: Path) -> object:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error.strerror}; give a card's name or a .json or .toml file"
-        ) from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text; give a .json or .toml file") from None
-    try:
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return read_json(path) if path.suffix == ".json" else read_toml(path)
     except ValueError as error:
-        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from None
+        raise ValueError(f"{error}; give a card's name or a .json or .toml file") from None
 
 
 def _own(path: Path) -> tuple[str, Card]:

@@ -6,6 +6,8 @@ from ridgeline.text.tokenizer import Part, Tokenizer
 from ridgeline.text.vocabulary import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
+BYTE_SYMBOLS = 257
+"""Size of the vocabulary: 256 bytes and the end of a text."""
 
 
 class ByteTokenizer(Tokenizer):

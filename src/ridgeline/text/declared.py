@@ -3,13 +3,14 @@
 Sources: tokenizer_config.json, special_tokens_map.json, config.json and the chat template files.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from ridgeline.untrusted import read_object
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _PIPED = re.compile(r"<[|\uff5c].+[|\uff5c]>", re.DOTALL)  # U+FF5C: the wide bar of DeepSeek's tokens
@@ -61,24 +62,11 @@ class Declared:
         return bool(_BRACKETED.fullmatch(literal)) and literal in self.template_text
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; {} where the file is absent. Raises ValueError when it is not a JSON object."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not readable as JSON ({_first_line(error)}); copy the file again") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: holds a JSON {type(value).__name__}, expected an object; copy the file again")
-    return value
-
-
 def read_declared(folder: Path) -> Declared:
     """Read a folder's side files; each may be absent. Raises ValueError naming the file that is malformed."""
     config_path = folder / "tokenizer_config.json"
-    config = read_object(config_path)
-    special = {**read_object(folder / "special_tokens_map.json"), **config}
+    config = _object(config_path)
+    special = {**_object(folder / "special_tokens_map.json"), **config}
     extra = [*_list(special.get("additional_special_tokens")), *_list(special.get("extra_special_tokens"))]
     return Declared(
         names={name: literal for name in NAMES if (literal := _literal(special.get(name)))},
@@ -87,7 +75,7 @@ def read_declared(folder: Path) -> Declared:
         add_bos=_flag(config, "add_bos_token"),
         add_eos=_flag(config, "add_eos_token"),
         tokenizer_class=str(config.get("tokenizer_class") or ""),
-        model_type=str(read_object(folder / "config.json").get("model_type") or ""),
+        model_type=str(_object(folder / "config.json").get("model_type") or ""),
         template_text="\n".join(source for _, source in read_templates(folder)),
     )
 
@@ -104,7 +92,7 @@ def read_templates(folder: Path) -> list[tuple[str, str]]:
         except (OSError, ValueError) as error:
             raise ValueError(f"{jinja}: not readable as UTF-8; copy the file again") from error
     for path in (folder / "chat_template.json", folder / "tokenizer_config.json"):
-        value = read_object(path).get("chat_template")
+        value = _object(path).get("chat_template")
         if isinstance(value, str):
             return [("default", value)]
         if isinstance(value, list):
@@ -135,6 +123,16 @@ def _added(config: Mapping[str, Any], path: Path) -> tuple[Added, ...]:
     return tuple(sorted(rows, key=lambda row: row.id))
 
 
+def _object(path: Path) -> dict[str, Any]:
+    """The object of a side file; {} where the file is absent."""
+    if not path.is_file():
+        return {}
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; copy the file again") from None
+
+
 def _literal(value: object) -> str:
     """A token is written as a string or as an object with "content"."""
     if isinstance(value, dict):
@@ -151,7 +149,3 @@ def _list(value: object) -> list[object]:
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:
     value = config.get(name)
     return value if isinstance(value, bool) else None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -9,30 +9,34 @@ from typing import Any
 import tokenizers
 
 from ridgeline.text.declared import Added, Declared
+from ridgeline.text.pipeline import boundary, encode, growth
 from ridgeline.text.seal import Sealed, seal
-from ridgeline.text.tokenizer import Part, Tokenizer
+from ridgeline.text.tokenizer import Part, Tokenizer, valid
 from ridgeline.text.vocabulary import Vocabulary, build_vocabulary, byte_level, metaspace
+
+_IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
 
 
 class FastTokenizer(Tokenizer):
     """A `tokenizers` pipeline with the folder's declared tokens on top."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> None:
-        pipeline.no_truncation()  # a stored truncation would cut prompts silently
-        pipeline.no_padding()
-        _declare(pipeline, declared, source)
-        vocabulary, strips_space = _read_vocabulary(pipeline, declared, source)
-        prefix, suffix = _frame(pipeline, declared, vocabulary)
-        super().__init__(vocabulary, declared.names, prefix=prefix, suffix=suffix, strips_space=strips_space)
+        with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
+            _make_plain(pipeline)
+            _declare(pipeline, declared)
+            vocabulary, strips_space = _read_vocabulary(pipeline, declared)
+            prefix, suffix = _frame(pipeline, declared, vocabulary)
+            unknown = _unknown(pipeline, declared)
+            self._growth = growth(pipeline)
+            super().__init__(vocabulary, declared.names, prefix=prefix, suffix=suffix, strips_space=strips_space)
         self._pipeline = pipeline
         # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
-        unknown = declared.names.get("unk_token")
-        self._watched = frozenset(i for literal, i in vocabulary.control.items() if literal != unknown)
+        self._watched = frozenset(vocabulary.control.values()) - unknown
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         if not parse_special:
             return super().encode(text, add_special=add_special, parse_special=False)
-        ids = self._run(self._pipeline, text)
+        ids = encode(self._pipeline, valid(text), self._growth)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
@@ -41,11 +45,15 @@ class FastTokenizer(Tokenizer):
         assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
         text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
         if sum(1 for _ in self.control_pattern.finditer(text)) == len(written):
-            ids = self._run(self._pipeline, text)
+            ids = encode(self._pipeline, text, self._growth)
             if self._has_exactly(ids, written):
                 return ids
         sealed = self._sealed
-        ids = self._run(sealed.tokenizer, "".join(p if isinstance(p, str) else sealed.secret[p] for p in parts))
+        ids = encode(
+            sealed.tokenizer,
+            "".join(part if isinstance(part, str) else sealed.secret[part] for part in parts),
+            self._growth,
+        )
         if not self._has_exactly(ids, written):
             raise ValueError("this tokenizer makes control tokens out of ordinary text; refuse or rephrase the text")
         return ids
@@ -56,26 +64,30 @@ class FastTokenizer(Tokenizer):
 
     @cached_property
     def _sealed(self) -> Sealed:
-        return seal(self._pipeline, self.control)
-
-    @staticmethod
-    def _run(pipeline: tokenizers.Tokenizer, text: str) -> list[int]:
-        try:
-            return list(pipeline.encode(text, add_special_tokens=False).ids)
-        except TypeError as error:  # how the library refuses lone surrogates
-            raise ValueError("text is not valid Unicode (a lone surrogate?); send valid Unicode") from error
+        with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
+            return seal(self._pipeline, self.control)
 
 
-def read_pipeline(path: Path) -> tokenizers.Tokenizer:
-    """Load a tokenizer.json. Raises ValueError naming the file."""
+def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
+    """Switch off what is for training: a text must always give the same ids, and all of them."""
+    pipeline.no_truncation()
+    pipeline.no_padding()
+    for option in ("dropout", "alpha", "nbest_size"):  # BPE's dropout, Unigram's sampling
+        if getattr(pipeline.model, option, None) is not None:
+            setattr(pipeline.model, option, None)
+
+
+def _unknown(pipeline: tokenizers.Tokenizer, declared: Declared) -> frozenset[int]:
+    """Ids that stand for text outside the vocabulary: what the side files say, and what the model itself does."""
+    stated = pipeline.token_to_id(declared.names.get("unk_token", ""))
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        reason = (str(error).splitlines() or ["unknown"])[0][:200]
-        raise ValueError(f"{path}: not a tokenizer.json this library reads ({reason}); copy the file again") from error
+        made = [token.id for token in pipeline.model.tokenize(_IN_NO_VOCABULARY)]
+    except Exception:  # the model has no token for it
+        made = []
+    return frozenset([*made, *([] if stated is None else [stated])])
 
 
-def _declare(pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> None:
+def _declare(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
     """Add the tokens of added_tokens_decoder that the pipeline lacks, at their stated ids, and mark special ones."""
     present_by_id = pipeline.get_added_tokens_decoder()
     for row in declared.added:
@@ -84,7 +96,7 @@ def _declare(pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -
             _add(pipeline, row)
         if pipeline.token_to_id(row.literal) != row.id:
             raise ValueError(
-                f"{source}: tokenizer_config.json puts {row.literal!r} at id {row.id}, the vocabulary puts it at "
+                f"tokenizer_config.json puts {row.literal!r} at id {row.id}, the vocabulary puts it at "
                 f"{pipeline.token_to_id(row.literal)}; take both files from the same release"
             )
     known = {token.content for token in pipeline.get_added_tokens_decoder().values() if token.special}
@@ -105,7 +117,7 @@ def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
     (pipeline.add_special_tokens if row.special else pipeline.add_tokens)([token])
 
 
-def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> tuple[Vocabulary, bool]:
+def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared) -> tuple[Vocabulary, bool]:
     """Tables by id, and whether decoding drops one leading space."""
     decoder = json.loads(pipeline.decoder.__getstate__()) if pipeline.decoder is not None else {"type": None}
     stages = {stage["type"]: stage for stage in _stages(decoder)}
@@ -116,9 +128,7 @@ def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, source:
         scheme = stages.get("Metaspace", {}).get("prepend_scheme", "never")
         spell, strips = metaspace, scheme != "never" or stages.get("Strip", {}).get("start", 0) > 0
     else:
-        raise ValueError(
-            f"{source}: decoder {decoder['type']!r} is not supported; use a byte-level or SentencePiece tokenizer"
-        )
+        raise ValueError(f"decoder {decoder['type']!r} is not supported; use a byte-level or SentencePiece tokenizer")
     suffix = getattr(pipeline.model, "end_of_word_suffix", None)
     if suffix:  # CLIP ends a word by "</w>"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from ridgeline.text.bpe import read_bpe
 from ridgeline.text.bytes import ByteTokenizer
 from ridgeline.text.declared import read_declared
-from ridgeline.text.fast import FastTokenizer, read_pipeline
+from ridgeline.text.fast import FastTokenizer
+from ridgeline.text.pipeline import read_pipeline
 from ridgeline.text.sentencepiece import SentencePieceTokenizer
 from ridgeline.text.tokenizer import Tokenizer
 
@@ -21,6 +22,16 @@ def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
     """
     if not folder.exists():
         raise ValueError(f"{folder}: no such folder; give the folder that holds the model")
+    try:
+        return _read(folder, or_bytes)
+    except ValueError as error:
+        if str(folder) in str(error):
+            raise
+        raise ValueError(f"{folder}: {error}; take another release of the tokenizer") from None
+
+
+def _read(folder: Path, or_bytes: bool) -> Tokenizer:
+    """As load_tokenizer, whose errors may leave out where they happened."""
     if folder.is_file():
         declared = read_declared(folder.parent)
         if folder.suffix == ".json":

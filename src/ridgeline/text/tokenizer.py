@@ -3,7 +3,6 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 
 from ridgeline.text.literals import literal_pattern
 from ridgeline.text.vocabulary import Vocabulary
@@ -28,6 +27,7 @@ class Tokenizer(ABC):
         suffix: Sequence[int] = (),
         strips_space: bool = False,
     ) -> None:
+        """Raises ValueError for control literals that no release has: see `literal_pattern`."""
         self._vocabulary = vocabulary
         self.names = dict(names)
         """Literals by role, as chat templates name them: {"bos_token": "<s>", ...}."""
@@ -36,6 +36,8 @@ class Tokenizer(ABC):
         self.suffix = tuple(suffix)
         self.strips_space = strips_space
         """Whether decode drops one leading space (SentencePiece's dummy prefix)."""
+        self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)
+        """Matches any control literal, the longest where several start at one place."""
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
@@ -44,12 +46,12 @@ class Tokenizer(ABC):
         control tokens in the text are ordinary text: no id of `control` can result. Raises ValueError for text that
         is not valid Unicode.
         """
-        parts: Sequence[Part] = self._split(_valid(text)) if parse_special else [text]
+        parts: Sequence[Part] = self._split(valid(text)) if parse_special else [text]
         return self.encode_parts(parts, add_special=add_special)
 
     def encode_parts(self, parts: Sequence[Part], *, add_special: bool = False) -> list[int]:
         """Ids of a prompt in which only the given integers are control tokens and every string is ordinary text."""
-        ids = self._encode_parts([_valid(part) if isinstance(part, str) else part for part in parts])
+        ids = self._encode_parts([valid(part) if isinstance(part, str) else part for part in parts])
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     @abstractmethod
@@ -98,11 +100,6 @@ class Tokenizer(ABC):
         eos = self.control.get(self.names.get("eos_token", ""))
         return () if eos is None else (eos,)
 
-    @cached_property
-    def control_pattern(self) -> re.Pattern[str]:
-        """Matches any control literal, the longest where several start at one place."""
-        return literal_pattern(self.control)
-
     def _split(self, text: str) -> list[Part]:
         """Cut text at the control literals in it."""
         parts: list[Part] = []
@@ -117,7 +114,7 @@ class Tokenizer(ABC):
         return tokens[token_id] if 0 <= token_id < len(tokens) else b""
 
 
-def _valid(text: str) -> str:
+def valid(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SPACE_MARK = "▁"
+MOST_IDS = 1 << 24
+"""Most ids of a vocabulary; the largest in use has 262,208."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -52,8 +54,14 @@ def build_vocabulary(
     spell: Callable[[str], bytes],
     is_control: Callable[[str, bool], bool],
 ) -> Vocabulary:
-    """Tables from piece -> id and added id -> (literal, special); ids without a piece are empty."""
-    size = 1 + max((*pieces.values(), *added), default=-1)
+    """Tables from piece -> id and added id -> (literal, special); ids without a piece are empty.
+
+    Raises ValueError for ids that no vocabulary has: the tables are as long as the highest.
+    """
+    least, highest = min((*pieces.values(), *added), default=0), max((*pieces.values(), *added), default=-1)
+    if least < 0 or highest >= MOST_IDS:
+        raise ValueError(f"token id {least if least < 0 else highest} is not one of 0 to {MOST_IDS - 1}")
+    size = 1 + highest
     tokens = [b""] * size
     for piece, index in pieces.items():
         if index not in added:

@@ -13,6 +13,7 @@ import torch
 from ridgeline import __version__, ops, roofline
 from ridgeline.host import cores
 from ridgeline.roofline.calibrate.calibration import Calibration
+from ridgeline.untrusted import read_object
 
 _RUN = {"cpu": "run `ridgeline calibrate` (two minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
 _PRICING = ("time.py", "price.py", "device.py")  # what the constants mean
@@ -103,12 +104,12 @@ def load(threads: int) -> Calibration:
 def load_all(kind: str = "cpu") -> list[Calibration]:
     """The calibrations of the processor (cpu) or the accelerator (gpu), by threads. Raises Uncalibrated as `load`."""
     path, key, run = file_path(kind), current_key(kind), _RUN[kind]
+    if not path.exists():
+        raise Uncalibrated(f"this machine is not calibrated; {run}")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_object(path)
         stored = dict(values["key"])
-    except FileNotFoundError:
-        raise Uncalibrated(f"this machine is not calibrated; {run}") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise Uncalibrated(f"the calibration {path} cannot be read; {run}") from None
     changed = [f"{name} was {stored.get(name)}, is {value}" for name, value in key.items() if stored.get(name) != value]
     if changed:

@@ -1,0 +1,100 @@
+"""Files that strangers wrote, read within bounds: size, nesting, and one line when something is wrong.
+
+Whoever reads a JSON or TOML file that came with a model or from a user reads it here, so that no caller meets a
+RecursionError or a file that fills the memory.
+"""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+MOST_BYTES = 1 << 28
+"""Largest JSON file; the largest tokenizer.json in use has 35 MB."""
+MOST_TOML_BYTES = 1 << 20
+"""Largest TOML file: its reader takes about a second for it."""
+MOST_DEPTH = 64
+"""Deepest nesting of lists and objects."""
+
+_Value = TypeVar("_Value")
+
+
+class ModelRefused(ValueError):
+    """A folder or config that cannot become a model. The message names the thing and the fix."""
+
+
+def read_json(path: Path, most: int = MOST_BYTES, *, unique: bool = False) -> Any:
+    """The value in a JSON file of at most `most` bytes. `unique`: refuse an object that has a name twice.
+
+    Raises ValueError in one line that names the file and what is wrong; the fix is the caller's to name.
+    """
+    text = _read(path, most, "JSON")
+    try:
+        value = json.loads(text, object_pairs_hook=_unique if unique else None)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {_reason(error)}") from None
+    return _shallow(path, value)
+
+
+def read_object(path: Path, most: int = MOST_BYTES, *, unique: bool = False) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError as `read_json`, and for any other value."""
+    value = read_json(path, most, unique=unique)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table in a TOML file. Raises ValueError as `read_json`."""
+    text = _read(path, MOST_TOML_BYTES, "TOML")
+    try:
+        value = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {_reason(error)}") from None
+    return _shallow(path, value)
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """What an error says, in one line."""
+    lines = str(error).split("\n")
+    return next((line.strip() for line in lines if line.strip()), type(error).__name__)[:most]
+
+
+def _read(path: Path, most: int, kind: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > most:
+        raise ValueError(f"{path} has more than {most >> 20} MiB, more than a file of its kind")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not valid {kind}: is not text in UTF-8") from None
+
+
+def _shallow(path: Path, value: _Value) -> _Value:
+    """The value itself, if it is not nested too deep for what walks through it later."""
+    level: list[Any] = [value]
+    for _ in range(MOST_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"{path} is nested deeper than {MOST_DEPTH}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name is there twice")
+    return values
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    return f"nested deeper than {MOST_DEPTH}" if isinstance(error, RecursionError) else first_line(error)
