@@ -1,8 +1,8 @@
 """Muon: momentum whose matrices are made orthogonal before they are applied (Jordan et al., 2024).
 
-On a budget of an hour or two of one core it learns about as much from two tokens as AdamW from three. PyTorch's own
-Muon orthogonalises in bfloat16, one matrix at a time, which a CPU without bfloat16 units does slowly; here matrices of
-one shape go through together, in float32.
+On a budget of an hour or two of one core it learns about as much from two tokens as AdamW from three. Matrices of one
+shape go through together; the iteration runs in bfloat16, as its authors' does, which a CPU with AMX does several times
+faster than float32.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     """The nearest semi-orthogonal matrices to [N, rows, columns], by the quintic Newton-Schulz iteration."""
     flip = matrices.shape[-2] > matrices.shape[-1]
     x: Tensor = matrices.mT if flip else matrices
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = (x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)).bfloat16()
     for _ in range(steps):
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    out: Tensor = x.mT if flip else x
+    out: Tensor = (x.mT if flip else x).float()
     return out
 
 
