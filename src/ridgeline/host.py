@@ -5,14 +5,18 @@ A container or a batch job sees the whole machine in /proc and is killed for tak
 
 import math
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+
+GIB = 1 << 30
 
 # Below this the weights stay in a core's caches, and handing work to a second thread costs more than it saves.
 SMALL_MODEL_BYTES = 32 << 20
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")  # torch, the kernel, CUDA
 _CACHED = ("inactive_file", "active_file")  # of memory.stat: what the kernel drops before it runs out
 
 
@@ -65,6 +69,16 @@ def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
     """
     left = [_memory_left(folder) for folder in _folders("memory", proc, cgroups)]
     return max(0.0, min([_meminfo(proc, "MemAvailable"), *left, address_space(proc)]))
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """An error that is an allocation refused, by Python, torch or the kernel, in one line; None for any other."""
+    text = str(error)
+    if not (isinstance(error, MemoryError) or any(word in text for word in _NO_MEMORY)):
+        return None
+    wanted = re.search(r"tried to allocate (\d+) bytes", text)
+    size = f" of {int(wanted[1]) / GIB:.2f} GiB" if wanted is not None else ""
+    return f"out of memory: an allocation{size} was refused; use a smaller model or batch, or raise the limit (ulimit)"
 
 
 def address_space(proc: Path = _PROC) -> float:

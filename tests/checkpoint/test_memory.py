@@ -1,4 +1,5 @@
-"""Loading maps the weights: memory rises by what the files hold, and none of it is the process's own."""
+"""Loading maps the weights: memory rises by what the files hold, and none of it is the process's own. What does not fit
+is refused before it is taken."""
 
 import json
 import math
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from models.configs import CONFIGS
-from ridgeline.models import Fields, build
+from ridgeline.checkpoint import fill, load_model, read_config
+from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.models import Fields, ModelRefused, build
 from support.checkpoints import write_folder, write_raw
 
 # 1.2 GB of bfloat16, in a file of zeros that takes no room on disk.
@@ -70,3 +73,75 @@ def test_memory_rises_by_the_weights_and_no_more(tmp_path: Path) -> None:
     assert seen["weights"] == weights
     assert 0.9 * weights < seen["VmHWM"] <= 1.15 * weights
     assert seen["RssAnon"] < 0.05 * weights
+
+
+# -- what does not fit -------------------------------------------------------------------------------------------------
+
+MIXTRAL = CONFIGS["mixtral"]
+TOO_LARGE = {
+    "400 GB": read_config("llama-3.1-405b").values | {"num_hidden_layers": 60},
+    "10 M wide": CONFIGS["llama"] | {"hidden_size": 10_000_000, "num_attention_heads": 10_000, "head_dim": 10},
+    "10,000 experts": read_config("mixtral-8x7b").values | {"num_local_experts": 10_000},
+    "10,000 tiny experts in 200 layers": MIXTRAL | {"num_local_experts": 10_000, "num_hidden_layers": 200},
+}
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_random_weights_that_do_not_fit(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused with the bytes they need and the bytes there are, before a tensor or a module of an expert is made."""
+    monkeypatch.setattr(fill, "available_memory", lambda: 20.0 * 2**30)
+    monkeypatch.setattr(fill, "fill_dummy", lambda model: pytest.fail("it was filled"))
+    write_folder(tmp_path, TOO_LARGE[what])
+    load = load_model if what == "10 M wide" else load_engine
+    with pytest.raises(
+        ModelRefused, match=r"needs [\d,.]+ GiB of weights.*; 20\.0 GiB of memory is available"
+    ) as caught:
+        load(str(tmp_path), dummy_weights=True)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three counts; what is asked for KV is the user's to lower, the rest is the model's."""
+    monkeypatch.setattr(fill, "available_memory", lambda: 1e6)
+    with pytest.raises(ModelRefused, match=r"tales needs 0\.0045 GiB of weights; 0\.00093 GiB of memory is available"):
+        load_model("tales")
+    monkeypatch.setattr(fill, "available_memory", lambda: 10e6)
+    load_model("tales")
+    with pytest.raises(ModelRefused, match=r"GiB of activations in a step of 2,048 tokens; 0\.0093 GiB of memory"):
+        load_engine("tales")
+    monkeypatch.setattr(fill, "available_memory", lambda: 50e6)
+    with pytest.raises(
+        ValueError, match=r"KV memory of [\d.]+ GiB was asked for; .* give less \(--kv-memory\)"
+    ) as caught:
+        load_engine("tales", EngineSettings(kv_bytes=60e6))
+    assert not isinstance(caught.value, ModelRefused)
+
+
+REFUSED_BY_ULIMIT = """
+import resource, sys
+from ridgeline.checkpoint import fill
+from ridgeline.engine.setup import load_engine
+
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (768 << 20), used + (768 << 20)))
+unseen = lambda: 1e12
+for limit, dummy_weights in ((fill.available_memory, False), (unseen, False), (unseen, True)):
+    fill.available_memory = limit
+    try:
+        load_engine(sys.argv[1], dummy_weights=dummy_weights)
+    except ValueError as refused:
+        print(refused)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not say what a process holds")
+def test_a_ulimit_smaller_than_the_machine(tmp_path: Path) -> None:
+    """1.2 GB of weights where 768 MiB may be allocated or mapped: one line, whether the limit is seen or met."""
+    write_zeros(tmp_path)
+    command = [sys.executable, "-c", REFUSED_BY_ULIMIT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen, mapped, random = done.stdout.splitlines()
+    assert "GiB of weights" in seen
+    assert "out of memory: an allocation was refused" in mapped
+    assert "out of memory: an allocation of 0.03 GiB was refused" in random

@@ -8,16 +8,21 @@ from torch import Tensor, nn
 
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
+from ridgeline.document.numbers import three
+from ridgeline.host import GIB, available_memory, out_of_memory, total_memory
+from ridgeline.models.bill import bill
 from ridgeline.models.families import Family, build, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.experts import Matrix
+from ridgeline.ops.experts import Experts, Matrix
 from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
+# What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
+_MATRIX_OBJECT = 4096
 _HEAD = "lm_head.weight"
 
 
@@ -28,19 +33,57 @@ def load_model(
     or with random ones.
 
     shard: the part that this rank of a tensor-parallel model holds. Raises ModelRefused for anything that cannot become
-    a model, in one line.
+    a model here, in one line.
     """
     source = as_source(model)
     built = build(source.config, shard=shard)
-    if dummy_weights:
-        fill_dummy(built)
-        return built
-    if source.folder is None:
+    memory_beside(source, {"weights": weight_bytes(built)})
+    load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
+    return built
+
+
+def weight_bytes(model: Model) -> float:
+    """Bytes that a model on meta takes once it is filled, a tied head counted once."""
+    experts = sum(3 * op.count for _, op in model.ops() if isinstance(op, Experts))
+    return bill(model).nbytes + experts * _MATRIX_OBJECT
+
+
+def memory_beside(source: Source, needs: Mapping[str, float]) -> float:
+    """Bytes of memory that are left beside what a source needs, by name. Raises ModelRefused where it is too much:
+    the kernel would kill the process in the middle of its loading, or read mapped weights anew for every token."""
+    try:
+        available = available_memory()
+    except ValueError:  # this system does not say what is free, but what it has
+        available = total_memory()
+    left = available - sum(needs.values())
+    if left < 0:
+        parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items())
+        raise ModelRefused(
+            f"{source.name} needs {parts}; {three(available / GIB)} GiB of memory is available; "
+            "use a smaller model, or a machine that has more"
+        )
+    return left
+
+
+def load_weights(
+    model: Model, source: Source, *, dummy_weights: bool = False, progress: Progress | None = None
+) -> None:
+    """Fill a model on meta with the mapped weights of its source, or with random ones. Raises ModelRefused, also where
+    memory for them is refused."""
+    if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
         )
-    fill(built, open_checkpoint(source.folder), family_of(source.config), progress=progress)
-    return built
+    try:
+        if dummy_weights or source.folder is None:
+            fill_dummy(model)
+        else:
+            fill(model, open_checkpoint(source.folder), family_of(source.config), progress=progress)
+    except (RuntimeError, MemoryError) as error:
+        refused = out_of_memory(error)
+        if refused is None:
+            raise
+        raise ModelRefused(f"{source.name}: {refused}") from None
 
 
 def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progress | None = None) -> None:
@@ -126,12 +169,12 @@ def fill_dummy(model: Model, seed: int = 0) -> None:
     """Random weights of std 0.02, for speed, not sense; norms and biases are ones."""
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
-    block = torch.randn(1 << 20, generator=generator) * 0.02
+    block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
     for module, attribute in _places(model).values():
         wanted = getattr(module, attribute)
         tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
         if wanted.dim() > 1:
-            _repeat(block.to(wanted.dtype), tensor.view(-1))
+            _repeat(block, tensor.view(-1))
         setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
     model.retie()
 

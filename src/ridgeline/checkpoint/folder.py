@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ridgeline.checkpoint.header import TensorEntry, read_header, read_pieces
+from ridgeline.host import out_of_memory
 from ridgeline.models.fields import ModelRefused, read_object
 
 _WHOLE = "model.safetensors"
@@ -46,7 +47,9 @@ class Checkpoint:
                 with safe_open(path, framework="pt", device="cpu") as file:
                     for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
                         yield name, file.get_tensor(name)
-            except SafetensorError as error:
+            except (SafetensorError, OSError) as error:
+                if (refused := out_of_memory(error)) is not None:
+                    raise MemoryError(refused) from None
                 raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
 
 

@@ -8,8 +8,7 @@ import torch
 
 from ridgeline import __version__
 from ridgeline.cli import options
-from ridgeline.engine.kv.memory import GIB
-from ridgeline.host import available_memory
+from ridgeline.host import GIB, available_memory
 from ridgeline.roofline.calibrate.file import processor
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")

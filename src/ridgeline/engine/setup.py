@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.checkpoint import Source, load_model
-from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
 from ridgeline.checkpoint.source import as_source
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
+from ridgeline.document.numbers import three
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
@@ -15,8 +16,11 @@ from ridgeline.engine.kv.memory import KVLayout, default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import ModelRefused
+from ridgeline.host import GIB
+from ridgeline.models import ModelRefused, build
 from ridgeline.models.model import Model
+from ridgeline.roofline.plan.memory import activation_peak
+from ridgeline.roofline.price import Price
 from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, tags_of
 
 
@@ -70,8 +74,9 @@ def load_engine(
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
-    built = load_model(source, dummy_weights=dummy_weights, progress=progress)
-    layout = _layout(built, settings)
+    built = build(source.config)
+    layout = _layout(source, built, settings)
+    load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
     templates = templates_of(source, tokenizer)
     engine = Engine(
@@ -100,10 +105,21 @@ def _defaults(source: Source) -> SamplingParams:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
 
 
-def _layout(model: Model, settings: EngineSettings) -> KVLayout:
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    budget = default_budget(weights) if settings.kv_bytes is None else settings.kv_bytes
-    return kv_layout(model, budget, settings.page_size, most_tokens=model.context * settings.limits.requests)
+def _layout(source: Source, model: Model, settings: EngineSettings) -> KVLayout:
+    """KV memory beside the weights and a step, before any of it is taken. Raises ModelRefused where those do not
+    fit, ValueError where the KV memory asked for does not."""
+    positions, limits = model.context * settings.limits.requests, settings.limits
+    step = activation_peak(Price(model), min(limits.tokens, positions), limits.requests)
+    activations = f"activations in a step of {limits.tokens:,} tokens"
+    free = memory_beside(source, {"weights": weight_bytes(model), activations: step})
+    budget = default_budget(free) if settings.kv_bytes is None else settings.kv_bytes
+    layout = kv_layout(model, budget, settings.page_size, most_tokens=positions)
+    if layout.nbytes > free:
+        raise ValueError(
+            f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
+            f"{three(free / GIB)} GiB: give less (--kv-memory)"
+        )
+    return layout
 
 
 def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:

@@ -3,12 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from ridgeline.host import available_memory
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVSpec
 
 GIB = 1 << 30
-# Of the memory that is available beside the weights: the rest is for activations and for everyone else.
+# Of the memory that is free beside the weights and a step: the rest is for everyone else.
 SHARE_OF_FREE = 0.5
 MOST_BY_DEFAULT = 4 * GIB
 
@@ -66,7 +65,6 @@ def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_token
     return KVLayout(specs, group_of_layer, page_size, pages)
 
 
-def default_budget(weight_bytes: int) -> float:
-    """Bytes for KV memory where none are stated: half of what the machine has available beside the weights, at most
-    4 GiB. Weights are mapped, and the kernel would count their pages as available: it could drop them."""
-    return min(SHARE_OF_FREE * max(0.0, available_memory() - weight_bytes), MOST_BY_DEFAULT)
+def default_budget(free_bytes: float) -> float:
+    """Bytes for KV memory where none are stated: half of what is free beside the weights and a step, at most 4 GiB."""
+    return min(SHARE_OF_FREE * free_bytes, MOST_BY_DEFAULT)
