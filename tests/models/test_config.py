@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model, read_config
+from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.model import Model
@@ -31,8 +32,13 @@ def refusal(values: dict[str, Any]) -> str:
 
 def built_or_refusal(values: dict[str, Any]) -> Model | str:
     """The model of a config on meta, or what it is refused with."""
+    return built_or_refusal_of(Fields(values, "config.json"))
+
+
+def built_or_refusal_of(fields: Fields) -> Model | str:
+    """The same for fields that are looked at later."""
     try:
-        return build(Fields(values, "config.json"))
+        return build(fields)
     except ModelRefused as refused:
         return str(refused)
 
@@ -189,6 +195,57 @@ def test_a_folder_without_a_config_and_a_folder_that_is_not_there(tmp_path: Path
         load_model(str(tmp_path))
     with pytest.raises(ModelRefused, match="no such folder: "):
         load_model(str(tmp_path / "nothing"))
+
+
+UNBUILT = {
+    "attn_logit_softcapping": 30.0, "final_logit_softcapping": 20, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+    "query_pre_attn_scalar": 256, "attention_sinks": True, "clip_qkv": 8.0, "use_mup": True, "qk_layernorm": True,
+    "alibi": True, "no_rope_layers": [1, 1, 0], "n_shared_experts": 1, "parallel_residual": True, "swiglu_limit": 7.0,
+    "attention_chunk_size": 8192,
+}  # fmt: skip
+HARMLESS = {
+    "attn_logit_softcapping": None, "residual_multiplier": 1.0, "logits_scaling": 1, "use_mup": False, "clip_qkv": 0,
+    "no_rope_layers": [], "attention_dropout": 0.1, "resid_pdrop": 0.1, "_attn_implementation": "sdpa",
+    "router_jitter_noise": 0.1, "unsloth_version": "2024.9", "image_token_index": 7, "num_beams": 4,
+    "eos_token_id": [1, 2], "output_attentions": True, "use_flash_attention_2": True, "initializer_range": 0.02,
+    "pretraining_tp": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", UNBUILT)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+def test_a_field_that_nobody_reads_and_that_changes_the_result(family: str, field: str) -> None:
+    """A soft cap in a Llama's config was ignored; what a name like it asks for is refused by that name."""
+    message = refusal(changed(family, **{field: UNBUILT[field]}))
+    assert f"{field} = {UNBUILT[field]!r} is not supported" in message
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_fields_that_change_nothing(family: str) -> None:
+    """Bookkeeping, training's and generation's fields, and those set to what leaves the result alone, pass unnamed."""
+    fields = Fields(changed(family, **HARMLESS), "config.json")
+    build(fields)
+    assert fields.unread() == []
+
+
+def test_a_field_that_nobody_knows_is_named_and_no_more() -> None:
+    """A fine-tune's own note refuses nothing."""
+    fields = Fields(changed("llama", trained_by="someone", vision_config={"depth": 3}), "config.json")
+    build(fields)
+    assert fields.unread() == ["trained_by", "vision_config"]
+
+
+def test_real_configs_have_nothing_unread(data_dir: Path) -> None:
+    """Those of releases and of the catalogue that are built name nothing."""
+    built = 0
+    for path in sorted([*(data_dir / "configs").rglob("config*.json"), *CATALOGUE.glob("*.json")]):
+        values = Fields.read(path).values
+        layers = {name: min(3, values[name]) for name in ("num_hidden_layers", "n_layer") if name in values}
+        fields = Fields({**values, **layers}, str(path))
+        if not isinstance(built_or_refusal_of(fields), str):
+            built += 1
+            assert fields.unread() == [], path
+    assert built >= 40
 
 
 WORDS = ("yarn", "llama3", "linear", "default", "sliding_attention", "full_attention", "silu", "bf16")

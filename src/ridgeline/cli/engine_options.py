@@ -38,13 +38,17 @@ Stop = Annotated[list[str] | None, _sampling("A string that ends the text; may b
 MinTokens = Annotated[int, _sampling("No end before so many tokens.")]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=_SAMPLING)]
 
+_PREFIX_CACHE = (
+    "Keep and share the KV pages of equal prefixes. In fp32 a seed's text is the same with it and without; in bf16 and "
+    "fp16 what a prompt's last positions are computed with depends on it, and their rounding."
+)
 KVMemory = Annotated[
     str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
 ]
 MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; 1k is 1,024.")]
 Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
 PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
-PrefixCache = Annotated[bool, _engine("Keep and share the KV pages of equal prefixes.")]
+PrefixCache = Annotated[bool, _engine(_PREFIX_CACHE)]
 
 
 def sampling_params(defaults: SamplingParams, **flags: Any) -> SamplingParams:

@@ -78,6 +78,8 @@ def run(
     ids = prompt_ids(llm, text, system, raw)
     if max_tokens is not None:
         _check_room(llm, len(ids), params)
+    for key in llm.loaded.unread:
+        err.print(f"the model's config.json has {key!r}, which nothing reads", markup=False)
     for key in llm.loaded.unfollowed:
         err.print(f"the model's generation_config.json asks for {key}, which this version does not do", markup=False)
     account = Account(llm.loaded.model)

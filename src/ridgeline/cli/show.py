@@ -52,6 +52,7 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
         "layers": len(model.kv_specs),
         "dtype": format_of(model.storage.dtype).name,
         "tied": model.tied,
+        "unread": fields.unread(),
         "kv_bytes_per_token": sum(spec.bytes_per_token for spec in model.kv_specs),
         **dataclasses.asdict(counted),
     }
@@ -66,6 +67,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
         ("model", _sizes(model)),
         ("KV cache", f"{sum(s.bytes_per_token for s in model.kv_specs):,.0f} bytes a token"),
         ("weights", _weights(counted.nbytes)),
+        *((("read by nothing", ", ".join(map(repr, fields.unread()))),) if fields.unread() else ()),
     )
     return Document(
         f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), _parameters(counted))

@@ -43,6 +43,7 @@ class Loaded:
     """A model and all that serves it.
 
     defaults: sampling as the folder's generation_config.json has it. unfollowed: what that file asks for beyond it.
+    unread: fields of config.json that nothing reads, and whose names do not say that they change the result.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class Loaded:
     templates: ChatTemplates | None
     defaults: SamplingParams
     unfollowed: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def weight_bytes(self) -> int:
@@ -95,7 +97,9 @@ def load_engine(
         on_step=on_step,
     )
     unfollowed = unfollowed_keys(source.generation)
-    return Loaded(engine, built, layout, tokenizer, templates, _defaults(source), unfollowed)
+    return Loaded(
+        engine, built, layout, tokenizer, templates, _defaults(source), unfollowed, tuple(source.config.unread())
+    )
 
 
 def _defaults(source: Source) -> SamplingParams:

@@ -84,10 +84,12 @@ def build(
         )
     try:
         with torch.device("meta"):
-            return family.build(fields, Storage(dtype or fields.dtype, shard, weights, kv)).eval()
+            model = family.build(fields, Storage(dtype or fields.dtype, shard, weights, kv)).eval()
     except ModelRefused:
         raise
     except Indivisible as error:
         raise DivisionRefused(f"{fields.source}: {error}") from None
     except ValueError as error:  # what an op found when it divided itself
         raise fields.refuse(str(error)) from None
+    fields.refuse_unread()
+    return model

@@ -1,5 +1,6 @@
 """config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,25 @@ MOST_FILE = 16 << 20  # bytes of JSON, a hundred times the largest config; parsi
 _MOST_NUMBER = sys.float_info.max
 _MOST_SHOWN = 200  # characters of an absurd value
 
+# Fields that say nothing about what a forward computes: of transformers' own, of training, of generation.
+_BOOKKEEPING = re.compile(
+    r"_.*|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
+    r"|.*_token|.*_token_ids?|.*token_index|.*suppress_tokens|id2label|label2id|num_labels|problem_type"
+    r"|finetuning_task|task_specific_params|prefix|pruned_heads|is_decoder|tie_encoder_decoder"
+    r"|.*dropout.*|.*pdrop|.*layerdrop|initializer_.*|.*init_std|.*aux_loss.*|.*loss_coef|.*jitter.*|.*_loss"
+    r"|summary_.*|output_.*|return_dict.*|use_cache|gradient_checkpointing|torchscript|use_bfloat16"
+    r"|chunk_size_feed_forward|pretraining_tp|ep_size|reorder_and_upcast_attn|.*flash_att.*|.*attn_impl.*|fused?_.*"
+    r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
+    r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
+)
+# Parts of names that change what is computed, in the configs of one family or another.
+_COMPUTES = re.compile(
+    r"soft_?cap|scal|multipl|mup|norm|window|chunk|rope|rotary|alibi|position_emb|bias|resid|logit|att(n|ention)"
+    r"|activation|_act(_|$)|act_fn|clip|limit|sink|expert|moe|mixture|layer_types|causal|bidirection|sparse|gate"
+    r"|quant|compress|lora|latent|nope|mask|recurren|shortcut|_eps(ilon)?$"
+)
+_SCALES = re.compile(r"scal|multipl|mup|factor")  # of which 1 changes nothing
+
 
 class DivisionRefused(ModelRefused):
     """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
@@ -36,11 +56,13 @@ def read_object(path: Path, most: int = MOST_FILE) -> dict[str, Any]:
 class Fields:
     """The fields of one config.json, with checked access.
 
-    Every reader raises ModelRefused naming the field, its value and what would do.
+    Every reader raises ModelRefused naming the field, its value and what would do. Which fields were read is kept, so
+    that one that nobody reads is not ignored.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str) -> None:
         self.values, self.source = values, source
+        self._read: set[str] = set()
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
@@ -53,10 +75,36 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
-        return self.values.get(name) is not None
+        return self.value(name) is not None
+
+    def value(self, name: str) -> Any:
+        """The field as it stands; None where it is absent or null."""
+        self._read.add(name)
+        return self.values.get(name)
+
+    def passed_over(self, *names: str) -> None:
+        """Fields that mean nothing to this family, or nothing beside what others say."""
+        self._read.update(names)
+
+    def unread(self) -> list[str]:
+        """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart."""
+        return [
+            name
+            for name, value in self.values.items()
+            if value and name not in self._read and not _BOOKKEEPING.fullmatch(name) and not _leaves_alone(name, value)
+        ]
+
+    def refuse_unread(self) -> None:
+        """After a model was built: refuse a field that nobody has read if its name says that it changes the result."""
+        name = next((name for name in self.unread() if _COMPUTES.search(name)), None)
+        if name is not None:
+            raise self.refuse(
+                f"{name} = {_shown(self.values[name])} is not supported, and its name says that it changes the result; "
+                "remove it from the config if it does not"
+            )
 
     def _get(self, name: str, default: Any) -> Any:
-        value = self.values.get(name)
+        value = self.value(name)
         if value is None:
             if default is None:
                 raise self.refuse(f"{name} is missing; it is needed to build the model")
@@ -101,21 +149,21 @@ class Fields:
 
     def integers(self, name: str) -> list[int]:
         """A list of integers; empty where the field is absent."""
-        value = self.values.get(name) or []
+        value = self.value(name) or []
         if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a list of integers")
         return value
 
     def section(self, name: str) -> "Fields":
         """An object inside the config; empty where it is absent."""
-        value = self.values.get(name) or {}
+        value = self.value(name) or {}
         if not isinstance(value, dict):
             raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
         return Fields(value, f"{self.source}: {name}")
 
     def refuse_if(self, name: str, *allowed: Any) -> None:
         """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
-        value = self.values.get(name)
+        value = self.value(name)
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
@@ -141,6 +189,10 @@ class Fields:
             return format_named(str(name)).dtype
         except ValueError as error:
             raise self.refuse(str(error)) from None
+
+
+def _leaves_alone(name: str, value: object) -> bool:
+    return bool(_SCALES.search(name)) and not isinstance(value, bool) and value == 1
 
 
 def _shown(value: object) -> str:

@@ -173,6 +173,7 @@ class GPT2(Model):
 
 def build(fields: Fields, storage: Storage) -> GPT2:
     """GPT-2 of every size; its config has names of its own."""
+    fields.passed_over("n_ctx")  # n_positions again
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         fields.refuse_if(name)
     if not fields.flag("scale_attn_weights", True):

@@ -10,9 +10,9 @@ UNSTATED_WINDOW = 4096  # what transformers takes for Mistral and Qwen where `sl
 
 def read_window(fields: Fields, unstated: int | None = None) -> int | None:
     """`sliding_window`: null for none, `unstated` where the config does not have the field."""
-    if "sliding_window" not in fields.values:
-        return unstated
-    return fields.count("sliding_window") if fields.has("sliding_window") else None
+    if fields.has("sliding_window"):
+        return fields.count("sliding_window")
+    return None if "sliding_window" in fields.values else unstated
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:

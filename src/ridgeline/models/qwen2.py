@@ -12,9 +12,10 @@ LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
     window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
+    fields.passed_over("max_window_layers")  # beside `layer_types`, or without windows
+    kinds = fields.value("layer_types")
     if not fields.flag("use_sliding_window", False) or window is None:
         return (None,) * layers
-    kinds = fields.values.get("layer_types")
     if kinds is None:
         first = fields.natural("max_window_layers")
         return tuple(window if layer >= first else None for layer in range(layers))

@@ -55,7 +55,8 @@ def build_mixture(fields: Fields, storage: Storage) -> MixtureDecoder:
     mixtures = tuple(
         mixture if layer not in dense and (layer + 1) % step == 0 else None for layer in range(fields.layers)
     )
-    # Unlike its dense kin it has one window for all layers, whatever `max_window_layers` says.
+    # Unlike its dense kin it has one window for all layers, whatever these say.
+    fields.passed_over("max_window_layers", "layer_types")
     window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None
     own = {"windows": (window,) * fields.layers, "mixtures": mixtures, **_own(fields)}
     return MixtureDecoder(read_settings(fields, storage, **own))

@@ -21,7 +21,9 @@ def read_rope(fields: Fields, head_dim: int, theta: float = 10_000.0, *, partial
     """
     old = fields.section("rope_scaling")
     # transformers 5 keeps base and scaling together, under a new name.
-    section = old if old.values else fields.section("rope_parameters")
+    new = fields.section("rope_parameters")
+    section = old if old.values else new
+    fields.passed_over("rope_theta", "original_max_position_embeddings")  # where the section says them
     holder = section if section.has("rope_theta") else fields
     theta = holder.positive("rope_theta", theta)
     holder = section if section.has("partial_rotary_factor") else fields
