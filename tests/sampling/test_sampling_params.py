@@ -141,3 +141,12 @@ def test_unfollowed_keys() -> None:
     assert unfollowed_keys(off) == ()
     beams = {"num_beams": 5, "no_repeat_ngram_size": 3, "top_p": 0.5}
     assert unfollowed_keys(beams) == ("num_beams", "no_repeat_ngram_size")
+
+
+@pytest.mark.parametrize("stop", [["x" * n for n in range(1, 300)], ["x" * 5000], ["x"] * 1_000_000])
+def test_stop_strings_have_a_limit(stop: list[str]) -> None:
+    """A million of them cost a million steps a character, and the message named each."""
+    with pytest.raises(ValueError, match="stop holds more than 256 strings, or one of over 1024 characters") as refused:
+        SamplingParams(stop=tuple(stop))
+    assert len(str(refused.value)) < 300
+    assert len(SamplingParams(stop=tuple(f"stop {i}" for i in range(256))).stop) == 256

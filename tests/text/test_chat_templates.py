@@ -2,6 +2,9 @@
 
 import json
 import re
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,11 @@ import transformers
 from tiny_tokenizers import HOSTILE, byte_level, metaspace
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from ridgeline.checkpoint.source import open_source
+from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
-from ridgeline.text import sandbox as sandbox_module
+from ridgeline.text import budget as budget_module
+from ridgeline.untrusted import ModelRefused
 
 Message = dict[str, Any]
 MakeFolder = Callable[..., Path]
@@ -301,8 +307,8 @@ def test_refusals_are_one_line(
 def test_malformed_and_endless_templates(phi: tuple[Tokenizer, ChatTemplate], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="not valid Jinja"):
         ChatTemplate("{% for %}", phi[0])
-    monkeypatch.setattr(sandbox_module, "MAX_RENDERED", 1000)
-    with pytest.raises(ValueError, match="longer than"):
+    monkeypatch.setattr(budget_module, "MOST_SIZE", 1000)
+    with pytest.raises(ValueError, match="a value of more than 1000 characters"):
         ChatTemplate("{% for i in range(99999) %}wave {% endfor %}", phi[0]).encode([])
 
 
@@ -345,3 +351,89 @@ def test_rendering_equals_transformers_own_renderer(phi: tuple[Tokenizer, ChatTe
     messages = [{"role": "user", "content": "<b>'é' & \"</b>"}] * 3
     expected = render_jinja_template([messages], chat_template=source)[0][0]
     assert ChatTemplate(source, phi[0]).encode(messages, add_generation_prompt=False).text == expected
+
+
+GROWING = "{%% set n = namespace(l=%s) %%}{%% for i in range(999) %%}{%% set n.l = %s %%}{%% endfor %%}{{ n.l }}"
+HOSTILE_TEMPLATES = {
+    "a string of 10^10": "{{ 'x' * 10**10 }}",
+    "a list of 10^10": "{% set n = 10000000000 %}{{ ([0] * n)|length }}",
+    "a number of 10^10 digits": "{{ 10 ** (10 ** 10) }}",
+    "10^10 turns": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "2^60 calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a list in itself": GROWING % ("1", "[n.l, n.l]"),
+    "a doubled string": GROWING % ("'x'", "n.l ~ n.l"),
+    "a doubled list": GROWING % ("[1]", "n.l + n.l"),
+    "strings kept": GROWING % ("[]", "[n.l, 'x' * 1000000]"),
+    "a wide method": "{{ 'x'.ljust(10000000000) }}",
+    "a wide filter": "{{ 'x'|center(10000000000) }}",
+    "a wide format": "{{ '%9999999999d' % 1 }}",
+    "a wide string format": "{{ '{:>9999999999}'.format(1) }}",
+    "a replacement": "{% set s = 'x' * 100000 %}{{ s.replace('x', s) }}",
+    "a replacement by a filter": "{% set s = 'x' * 100000 %}{{ s|replace(new=s, old='x') }}",
+    "a join": "{% set s = 'x' * 1000000 %}{{ range(100000)|join(s) }}",
+    "bytes": "{{ (1).to_bytes(10000000000, 'big') }}",
+    "slices": "{{ [1]|slice(10000000000)|list }}",
+    "an indent": "{{ 'a\n'|indent(10000000000) }}",
+    "an indented JSON": "{{ messages|tojson(indent=1000000000) }}",
+    "a macro without end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "nothing's attribute": "{{ nosuch.a.b }}",
+}
+
+
+RENDERING = """
+import json, sys
+from ridgeline.text import ChatTemplate, budget
+from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.untrusted import ModelRefused
+budget.MOST_STEPS = 20_000
+for source in json.load(sys.stdin):
+    try:
+        print(repr(ChatTemplate(source, ByteTokenizer()).encode([{"role": "user", "content": "hi"}]).text[:99]))
+    except ModelRefused as error:
+        print(error)
+"""
+
+
+def test_templates_are_bounded() -> None:
+    """In time and memory, each in one line that blames the model: in one process that may have 1 GiB."""
+    ended = subprocess.run(
+        [sys.executable, "-c", RENDERING],
+        input=json.dumps(list(HOSTILE_TEMPLATES.values())),
+        capture_output=True,
+        check=False,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)),
+    )
+    assert ended.returncode == 0, ended.stderr[-300:]
+    assert ended.stderr == ""
+    refusals = dict(zip(HOSTILE_TEMPLATES, ended.stdout.splitlines(), strict=True))
+    says = "it makes a|it takes more|it formats|all that it makes|to_bytes.*unsafe|maximum recursion|is undefined"
+    for name, refusal in refusals.items():
+        assert re.search(f"^chat template: .*({says})", refusal), (name, refusal)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{% break %}", "{% if %}", "{{ 1|nosuch }}", "{{ " + "(" * 5000, "{% for a in [1] %}" * 30 + "{% endfor %}" * 30],
+    ids=["break outside a loop", "syntax", "a filter that is not there", "nested", "loops in loops"],
+)
+def test_a_broken_template_is_its_folders_fault(source: str, make_folder: MakeFolder) -> None:
+    folder = make_folder(byte_level(), template=source)
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    found = open_source(str(folder))
+    with pytest.raises(ModelRefused, match="not valid Jinja") as refused:
+        templates_of(found, tokenizer_of(found))
+    assert "\n" not in str(refused.value)
+
+
+def test_what_a_budget_leaves_alone(phi: tuple[Tokenizer, ChatTemplate]) -> None:
+    """Lengths of loops, slices, formats, filters and repeated strings, as without one."""
+    source = (
+        "{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ ', ' if not loop.last }}{% endfor %}|"
+        "{{ [1, 2]|join('-') }}|{{ {'a': [1]}|tojson(indent=2) }}|{{ messages[1:]|map(attribute='role')|list }}|"
+        "{{ 'x%s' % 3 }}|{{ '{:>4}'.format(4) }}|{{ 'ab' * 3 }}|{{ 'a b'.replace(' ', '--')|center(9) }}|"
+        "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|join(',') }}|{{ 2 ** 10 }}"
+    )
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    expected, _ = render_jinja_template([messages], chat_template=source)
+    assert ChatTemplate(source, phi[0]).encode(messages).text == expected[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_tokenizers import byte_level
+from tiny_tokenizers import byte_level, metaspace
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
@@ -231,3 +231,30 @@ def test_deep_literals_that_are_allowed(make_folder: MakeFolder) -> None:
     pipeline.add_special_tokens([AddedToken("<" * n, normalized=False) for n in range(1, 32)])
     tokenizer = load_tokenizer(make_folder(pipeline))
     assert tokenizer.encode("<" * 33, add_special=False) == [tokenizer.control["<" * 31], tokenizer.control["<<"]]
+
+
+@pytest.mark.parametrize("kind", ["byte", "legacy", "qwen2"])
+def test_texts_far_over_the_context(kind: str, make_folder: MakeFolder, request: pytest.FixtureRequest) -> None:
+    """Refused without being encoded; and never one that fits, here the longest token many times over."""
+    if kind == "qwen2":
+        tokenizer = load_tokenizer(request.getfixturevalue("data_dir") / "tokenizers/qwen2")
+    else:
+        pipeline = byte_level([("t", "h"), ("th", "e")]) if kind == "byte" else metaspace("legacy")
+        tokenizer = load_tokenizer(make_folder(pipeline))
+    longest = max((tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)), key=len).decode("utf-8", "ignore")
+    for text in (longest * 50, "▁▁the" * 50, "e\u0301\u1100\u1161\u11a8" * 50):
+        tokenizer.check_length(text, len(tokenizer.encode(text, add_special=False)))
+    with pytest.raises(ValueError, match=r"at least \d+ tokens, the model's context is 32768; shorten it"):
+        tokenizer.check_length("the " * 3_000_000, 32768)
+
+
+def test_texts_that_may_shrink_are_not_refused(make_folder: MakeFolder) -> None:
+    """White space that is removed, or taken by a special token, costs no tokens: then length says nothing."""
+    shrinking = byte_level()
+    shrinking.normalizer = normalizers.Strip()
+    swallowing = byte_level()
+    swallowing.add_special_tokens([AddedToken("<|end|>", rstrip=True, normalized=False)])
+    for pipeline in (shrinking, swallowing):
+        tokenizer = load_tokenizer(make_folder(pipeline))
+        text = "<|end|>" + " " * 10_000
+        tokenizer.check_length(text, 8)

@@ -118,13 +118,17 @@ def test_no_method_of_str_trusts_what_it_made() -> None:
 )
 def test_templates_keep_marks(source: str, expected: str) -> None:
     """Every way to write into a prompt: what the template wrote is a capital, what was typed a small letter."""
-    compiled, _ = ChatEnvironment().compile_chat(source)
-    check(compiled.render(x="x"), expected)
+    environment = ChatEnvironment()
+    compiled, _ = environment.compile_chat(source)
+    with environment.budgeted():
+        check(compiled.render(x="x"), expected)
 
 
 @pytest.mark.parametrize(
     "source", ["{{ '%s' | format(x) }}", "{{ 'A' | tojson }}", "{{ '{}'.format(x) }}", "{{ x|safe }}"]
 )
 def test_unknown_operations_trust_nothing(source: str) -> None:
-    compiled, _ = ChatEnvironment().compile_chat(source)
-    assert not any(marks_of(compiled.render(x="<|x|>")))
+    environment = ChatEnvironment()
+    compiled, _ = environment.compile_chat(source)
+    with environment.budgeted():
+        assert not any(marks_of(compiled.render(x="<|x|>")))

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import HOSTILE, TEXTS, byte_level, metaspace
 
+from ridgeline.checkpoint.tokenizer import tokenizer_of
+from ridgeline.models import ModelRefused
 from ridgeline.text import Tokenizer, load_tokenizer
 from ridgeline.text.bytes import ByteTokenizer
 from ridgeline.text.literals import literal_pattern
@@ -217,6 +219,17 @@ def test_byte_tokenizer(tmp_path: Path) -> None:
     assert tokenizer.special_ids == {256}
     assert tokenizer.encode("<|endoftext|>", add_special=False) == [256]
     assert tokenizer.encode("<|endoftext|>", add_special=False, parse_special=False) == list(b"<|endoftext|>")
+
+
+@pytest.mark.parametrize(("symbols", "reads"), [(257, True), (256, False), (258, False), ("257", False)])
+def test_a_model_of_257_symbols_reads_bytes(tmp_path: Path, symbols: object, reads: bool) -> None:
+    """In every command: `trace` did, `tokenize` refused the folder."""
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": symbols}))
+    if reads:
+        assert tokenizer_of(str(tmp_path)).encode("né") == [256, 110, 0xC3, 0xA9]
+    else:
+        with pytest.raises(ModelRefused, match="holds no tokenizer"):
+            tokenizer_of(str(tmp_path))
 
 
 def _write(folder: Path, **files: str) -> Path:

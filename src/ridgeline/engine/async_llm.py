@@ -37,7 +37,7 @@ class AsyncLLM:
 
         Raises ValueError for what cannot run, RuntimeError if the engine has stopped.
         """
-        ids = encode_prompt(self.loaded.tokenizer, prompt)
+        ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
         params = params or self.loaded.defaults
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         added: Future[int] = Future()
@@ -56,7 +56,7 @@ class AsyncLLM:
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
-        ids = encode_prompt(self.loaded.tokenizer, prompt)
+        ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
         params = params or self.loaded.defaults
         completion = Completion.empty(ids, params.n)
         async for event in self.stream(ids, params):

@@ -82,15 +82,16 @@ class LLM:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; ids stay as they are. Control tokens written in the text are text.
 
-        Raises ValueError for an empty prompt.
+        Raises ValueError for an empty prompt, and for a text far longer than the context.
         """
-        return encode_prompt(self.tokenizer, prompt)
+        return encode_prompt(self.tokenizer, prompt, self.engine.context)
 
     def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
         """Token ids of a conversation, ready to be answered."""
         if self.loaded.templates is None:
             raise ValueError("the model has no chat template; use generate with a prompt of your own")
-        return self.loaded.templates.pick(tools=bool(template.get("tools"))).encode(messages, **template).ids
+        picked = self.loaded.templates.pick(tools=bool(template.get("tools")))
+        return picked.encode(messages, most_tokens=self.engine.context, **template).ids
 
     def _refuse_second_caller(self) -> None:
         """One caller's loop would take the other's events."""
@@ -113,11 +114,14 @@ class LLM:
                 self.engine.abort(request)
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
     """As LLM.encode."""
     if not prompt:
         raise ValueError("the prompt is empty; give at least one character or one token id")
-    return tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else list(prompt)
+    if not isinstance(prompt, str):
+        return list(prompt)
+    tokenizer.check_length(prompt, context)  # megabytes take seconds to encode, and a hundred times their memory
+    return tokenizer.encode(prompt, parse_special=False)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -14,6 +14,8 @@ GREEDY_BELOW = 1e-5
 
 COUNT_MAX = 2**31 - 1
 MOST_CHOICES = 1024
+# OpenAI's interface has 4 stop strings, agents use dozens; each costs a few steps a character.
+MOST_STOPS, MOST_STOP_LENGTH = 256, 1024
 SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 LOGIT_BIAS_MAX = 100.0
 FP32_MAX = 3e38
@@ -169,6 +171,9 @@ class SamplingParams:
     def _check_stops(self) -> None:
         """Validate the stop strings, stop ids and flags; sequences become tuples."""
         _require(_is_list(self.stop), "stop", self.stop, "give a tuple of strings, such as ('END',)")
+        lengths = (len(text) for text in self.stop if isinstance(text, str))
+        if len(self.stop) > MOST_STOPS or max(lengths, default=0) > MOST_STOP_LENGTH:
+            raise ValueError(f"stop holds more than {MOST_STOPS} strings, or one of over {MOST_STOP_LENGTH} characters")
         for text in self.stop:
             _require(isinstance(text, str) and text != "", "stop", self.stop, "give strings of at least one character")
         self._set("stop", tuple(self.stop))

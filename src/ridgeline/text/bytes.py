@@ -17,7 +17,7 @@ class ByteTokenizer(Tokenizer):
         tokens = [bytes([byte]) for byte in range(256)] + [END_OF_TEXT.encode()]
         vocabulary = Vocabulary(tokens, frozenset({256}), {END_OF_TEXT: 256})
         names = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
-        super().__init__(vocabulary, names, prefix=(256,) if add_bos else ())
+        super().__init__(vocabulary, names, prefix=(256,) if add_bos else (), most_bytes=1)
 
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         ids: list[int] = []

@@ -1,15 +1,17 @@
 """Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or one built by bpe.py."""
 
 import json
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers.models import BPE
 
 from ridgeline.text.declared import Added, Declared
-from ridgeline.text.pipeline import boundary, encode, growth
+from ridgeline.text.pipeline import boundary, encode, growth, stages
 from ridgeline.text.seal import Sealed, seal
 from ridgeline.text.tokenizer import Part, Tokenizer, valid
 from ridgeline.text.vocabulary import Vocabulary, build_vocabulary, byte_level, metaspace
@@ -28,7 +30,15 @@ class FastTokenizer(Tokenizer):
             prefix, suffix = _frame(pipeline, declared, vocabulary)
             unknown = _unknown(pipeline, declared)
             self._growth = growth(pipeline)
-            super().__init__(vocabulary, declared.names, prefix=prefix, suffix=suffix, strips_space=strips_space)
+            super().__init__(
+                vocabulary,
+                declared.names,
+                prefix=prefix,
+                suffix=suffix,
+                strips_space=strips_space,
+                most_bytes=_most_bytes(pipeline, vocabulary),
+            )
+            self._composes = any(stage["type"] == "NFC" for stage in stages(pipeline.normalizer))
         self._pipeline = pipeline
         # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
         self._watched = frozenset(vocabulary.control.values()) - unknown
@@ -38,6 +48,9 @@ class FastTokenizer(Tokenizer):
             return super().encode(text, add_special=add_special, parse_special=False)
         ids = encode(self._pipeline, valid(text), self._growth)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
+
+    def _composed(self, text: str) -> str:
+        return unicodedata.normalize("NFC", text) if self._composes else text
 
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         """First as it stands, which is right unless the text spells a control token; only then the sealed copy."""
@@ -85,6 +98,33 @@ def _unknown(pipeline: tokenizers.Tokenizer, declared: Declared) -> frozenset[in
     except Exception:  # the model has no token for it
         made = []
     return frozenset([*made, *([] if stated is None else [stated])])
+
+
+def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int | None:
+    """Most bytes of a text, composed, that one token stands for; None where the text may lose some on its way to the
+    model, or in it: white space that is removed, characters that are unknown."""
+    kinds = {stage["type"] for stage in stages(pipeline.pre_tokenizer)}
+    keeps = all(_keeps(stage) for part in (pipeline.normalizer, pipeline.pre_tokenizer) for stage in stages(part))
+    strips = any(token.lstrip or token.rstrip for token in pipeline.get_added_tokens_decoder().values())
+    in_bytes = "ByteLevel" in kinds
+    known = {token[0] for token in vocabulary.tokens if len(token) == 1}
+    by_bytes = in_bytes or getattr(pipeline.model, "byte_fallback", False)
+    if strips or not (keeps and by_bytes and len(known) == 256 and isinstance(pipeline.model, BPE)):
+        return None
+    # A space of the text may be written "\u2581", which is three bytes.
+    return max(map(len, vocabulary.tokens)) * (1 if in_bytes else 3)
+
+
+def _keeps(stage: Mapping[str, Any]) -> bool:
+    """Whether a stage leaves at least as many bytes as it is given, composed characters aside."""
+    match stage:
+        case {"type": "NFC" | "Prepend" | "ByteLevel" | "Metaspace" | "Digits"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": str(old)}, "content": str(new)}:
+            return len(new.encode()) >= len(old.encode())
+        case {"type": "Split", "behavior": str(behavior)}:
+            return behavior != "Removed"
+    return False
 
 
 def _declare(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:

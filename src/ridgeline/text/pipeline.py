@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 
 from ridgeline.untrusted import first_line, read_object
 
@@ -124,16 +126,20 @@ def _quiet() -> Iterator[None]:
 
 def growth(pipeline: tokenizers.Tokenizer) -> int:
     """Most bytes that the stages of a pipeline before its model make of one byte of text."""
-    before_model = (pipeline.normalizer, pipeline.pre_tokenizer)
-    return _total_growth([json.loads(stage.__getstate__()) for stage in before_model if stage is not None])
+    return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
+
+
+def stages(part: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
+    """What a pipeline's normalizer or pre-tokenizer runs in order, as JSON has it."""
+    return [] if part is None else _stages(json.loads(part.__getstate__()))
 
 
 def _total_growth(before_model: Sequence[object]) -> int:
     """As `growth`, of a normalizer and a pre-tokenizer as JSON has them. Raises ValueError beyond MOST_GROWTH."""
-    stages = [leaf for stage in before_model for leaf in _stages(stage)]
-    if len(stages) > MOST_STAGES:
-        raise ValueError(f"it has {len(stages)} stages; {MOST_STAGES} are the most")
-    total = math.prod(map(_growth, stages))
+    leaves = [leaf for stage in before_model for leaf in _stages(stage)]
+    if len(leaves) > MOST_STAGES:
+        raise ValueError(f"it has {len(leaves)} stages; {MOST_STAGES} are the most")
+    total = math.prod(map(_growth, leaves))
     if total > MOST_GROWTH:
         raise ValueError("its normalizer may make a text thousands of times longer")
     return total

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from ridgeline.text.declared import NAMES, read_templates
 from ridgeline.text.provenance import Written, concat
-from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment
+from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate
 from ridgeline.text.tokenizer import Part, Tokenizer
+from ridgeline.untrusted import ModelRefused
 
 ROLES = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "chatbot", "tool_results")
@@ -49,10 +48,10 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._keeps_null_content = bool(_ASKS_FOR_NONE.search(source))
         self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
-        environment = ChatEnvironment()
+        self._environment = environment = ChatEnvironment()
         try:
             self._compiled, names = environment.compile_chat(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+        except Exception as error:  # of jinja, and of Python's compiler: `break` outside a loop, loops nested too deep
             raise ValueError(f"{where}: not valid Jinja ({_one_line(error)}); correct the template") from error
         self.variables = names - _RESERVED - environment.globals.keys()
 
@@ -63,13 +62,14 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        most_tokens: int | None = None,
         **variables: Any,
     ) -> Prompt:
-        """Render a conversation.
+        """Render a conversation. most_tokens: refuse one that cannot fit in so many, before it is encoded.
 
         No character of `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is
-        changed. Raises ValueError for what the template refuses (raise_exception) or cannot read, for unknown
-        variables, and for text that is not valid Unicode.
+        changed. Raises ValueError for what the template refuses (raise_exception), for unknown variables, and for text
+        that is not valid Unicode; ModelRefused for a template that fails, or takes more than its budget.
         """
         unknown = sorted(variables.keys() - self.variables)
         if unknown:
@@ -84,12 +84,17 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            rendered = self._compiled.render(context)
-        except Exception as error:  # a template is foreign code: any error in it is the input's
+            with self._environment.budgeted():
+                rendered = self._compiled.render(context)
+        except RefusedByTemplate as error:
             raise ValueError(f"{self._where}: {_one_line(error)}") from error
+        except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
+            raise ModelRefused(f"{self._where}: {_one_line(error)}") from error
         written = rendered if isinstance(rendered, Written) else concat([rendered])
-        parts = self._parts(written)
-        return Prompt("".join([text for text, _ in written.runs()]), self._tokenizer.encode_parts(parts))
+        text = "".join([text for text, _ in written.runs()])
+        if most_tokens is not None:
+            self._tokenizer.check_length(text, most_tokens)
+        return Prompt(text, self._tokenizer.encode_parts(self._parts(written)))
 
     def _parts(self, written: Written) -> list[Part]:
         """Cut at the control literals that the template wrote in full."""

@@ -26,9 +26,12 @@ class Tokenizer(ABC):
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         strips_space: bool = False,
+        most_bytes: int | None = None,
     ) -> None:
-        """Raises ValueError for control literals that no release has: see `literal_pattern`."""
+        """most_bytes: of a text that one token can stand for; None where that has no bound (T5's unknown token stands
+        for any run of what it does not know). Raises ValueError for control literals that no release has."""
         self._vocabulary = vocabulary
+        self._most_bytes = most_bytes
         self.names = dict(names)
         """Literals by role, as chat templates name them: {"bos_token": "<s>", ...}."""
         self.prefix = tuple(prefix)
@@ -38,6 +41,17 @@ class Tokenizer(ABC):
         """Whether decode drops one leading space (SentencePiece's dummy prefix)."""
         self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)
         """Matches any control literal, the longest where several start at one place."""
+
+    def check_length(self, text: str, context: int) -> None:
+        """Refuse a text that cannot fit in so many tokens, without encoding it: never one that would fit."""
+        size = 0 if self._most_bytes is None else len(self._composed(valid(text)).encode("utf-8"))
+        if self._most_bytes is not None and size > context * self._most_bytes:
+            least = -(-size // self._most_bytes)
+            raise ValueError(f"the prompt has at least {least} tokens, the model's context is {context}; shorten it")
+
+    def _composed(self, text: str) -> str:
+        """The text as a normalizer that composes characters leaves it."""
+        return text
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
