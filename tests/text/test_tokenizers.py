@@ -16,7 +16,7 @@ from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import ModelRefused
 from ridgeline.text import Tokenizer, load_tokenizer
 from ridgeline.text.bytes import ByteTokenizer
-from ridgeline.text.literals import literal_pattern
+from ridgeline.text.vocabulary import literal_pattern
 
 MakeFolder = Callable[..., Path]
 MISTRAL = ("tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3")

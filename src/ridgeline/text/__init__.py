@@ -7,17 +7,17 @@ Out: ids -> `Detokenizer` (whole characters) -> `Reasoning` (thoughts apart from
 is safe to show) -> the client. `OutputStream` is the three in one, a push per token.
 
 Where a folder's tokenizer comes from: `load` picks; `fast`, `bpe`, `sentencepiece` and `bytes` read; `declared` holds
-what the side files say; `seal` and `provenance` are the two halves of the promise about control tokens.
+what the side files say; `seal` and `provenance` are the two halves of the promise about control tokens. Folders are
+strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a template may.
 """
 
 from ridgeline.text.detokenizer import Detokenizer
 from ridgeline.text.load import load_tokenizer
-from ridgeline.text.pieces import Density, Piece, density, pieces
 from ridgeline.text.reasoning import Reasoning, Split, tags_of
 from ridgeline.text.stops import StopMatcher, StopResult
 from ridgeline.text.stream import Delta, OutputStream
 from ridgeline.text.template import ChatTemplate, ChatTemplates, Prompt, load_templates
-from ridgeline.text.tokenizer import Part, Tokenizer
+from ridgeline.text.tokenizer import Density, Part, Piece, Tokenizer, density, pieces
 
 __all__ = [
     "ChatTemplate",

@@ -1,11 +1,13 @@
-"""The tokenizer as the engine sees it: text to ids, ids to text, and the exact bytes of every token."""
+"""The tokenizer as the engine sees it: text to ids, ids to text, and the exact bytes of every token; and a text taken
+apart, for people to look at."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ridgeline.text.literals import literal_pattern
-from ridgeline.text.vocabulary import Vocabulary
+from ridgeline.text.vocabulary import Vocabulary, literal_pattern
 
 # A prompt in parts: typed or written text, and the ids of control tokens between them.
 Part = str | int
@@ -135,3 +137,41 @@ def valid(text: str) -> str:
         code = ord(text[error.start])
         raise ValueError(f"text holds a lone surrogate U+{code:04X} at {error.start}; send valid Unicode") from None
     return text
+
+
+class Piece(NamedTuple):
+    """One token: its id, one printable line, its exact bytes (b"" for special tokens)."""
+
+    id: int
+    piece: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Counts of a text; words are runs between white space. Ratios of an empty text are 0."""
+
+    tokens: int
+    characters: int
+    words: int
+    utf8_bytes: int
+
+    @property
+    def characters_per_token(self) -> float:
+        return self.characters / self.tokens if self.tokens else 0.0
+
+    @property
+    def tokens_per_word(self) -> float:
+        return self.tokens / self.words if self.words else 0.0
+
+
+def pieces(tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[Piece]:
+    """The tokens of a text in order."""
+    ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+    return [Piece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
+
+
+def density(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> Density:
+    """How many tokens a text takes, without the ones that add_special adds."""
+    tokens = len(tokenizer.encode(text, add_special=False, parse_special=parse_special))
+    return Density(tokens, len(text), len(text.split()), len(text.encode("utf-8")))
