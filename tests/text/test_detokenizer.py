@@ -17,9 +17,9 @@ KINDS = ("byte", "first", "never", "legacy", "bytes")
 @pytest.fixture(scope="module")
 def tokenizers(make_folder: Callable[..., Path]) -> dict[str, Tokenizer]:
     made: dict[str, Tokenizer] = {
-        kind: load_tokenizer(make_folder(metaspace(kind), ["<unk>"], ["<think>", "é"])) for kind in KINDS[1:4]
+        kind: load_tokenizer(make_folder(metaspace(kind), ["<unk>"], ["<think>", "née"])) for kind in KINDS[1:4]
     }
-    return {**made, "byte": load_tokenizer(make_folder(byte_level(), [], ["<think>", "é"])), "bytes": ByteTokenizer()}
+    return {**made, "byte": load_tokenizer(make_folder(byte_level(), [], ["<think>", "née"])), "bytes": ByteTokenizer()}
 
 
 def released(tokenizer: Tokenizer, ids: list[int], skip_special: bool = True) -> list[str]:
