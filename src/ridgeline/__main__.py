@@ -2,16 +2,22 @@
 
 import gc
 
+from ridgeline.cli import process
+
 
 def main() -> None:
     """Import and run it. What imports leave behind, torch above all, lives as long as the process: going through it
     again and again to see whether it is still needed takes a tenth of a short command, so that is not done."""
+    process.prepare()
     gc.disable()
     from ridgeline.cli.main import main as command
 
     gc.freeze()
     gc.enable()
-    command()
+    try:
+        command()
+    finally:
+        process.signal_interrupts(quit_at_once=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ SMALL_MODEL_BYTES = 32 << 20
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")  # torch, the kernel, CUDA
+_REFUSED = "out of memory: an allocation"
 _CACHED = ("inactive_file", "active_file")  # of memory.stat: what the kernel drops before it runs out
 
 
@@ -74,11 +75,13 @@ def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
 def out_of_memory(error: BaseException) -> str | None:
     """An error that is an allocation refused, by Python, torch or the kernel, in one line; None for any other."""
     text = str(error)
+    if text.startswith(_REFUSED):
+        return text  # said where it happened
     if not (isinstance(error, MemoryError) or any(word in text for word in _NO_MEMORY)):
         return None
     wanted = re.search(r"tried to allocate (\d+) bytes", text)
     size = f" of {int(wanted[1]) / GIB:.2f} GiB" if wanted is not None else ""
-    return f"out of memory: an allocation{size} was refused; use a smaller model or batch, or raise the limit (ulimit)"
+    return f"{_REFUSED}{size} was refused; use a smaller model or batch, or raise the limit (ulimit)"
 
 
 def address_space(proc: Path = _PROC) -> float:

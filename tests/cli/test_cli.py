@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 
 COMMANDS = Path(__file__).parent / "commands.txt"
 PROGRAM = Path(sys.executable).with_name("ridgeline")
-OK, USAGE, REFUSED, INTERRUPTED = 0, 2, 3, 130
+OK, FAULT, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ Run = Callable[..., Ended]
 def ridgeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process: another one costs seconds."""
 
-    def run(*arguments: object, stdin: str = "") -> Ended:
+    def run(*arguments: object, stdin: str | IO[str] | None = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["ridgeline", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
         monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # it would last beyond this test
         code: object = OK
         try:

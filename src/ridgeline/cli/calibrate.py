@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ridgeline.cli import options
-from ridgeline.cli.loading import err
+from ridgeline.cli.terminal import err, say
 from ridgeline.document import Document, Facts, Row, Strip, Table, terminal
 from ridgeline.document.page import columns
 from ridgeline.engine.bare import drive
@@ -47,7 +47,7 @@ def calibrate(
     else:
         wanted = sorted(set(threads or [1, cores()])) if device == "cpu" else [1]
         found = [_measure(torch.device(device), count, seconds) for count in wanted]
-        err.print(f"written to {save(found)}", markup=False)
+        say(f"written to {save(found)}")
     if as_json:
         print(json.dumps([calibration.as_json() for calibration in found]))
         return
@@ -79,7 +79,7 @@ def _progress(threads: int) -> Iterator[Report]:
     """A bar on stderr, or a line for each thing that begins where stderr is no terminal."""
     name = f"{threads} thread{'s' if threads > 1 else ''}"
     if not sys.stderr.isatty():
-        yield lambda what, share: err.print(f"{name}: {share:4.0%} {what}")
+        yield lambda what, share: say(f"{name}: {share:4.0%} {what}")
         return
     columns = (TextColumn(name), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=err, transient=True) as bar:

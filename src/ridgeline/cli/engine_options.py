@@ -20,10 +20,9 @@ def _engine(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel=_ENGINE)
 
 
-MaxTokens = Annotated[str, _sampling("Most tokens to generate; 1k is 1,024.")]
-MaxTokensOrRoom = Annotated[
-    str | None, _sampling("Most tokens to generate; 1k is 1,024. By default 256, or what the context leaves.")
-]
+_MOST = "Most tokens to generate; 1k is 1,024. By default {}, or what the context leaves."
+MaxTokens8 = Annotated[str | None, _sampling(_MOST.format(8))]
+MaxTokens256 = Annotated[str | None, _sampling(_MOST.format(256))]
 Temperature = Annotated[
     float | None, _sampling("Divides the logits: 0 always takes the likeliest token, 1 samples as the model says.")
 ]

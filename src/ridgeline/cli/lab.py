@@ -12,13 +12,13 @@ from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
-from ridgeline.cli.files import check_writable
-from ridgeline.cli.loading import err
+from ridgeline.cli.terminal import say
 from ridgeline.document import Document
 from ridgeline.document.svg import svg as draw_svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.files import check_writable, write_whole
 from ridgeline.host import threads_for
 from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
@@ -145,8 +145,8 @@ def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool)
     """Write the page's figure where that is wanted, and print the page or, as JSON, its data."""
     if svg is not None:
         (figure,) = page.figures
-        svg.write_text(draw_svg(figure), encoding="utf-8")
-        err.print(f"picture written to {svg}", markup=False)
+        write_whole(svg, draw_svg(figure))
+        say(f"picture written to {svg}")
     if as_json:
         print(json.dumps(data))
     else:

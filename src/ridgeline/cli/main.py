@@ -1,16 +1,19 @@
 """The `ridgeline` command: its subcommands, and what becomes of errors."""
 
-import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
 from ridgeline import __version__
+from ridgeline.cli.process import INTERRUPTED, USAGE, abandon_output, signal_interrupts
+from ridgeline.cli.terminal import one_line, shortened
+from ridgeline.host import out_of_memory
 from ridgeline.models.fields import DivisionRefused, ModelRefused
 
-USAGE, REFUSED, INTERRUPTED = 2, 3, 130
+FAULT, REFUSED = 1, 3
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name. Only the one
 # that is asked for is imported: a plan should not wait for what traces and calibrates.
@@ -19,8 +22,15 @@ COMMANDS = ("run", "plan", "trace", "calibrate", "show", "tokenize", "env", "lab
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
+_TRACEBACK = "--traceback"
 
-def _top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+
+def _top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    traceback: Annotated[
+        bool, typer.Option(_TRACEBACK, help="Before all else: show in the code where an error comes from.")
+    ] = False,  # main has to know before there is a command line
+) -> None:
     """An inference engine that knows its own limits. Results go to stdout, everything else to stderr."""
     if version:
         print(__version__)
@@ -45,31 +55,66 @@ def build_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
 
 
 def main() -> None:
-    """Run a command; an error is one line on stderr and an exit code: 2 usage, 3 model refused, 130 interrupted."""
+    """Run a command; an error is one line on stderr and an exit code: 1 a fault of Ridgeline's own, 2 usage, 3 model
+    refused, 130 interrupted."""
     arguments = sys.argv[1:] or ["--help"]
-    app = build_app((arguments[0],) if arguments[0] in COMMANDS else COMMANDS)
     try:
-        code = app(arguments, standalone_mode=False)
-    except _UsageError as error:
-        _fail(f"{error.format_message()} (see ridgeline --help)", USAGE)
-    except DivisionRefused as error:
-        _fail(error, USAGE)
-    except ModelRefused as error:
-        _fail(error, REFUSED)
-    except (ValueError, OSError) as error:
-        _fail(error, USAGE)
+        sys.exit(_run(arguments))
+    except OSError as error:
+        abandon_output()
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough (`| head`): no error
+            sys.exit(0)
+        _fail(_in_words(error), USAGE)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        # The reader has seen enough (`| head`): no error, and nothing more to be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_output()
         sys.exit(0)
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
+    except BaseException as error:  # a library may raise what is no Exception, as Rust's panics are
+        if arguments[0] == _TRACEBACK:
+            raise
+        _fail(*_known(error))
 
 
-def _fail(error: Exception | str, code: int) -> None:
-    print(f"ridgeline: {' '.join(str(error).split())}", file=sys.stderr)
+def _run(arguments: Sequence[str]) -> int:
+    """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
+    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    app = build_app((asked,) if asked in COMMANDS else COMMANDS)
+    signal_interrupts(quit_at_once=False)
+    try:
+        code = app(list(arguments), standalone_mode=False)
+    finally:
+        sys.stdout.flush()
+    return code if isinstance(code, int) else 0
+
+
+def _known(error: BaseException) -> tuple[str, int]:
+    """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
+    if isinstance(error, _UsageError):
+        return f"{error.format_message()} (see ridgeline --help)", USAGE
+    if isinstance(error, ModelRefused) and not isinstance(error, DivisionRefused):
+        return str(error), REFUSED
+    if isinstance(error, ValueError):
+        return str(error), USAGE
+    if (refused := out_of_memory(error)) is not None:
+        return refused, USAGE
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return (
+        f"a fault of Ridgeline's own: {what}; please report it, with what `ridgeline {_TRACEBACK} ...` and "
+        "`ridgeline env` print"
+    ), FAULT
+
+
+def _in_words(error: OSError) -> str:
+    if error.strerror is None:
+        return str(error)
+    if error.filename is None:
+        return f"the output cannot be written: {error.strerror}; free some space or send it elsewhere"
+    return f"{shortened(str(error.filename))}: {error.strerror}"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"ridgeline: {one_line(message)}", file=sys.stderr)
     sys.exit(code)

@@ -1,6 +1,7 @@
 """`ridgeline run`: the main job. A model, a prompt, the text as it comes, and what it took."""
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -8,9 +9,10 @@ import typer
 from ridgeline.cli import engine_options, options
 from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
-from ridgeline.cli.loading import err, loading_bar
-from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
+from ridgeline.cli.prompt import check_room, prompt_ids, read_prompt, say_if_bytes
 from ridgeline.cli.report import account_lines, completion_json
+from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.document.terminal import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.account import Account
 from ridgeline.trace.verdict import verdict
@@ -19,7 +21,7 @@ from ridgeline.trace.verdict import verdict
 def run(
     model: options.Model,
     prompt: options.Prompt,
-    max_tokens: engine_options.MaxTokensOrRoom = None,
+    max_tokens: engine_options.MaxTokens256 = None,
     temperature: engine_options.Temperature = None,
     top_k: engine_options.TopK = None,
     top_p: engine_options.TopP = None,
@@ -77,11 +79,11 @@ def run(
     )
     ids = prompt_ids(llm, text, system, raw)
     if max_tokens is not None:
-        _check_room(llm, len(ids), params)
+        check_room(llm, len(ids), params, more_memory="--kv-memory")
     for key in llm.loaded.unread:
-        err.print(f"the model's config.json has {key!r}, which nothing reads", markup=False)
+        say(f"the model's config.json has {key!r}, which nothing reads")
     for key in llm.loaded.unfollowed:
-        err.print(f"the model's generation_config.json asks for {key}, which this version does not do", markup=False)
+        say(f"the model's generation_config.json asks for {key}, which this version does not do")
     account = Account(llm.loaded.model)
     llm.engine.on_step = account.add
     completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
@@ -93,41 +95,29 @@ def run(
         return
     if dummy_weights:
         count = sum(len(choice.tokens) for choice in completion.choices)
-        err.print(f"random weights: {count} meaningless tokens were generated")
+        say(f"random weights: {count} meaningless tokens were generated")
     device = device_named("this", llm.threads)
     for line in (*account_lines(account), *verdict(account, account.price, device)):
-        err.print(line, markup=False)
+        say(line)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
-    err.print(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
-
-
-def _check_room(llm: LLM, prompt: int, params: SamplingParams) -> None:
-    """Refuse more tokens than asked for could come, as vLLM's server does. Raises ValueError.
-
-    A prompt that is itself too long is the engine's to refuse.
-    """
-    asked, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity
-    assert asked is not None
-    room = min(context, held) - prompt
-    if 0 < room < asked:
-        limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,}"
-        raise ValueError(
-            f"{prompt:,} tokens of prompt and {asked:,} of --max-tokens are {prompt + asked:,}; "
-            f"{limit}; give --max-tokens {room} or less{'' if context <= held else ', or raise --kv-memory'}"
-        )
+    say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
 
 
 def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) -> Completion:
-    """Run the request; the first choice streams, further ones are printed when they are done."""
+    """Run the request; the first choice streams, further ones are printed when they are done.
+
+    A file gets the text as it is; on a terminal it steers nothing.
+    """
+    shown = printable if sys.stdout.isatty() else str
     completion = Completion.empty(ids, params.n)
     for event in llm.stream(ids, params):
         completion.take([event])
         if not quiet and event.choice == 0:
             if event.reasoning:
-                err.print(event.reasoning, end="", style="dim", markup=False)
-            print(event.text, end="", flush=True)
+                say(event.reasoning, end="", style="dim")
+            print(shown(event.text), end="", flush=True)
     if not quiet:
         print(flush=True)
         for choice in completion.choices[1:]:
-            print(f"\n--- {choice.index + 1} of {params.n} ---\n{choice.text}")
+            print(f"\n--- {choice.index + 1} of {params.n} ---\n{shown(choice.text)}")
     return completion

@@ -11,6 +11,7 @@ from ridgeline.cli import options
 from ridgeline.document import Document, Facts, Row, Table, Tone, terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib
 from ridgeline.document.page import columns
+from ridgeline.document.terminal import printable
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
@@ -34,7 +35,8 @@ def show(
             raise
         # What the name says is still worth knowing; the reason follows as the error.
         if not as_json:
-            print(f"{fields.architecture}: {name.family} {name.version}".rstrip() + f", {name.kind}, {name.task}")
+            title = f"{fields.architecture}: {name.family} {name.version}".rstrip()
+            print(printable(f"{title}, {name.kind}, {name.task}"))
         raise ModelRefused(f"cannot be run: {refusal}") from None
     counted = bill(built)
     if as_json:

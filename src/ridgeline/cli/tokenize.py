@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
+from ridgeline.cli.prompt import read_text
 from ridgeline.text import density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
@@ -22,7 +22,7 @@ def tokenize(
 ) -> None:
     """Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average."""
     tokenizer = tokenizer_of(model)
-    text = sys.stdin.read() if text == "-" else text
+    text = read_text(text)
     found = pieces(tokenizer, text, parse_special=special)
     ratio = density(tokenizer, text, parse_special=special)
     if as_json:

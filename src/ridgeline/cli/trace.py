@@ -13,13 +13,13 @@ import typer
 from ridgeline.cli import engine_options, options
 from ridgeline.cli.amounts import parse_tokens
 from ridgeline.cli.device import device_named
-from ridgeline.cli.files import check_writable
-from ridgeline.cli.loading import err, loading_bar
-from ridgeline.cli.prompt import prompt_ids, read_prompt, say_if_bytes
+from ridgeline.cli.prompt import check_room, prompt_ids, read_prompt, say_if_bytes
+from ridgeline.cli.terminal import err, loading_bar, say
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
+from ridgeline.files import check_apart, check_writable, write_whole
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.request import Subject, Wanted
 from ridgeline.trace.request import trace as trace_request
@@ -56,7 +56,7 @@ def trace(
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None,
-    max_tokens: engine_options.MaxTokens = "8",
+    max_tokens: engine_options.MaxTokens8 = None,
     temperature: engine_options.Temperature = None,
     top_k: engine_options.TopK = None,
     top_p: engine_options.TopP = None,
@@ -89,7 +89,7 @@ def trace(
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
     params = engine_options.sampling_params(
         llm.loaded.defaults,
-        max_tokens=parse_tokens(max_tokens, "--max-tokens"),
+        max_tokens=parse_tokens("8" if max_tokens is None else max_tokens, "--max-tokens"),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -97,10 +97,13 @@ def trace(
         seed=seed,
         ignore_eos=dummy_weights,
     )
+    subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
+    if max_tokens is not None:
+        check_room(llm, len(subject.encode()), params)
     with _status("tracing"):
         ledger = trace_request(
             llm,
-            Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw)),
+            subject,
             params,
             device_named(device, llm.threads),
             Wanted(attention, lens, memory, experts, position, repeats),
@@ -154,22 +157,26 @@ class Files:
             raise ValueError(
                 f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
             )
-        for path in self._paths():
+        for option, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
+            if str(path) == "-":
+                raise ValueError(f"{option} is -; name a file, /dev/stdout for standard output")
+        paths = self._paths()
+        for path in paths.values():
             check_writable(path)
+        check_apart(paths)
 
     def write(self, ledger: Ledger) -> None:
         """Write them, and say so on stderr. Raises ValueError where the disk refuses."""
         contents = {
-            self.csv: lambda: to_csv(ledger),
-            self.perfetto: lambda: json.dumps(to_perfetto(ledger)),
-            self.roofline: lambda: svg(ledger_roofline(ledger)),
+            "--csv": lambda: to_csv(ledger),
+            "--perfetto": lambda: json.dumps(to_perfetto(ledger)),
+            "--roofline": lambda: svg(ledger_roofline(ledger)),
         }
-        for path in self._paths():
-            try:
-                path.write_text(contents[path](), encoding="utf-8")
-            except OSError as error:
-                raise ValueError(f"{path} cannot be written: {error.strerror}") from None
-            err.print(f"wrote {path}", markup=False)
+        for option, path in self._paths().items():
+            write_whole(path, contents[option]())
+            say(f"wrote {path}")
 
-    def _paths(self) -> list[Path]:
-        return [path for path in (self.csv, self.perfetto, self.roofline) if path is not None and str(path) != "-"]
+    def _paths(self) -> dict[str, Path]:
+        """Those that are files, by the option that names them."""
+        named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
+        return {option: path for option, path in named.items() if path is not None and str(path) != "-"}

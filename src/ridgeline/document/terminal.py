@@ -35,7 +35,8 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _STRIP, _HEAT = 46, 72  # columns of a bar and of a heat map, where there is room
 _NARROWEST = 12  # of a column of words that has to give way
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+# Control characters but for tab and newline, and those that turn the direction of a text.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def show(document: Document, file_width: int = FILE_WIDTH) -> None:
@@ -99,9 +100,14 @@ def _hanging(start: Text, text: str, width: int, style: str = "") -> Iterator[Te
         yield (Text(" " * start.cell_len) if index else start) + line
 
 
+def printable(text: str) -> str:
+    r"""The text with what would steer a terminal as Python writes it (`\x1b`): a config's and a token's is a stranger's."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def _safe(text: str) -> str:
-    """Without characters that would steer a terminal: a model's config and tokens are strangers' text."""
-    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+    """Printable, and without tabs, whose width depends on where they stand."""
+    return printable(text).replace("\t", "\\t")
 
 
 def _facts(facts: Facts, width: int) -> Iterator[Text]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ridgeline import __version__, ops, roofline
+from ridgeline.files import write_whole
 from ridgeline.host import cores
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.untrusted import read_object
@@ -82,9 +83,7 @@ def save(calibrations: Sequence[Calibration]) -> Path:
     kept |= {c.threads: c for c in calibrations}
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"key": current_key(kind), "calibrations": [kept[threads].as_json() for threads in sorted(kept)]})
-    new = path.with_suffix(f".{os.getpid()}")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)  # at once: a reader never sees half a file
+    write_whole(path, text)
     return path
 
 

@@ -1,0 +1,54 @@
+"""What is said to people: on stderr while a command runs, and strangers' text in a form that steers no terminal."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from ridgeline.checkpoint.fill import Progress as Callback
+from ridgeline.document.terminal import printable
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+LONGEST_NAME, LONGEST_LINE = 300, 1000
+_NAME = re.compile(r"'[^']*'|\S+")
+
+
+def one_line(text: str) -> str:
+    """A message as one line, printable; names in it have at most 300 characters, the middle left out."""
+    line = " ".join(printable(text).split())
+    line = _NAME.sub(lambda found: shortened(found[0]), line)
+    return shortened(line, LONGEST_LINE)
+
+
+def shortened(text: str, most: int = LONGEST_NAME) -> str:
+    """The text with its middle left out, if it is longer."""
+    if len(text) <= most:
+        return text
+    kept = most - len("...")
+    return f"{text[: kept - kept // 3]}...{text[-(kept // 3) :]}"
+
+
+def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
+    """Print on stderr; the text may be a stranger's."""
+    err.print(printable(text), end=end, style=style, markup=False)
+
+
+@contextmanager
+def loading_bar(what: str) -> Iterator[Callback | None]:
+    """Yields what a loader calls with (bytes done, bytes in all); None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("loading {task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(printable(what), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
