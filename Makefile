@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test check clean
 
@@ -25,8 +27,11 @@ check: $(VENV)/.dev
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing ridgeline and the CPU build of torch into $(VENV)'
+	@echo 'installing ridgeline into $(VENV)'
+	@$(PIP) --no-deps --timeout 5 --retries 0 --index-url $(TORCH_INDEX) torch 2>/dev/null \
+		|| echo '$(TORCH_INDEX) cannot be had: pip chooses torch, on Linux with CUDA'
 	@$(PIP) --editable .
+	@$(BIN)/python -c 'from importlib.metadata import version; print("torch", version("torch"))'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

@@ -101,7 +101,7 @@ def _hanging(start: Text, text: str, width: int, style: str = "") -> Iterator[Te
 
 
 def printable(text: str) -> str:
-    r"""The text with what would steer a terminal as Python writes it (`\x1b`): a config's and a token's is a stranger's."""
+    r"""The text with what would steer a terminal as Python writes it (`\x1b`): a config or a token is a stranger's."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -1,0 +1,35 @@
+"""`make demo` on a fresh machine: torch comes without CUDA where it can be had so, and what came is said."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Stands in for the environment's python: notes what is asked of it, and has one index out of reach.
+PYTHON = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/asked"
+case "$*" in *--index-url\\ out-of-reach*) exit 1;; -c*) echo torch 9+cpu;; esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ("near", ""),
+        ("out-of-reach", "out-of-reach cannot be had: pip chooses torch, on Linux with CUDA\n"),
+    ],
+)
+def test_where_torch_comes_from(tmp_path: Path, index: str, says: str) -> None:
+    """The CPU index is asked first, once and not for long; then pip installs the rest, and torch if need be."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    command = ["make", f"VENV={tmp_path}", f"TORCH_INDEX={index}", f"{tmp_path}/.base"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"installing ridgeline into {tmp_path}\n{says}torch 9+cpu\n"
+    first, second, _ = (python.parent / "asked").read_text().splitlines()
+    assert first.endswith(f"--no-deps --timeout 5 --retries 0 --index-url {index} torch")
+    assert second.endswith("--constraint constraints.txt --editable .")
