@@ -14,7 +14,7 @@ import accuracy_kernels as kernels
 import accuracy_memory as memory
 from accuracy_replay import MEASURED, Row, facts, predict, read
 from ridgeline.roofline.guard import beats_floor
-from ridgeline.roofline.plan.estimate import Estimate
+from ridgeline.roofline.plan.phases import Estimate
 
 OUT = Path(__file__).resolve().parent / "accuracy.md"
 FAR = 0.25

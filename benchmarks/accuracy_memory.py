@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from accuracy_replay import case_of, facts
-from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE, memory_of, weight_bytes
-from ridgeline.roofline.plan.workload import Workload
 
 GIB = 2**30
 PAGE = 16

@@ -24,11 +24,9 @@ from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, form
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.case import Case, Setup
-from ridgeline.roofline.plan.estimate import Estimate
+from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.phases import decode_step
-from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.plan.phases import Estimate, decode_step
 from ridgeline.roofline.price import Price
 
 MEASURED = Path(__file__).resolve().parent / "measured"

@@ -91,15 +91,21 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
         plan(model, *CARD, "--json", "--batch", "4", "--ttft", "1s", "--tpot", "50ms", "--price", "3")[1]
     )
     assert set(shown) == {
-        "model", "device", "workload", "answer", "memory", "weights", "ways_to_fit", "prefill", "decode", "request",
-        "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards", "words",
-        "definitions",
+        "model", "device", "workload", "answer", "memory", "weights", "ways_to_fit", "phases", "prefill", "decode",
+        "request", "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards",
+        "words", "definitions",
     }  # fmt: skip
     assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
     assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
     for phase in ("prefill", "decode"):
         assert {"flops", "memory_bytes", "intensity", "ridge", "limit", "classes", "seconds"} <= set(shown[phase])
         assert set(shown[phase]["seconds"]) == {"floor", "bound", "expected"}
+    assert [phase["name"] for phase in shown["phases"]] == ["prefill", "decode"]
+    for phase in shown["phases"]:
+        assert phase.items() <= shown[phase["name"]].items()
+    for figure in ("floor", "bound", "expected"):
+        total = sum(phase["count"] * phase["seconds"][figure] for phase in shown["phases"])
+        assert shown["request"][figure] == pytest.approx(total)
     for figure in ("floor", "bound", "expected"):  # 256 tokens: the prefill gives one, 255 steps the others
         prompt, step = shown["prefill"]["seconds"][figure], shown["decode"]["seconds"][figure]
         assert shown["request"][figure] == pytest.approx(prompt + 255 * step)

@@ -116,6 +116,11 @@ def test_groups_stand_side_by_side_where_there_is_room() -> None:
     assert first[3] == second[3] == "added up"
 
 
+def test_numbers_too_wide_for_the_terminal_stand_closer() -> None:
+    table = Table(columns(*("12345",) * 8, words=()), (Row(("9",) * 8),))
+    assert [max(map(len, lines(table, width=width))) for width in (54, 53, 47)] == [54, 47, 47]
+
+
 def test_a_group_is_as_wide_as_its_name() -> None:
     name = "candidates after the prefill of a prompt"
     found = lines(Table((Column("id", group=name),), (Row(("7",)),)))

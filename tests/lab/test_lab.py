@@ -29,7 +29,7 @@ from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import Shelf
+from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.plan.memory import memory_of
 
 APP = build_app(("lab",))
@@ -139,7 +139,7 @@ def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
     card, context = load_card("l4"), 2001
     found = memory.users_on("llama-3.2-1b", card, 1, context)
-    case = Shelf(read_config("llama-3.2-1b")).case(Setup(card))
+    case = ModelCache(read_config("llama-3.2-1b")).case(Setup(card))
     assert found.users == memory_of(case, Workload(input=context - 1, output=1)).users > 1
 
 

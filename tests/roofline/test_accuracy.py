@@ -10,9 +10,8 @@ from types import ModuleType
 import pytest
 
 from ridgeline.ops.work import Work
-from ridgeline.roofline.plan.prompts import Prompts
-from ridgeline.roofline.plan.serving import Serving
-from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.plan.case import Workload
+from ridgeline.roofline.plan.serving import PromptQueue, Serving
 from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -175,7 +174,7 @@ def test_users_in_step_have_their_prompts_together(accuracy: ModuleType, length:
     serving = Serving(planned, Workload(length, output))
     loop = loops.Loop(users, length, output, "prefill first", rounds=4, step_tokens=serving.workload.step_tokens)
     ttft, tpot = loops.replay(loop, planned.price, planned.device)
-    load, prompts = serving.load(users), Prompts(planned, serving.workload)
+    load, prompts = serving.load(users), PromptQueue(planned, serving.workload)
     assert prompts.one(users).expected == pytest.approx(ttft, rel=0.01)
     assert prompts.all(users).expected + (output - 1) * load.itl.expected == pytest.approx(
         ttft + (output - 1) * tpot, rel=0.01

@@ -20,9 +20,9 @@ from ridgeline.roofline.critical import (
 )
 from ridgeline.roofline.guard import beats_floor
 from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import Shelf
-from ridgeline.roofline.plan.phases import decode_phase, prefill_phase
+from ridgeline.roofline.plan.case import ModelCache
 from ridgeline.roofline.price import Price
+from support.planned import decode_of, prefill_of
 
 
 def price(name: str) -> Price:
@@ -52,12 +52,12 @@ def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv:
     """fp8 matrices beside bf16 attention: `plan` called a batch compute-bound, 0.8 x over the ridge, and named a larger
     one that would reach it, because the limit counted every format and the others the commonest alone."""
     device = load_card("h100-sxm")
-    case = Shelf(read_config("qwen3-0.6b")).case(Setup(device, weights=weights, kv=kv))
+    case = ModelCache(read_config("qwen3-0.6b")).case(Setup(device, weights=weights, kv=kv))
     batch, prompt = critical_batch(case.price, device, 8), compute_bound_prompt(case.price, device)
     assert batch is not None
     assert prompt is not None
-    under, over = (decode_phase(case, count, 8) for count in (math.ceil(batch) - 1, math.ceil(batch)))
-    shorter, longer = (prefill_phase(case, Workload(length, 1, step_tokens=length)) for length in (prompt - 1, prompt))
+    under, over = (decode_of(case, count, 8) for count in (math.ceil(batch) - 1, math.ceil(batch)))
+    shorter, longer = (prefill_of(case, Workload(length, 1, step_tokens=length)) for length in (prompt - 1, prompt))
     for below, above in ((under, over), (shorter, longer)):
         assert (below.limit, above.limit) == ("memory", "compute")
         assert below.balance < 1 <= above.balance

@@ -9,10 +9,10 @@ from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import cards, load_card
 from ridgeline.roofline.device import HourlyPrice, Link
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
-from ridgeline.roofline.plan.case import Shelf
+from ridgeline.roofline.plan.alternatives import outcome_of
+from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.export import plan_json
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.outcome import outcome_of
-from ridgeline.roofline.plan.report import plan_json
 from ridgeline.roofline.plan.serving import Serving
 from ridgeline.roofline.plan.words import verdict
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
@@ -53,8 +53,8 @@ def test_a_lever_is_the_plan_with_it(plan_8b: Plan, name: str, change: dict[str,
 
 
 def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
-    shelf = Shelf(fields(LLAMA_3_8B))
-    alone = [outcome_of(Serving(shelf.case(Setup(device)), plan_8b.workload)) for device in CATALOGUE]
+    models = ModelCache(fields(LLAMA_3_8B))
+    alone = [outcome_of(Serving(models.case(Setup(device)), plan_8b.workload)) for device in CATALOGUE]
     fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
     cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
     offered = [lever.outcome for lever in plan_8b.levers if lever.outcome.card != "text-a100"]
@@ -86,12 +86,12 @@ def test_what_makes_a_model_fit() -> None:
     assert not plan.memory.fits
     assert plan.memory.weights == 2 * 8 * 855_654_400 + 2 * (2 * 128_256 * 8192 + 8192)
     found = {(way.weights, way.devices) for way in plan.ways}
-    shelf = Shelf(fields(TENTH_70B))
+    models = ModelCache(fields(TENTH_70B))
     for weights, devices in found:
-        assert memory_of(shelf.case(Setup(small, devices, weights)), plan.workload).fits
+        assert memory_of(models.case(Setup(small, devices, weights)), plan.workload).fits
     assert {weights for weights, _ in found} == {"int4", None}
     (bf16,) = (devices for weights, devices in found if weights is None)
-    assert not memory_of(shelf.case(Setup(small, bf16 // 2)), plan.workload).fits
+    assert not memory_of(models.case(Setup(small, bf16 // 2)), plan.workload).fits
     assert "does not fit" in verdict(plan)
     assert plan.outcome.tokens_per_second is None
     assert plan.dollars_per_million is None
@@ -134,12 +134,12 @@ def test_compare_is_the_plan_on_each_card() -> None:
     assert plan.cards is not None
     assert {o.card for o in plan.cards} == {device.name for device in small}
     assert {o.devices for o in plan.cards} > {1}
-    by_name, shelf = {device.name: device for device in small}, Shelf(fields(TENTH_70B))
+    by_name, models = {device.name: device for device in small}, ModelCache(fields(TENTH_70B))
     for outcome in plan.cards:
-        alone = Serving(shelf.case(Setup(by_name[outcome.card], outcome.devices)), plan.workload)
+        alone = Serving(models.case(Setup(by_name[outcome.card], outcome.devices)), plan.workload)
         assert outcome_of(alone) == outcome
         if outcome.devices > 1:
-            fewer = shelf.case(Setup(by_name[outcome.card], outcome.devices // 2))
+            fewer = models.case(Setup(by_name[outcome.card], outcome.devices // 2))
             assert not memory_of(fewer, plan.workload).fits
     costs = [o.dollars_per_million for o in plan.cards if o.dollars_per_million is not None]
     assert costs == sorted(costs)
@@ -197,7 +197,7 @@ def test_every_pair_of_options_gives_a_plan_in_order(
 
 def test_the_whole_catalogue_can_be_planned_on() -> None:
     for device in cards():
-        serving = Serving(Shelf(fields(TINY)).case(Setup(device)), Workload(100, 20))
+        serving = Serving(ModelCache(fields(TINY)).case(Setup(device)), Workload(100, 20))
         assert serving.memory.fits, device.name
         itl = serving.load(1).itl
         assert 0 < itl.floor <= itl.bound <= itl.expected

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.checkpoint import read_config
+from ridgeline.document.numbers import gb, gib
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.models.bill import bill
 from ridgeline.ops.op import Op
 from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.plan.case import Setup
+from ridgeline.roofline.plan.case import Setup, Workload
 from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, sequence_bytes, weights_table
 from ridgeline.roofline.plan.plan import make_plan
 from ridgeline.roofline.plan.serving import Serving
-from ridgeline.roofline.plan.units import gb, gib
-from ridgeline.roofline.plan.workload import Workload
 from support.planned import (
     GIB,
     LLAMA_3_8B,

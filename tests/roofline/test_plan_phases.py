@@ -1,15 +1,31 @@
 """Prefill and decode of the plan, against arithmetic by hand and the numbers of the texts."""
 
 import math
+import re
 from typing import Any
 
 import pytest
 
+from ridgeline.document import Document
+from ridgeline.document.terminal import plain
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.plan.phases import decode_phase, prefill_phase, prefill_steps
-from ridgeline.roofline.plan.sweep import touched_experts
-from ridgeline.roofline.plan.workload import Workload
-from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, case
+from ridgeline.roofline.plan.case import Workload
+from ridgeline.roofline.plan.page import classes_table, phases_table
+from ridgeline.roofline.plan.phases import Phase, price_phase, request_seconds
+from ridgeline.roofline.plan.serving import touched_experts
+from support.planned import (
+    H100,
+    LLAMA_3_8B,
+    LLAMA_3_70B,
+    TINY,
+    TINY_MIXTURE,
+    TINY_SLIDING,
+    card,
+    case,
+    decode_of,
+    prefill_of,
+    prefill_steps,
+)
 
 A100_8B = case(LLAMA_3_8B)
 READ_8B = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)  # all but the embedding, of which one row is gathered
@@ -17,7 +33,7 @@ READ_8B = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)  # all but the embedding, 
 
 def test_one_user_of_llama_3_8b_on_an_a100() -> None:
     """SEED_NUMBERS 6: "16 GB: 8 ms, 125 tok/s; 0.05 ms of arithmetic"; the ledger: 15.01 GB, 7.36 ms at 2.039 TB/s."""
-    phase = decode_phase(A100_8B, 1, 1)
+    phase = decode_of(A100_8B, 1, 1)
     assert phase.weight_bytes == READ_8B == pytest.approx(15.01e9, rel=0.001)
     assert phase.kv_read_bytes == phase.kv_write_bytes == 131_072
     assert phase.seconds.floor == pytest.approx((READ_8B + 2 * 131_072) / 2.039e12, rel=1e-12)
@@ -31,7 +47,7 @@ def test_one_user_of_llama_3_8b_on_an_a100() -> None:
 
 def test_one_user_of_llama_3_70b_on_an_h100() -> None:
     """SEED_NUMBERS 7: 139.0 GB: 41.5 ms; 0.141 ms of arithmetic: 295 x."""
-    phase = decode_phase(case(LLAMA_3_70B, H100), 1, 1)
+    phase = decode_of(case(LLAMA_3_70B, H100), 1, 1)
     assert phase.memory_bytes == pytest.approx(139.0e9, rel=0.001)
     assert phase.seconds.floor == pytest.approx(41.5e-3, rel=0.002)
     assert phase.flops / 989e12 == pytest.approx(0.141e-3, rel=0.01)
@@ -39,7 +55,7 @@ def test_one_user_of_llama_3_70b_on_an_h100() -> None:
 
 def test_prefill_of_eight_tokens_is_memory_bound() -> None:
     """SEED_NUMBERS 8: the text has ~5 ms of compute; the ledger: 4.48 ms of reading, 0.12 ms of arithmetic."""
-    phase = prefill_phase(case(LLAMA_3_8B, H100), Workload(8, 30))
+    phase = prefill_of(case(LLAMA_3_8B, H100), Workload(8, 30))
     assert phase.limit == "memory"
     assert phase.intensity == pytest.approx(8, rel=0.1)
     assert phase.seconds.floor == pytest.approx(4.48e-3, rel=0.002)
@@ -52,7 +68,7 @@ def test_prefill_flops_by_hand() -> None:
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
     pairs = tokens * (tokens + 1) // 2
     by_hand = 2 * matrices * tokens + 2 * 4096 * 128_256 + 32 * 4 * 4096 * pairs
-    phase = prefill_phase(A100_8B, Workload(tokens, 1))
+    phase = prefill_of(A100_8B, Workload(tokens, 1))
     assert phase.flops == pytest.approx(by_hand, rel=0.001)  # norms, rotations and activations are the rest
     assert phase.flops > by_hand
     assert phase.limit == "compute"
@@ -62,7 +78,7 @@ def test_prefill_flops_by_hand() -> None:
 @pytest.mark.parametrize(("context", "text"), [(128, 30.9), (512, 28.1), (2000, 20.9)])
 def test_what_32_users_bring(context: int, text: float) -> None:
     """SEED_NUMBERS 18: "32 x"; with the KV that each brings 30.9, 28.1 and 20.9."""
-    one, many = (decode_phase(A100_8B, batch, context).seconds.floor for batch in (1, 32))
+    one, many = (decode_of(A100_8B, batch, context).seconds.floor for batch in (1, 32))
     assert 32 * one / many == pytest.approx(text, abs=0.06)
 
 
@@ -83,7 +99,7 @@ def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, len
     """The same positions, pairs, KV written and logit rows; weights once a step; KV of earlier chunks read again."""
     planned = case(config)
     workload = Workload(length, 1, batch=prompts, step_tokens=step)
-    phase = prefill_phase(planned, workload)
+    phase = prefill_of(planned, workload)
     whole = planned.price.step(Work.of([Segment(length, length)] * prompts, planned.price.windows))
     steps = prefill_steps(planned, workload, prompts)
     assert len(steps) == phase.steps == math.ceil(prompts * length / step)
@@ -99,7 +115,7 @@ def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, len
 
 def test_short_prompts_share_steps() -> None:
     """64 prompts of 128 are 4 steps of 2,048, not 64 steps that each read the weights."""
-    phase = prefill_phase(A100_8B, Workload(128, 1, batch=64))
+    phase = prefill_of(A100_8B, Workload(128, 1, batch=64))
     assert phase.steps == 4
     assert phase.weight_bytes == pytest.approx(4 * READ_8B, rel=0.02)
 
@@ -107,8 +123,8 @@ def test_short_prompts_share_steps() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_classes_add_up_to_the_bound(devices: int) -> None:
     for phase in (
-        decode_phase(case(TINY_MIXTURE, devices=devices), 3, 200),
-        prefill_phase(case(TINY, devices=devices), Workload(300, 5)),
+        decode_of(case(TINY_MIXTURE, devices=devices), 3, 200),
+        prefill_of(case(TINY, devices=devices), Workload(300, 5)),
     ):
         assert sum(row.bound for row in phase.classes) == pytest.approx(phase.seconds.bound)
         assert sum(row.expected for row in phase.classes) == pytest.approx(phase.seconds.expected)
@@ -120,27 +136,89 @@ def test_classes_add_up_to_the_bound(devices: int) -> None:
 def test_order_of_the_three() -> None:
     """With perfect kernels: the bound sums what the floor takes as a whole; blending both roofs adds at most sqrt 2."""
     for batch in (1, 16, 400):
-        seconds = decode_phase(A100_8B, batch, 700).seconds
+        seconds = decode_of(A100_8B, batch, 700).seconds
         assert seconds.floor <= seconds.bound <= seconds.expected <= seconds.bound * math.sqrt(2)
 
 
 def test_decode_is_priced_at_the_running_context() -> None:
     assert Workload(1000, 200).context == 1100
     assert Workload(1000, 1).context == 1001
-    steps = [decode_phase(A100_8B, 4, 1000 + i).seconds.floor for i in range(1, 200)]  # the 199 after the first token
-    mean = decode_phase(A100_8B, 4, Workload(1000, 200).context).seconds.floor
+    steps = [decode_of(A100_8B, 4, 1000 + i).seconds.floor for i in range(1, 200)]  # the 199 after the first token
+    mean = decode_of(A100_8B, 4, Workload(1000, 200).context).seconds.floor
     assert mean == pytest.approx(sum(steps) / len(steps), rel=1e-9)
 
 
 def test_a_narrow_format_without_units_computes_at_the_wider_ones_peak() -> None:
     """int8 weights are widened on the way: half the bytes, the same arithmetic."""
-    wide, narrow = (decode_phase(case(LLAMA_3_8B, weights=w), 1, 100) for w in (None, "int8"))
+    wide, narrow = (decode_of(case(LLAMA_3_8B, weights=w), 1, 100) for w in (None, "int8"))
     assert narrow.flops == wide.flops
     assert narrow.weight_bytes < 0.56 * wide.weight_bytes
     assert narrow.ridge == pytest.approx(wide.ridge)
 
 
 def test_kv_in_eight_bits_halves_what_is_read() -> None:
-    wide, narrow = (decode_phase(case(LLAMA_3_8B, card(), kv=kv), 8, 3000) for kv in (None, "fp8"))
+    wide, narrow = (decode_of(case(LLAMA_3_8B, card(), kv=kv), 8, 3000) for kv in (None, "fp8"))
     assert narrow.kv_read_bytes == wide.kv_read_bytes / 2
     assert narrow.weight_bytes == wide.weight_bytes
+
+
+# -- any list of phases -----------------------------------------------------------------------------------------------
+
+
+def made_up(devices: int = 1) -> tuple[Any, list[Phase]]:
+    """A text encoder's pass, fifty times two passes of a denoiser (with guidance and without), and one over latents: no
+    model here has them, but all are lists of Works."""
+    planned = case(TINY, devices=devices)
+
+    def work(rows: int, logits: int) -> Work:
+        return Work.of([Segment(rows, rows)], planned.price.windows, logits)
+
+    return planned, [
+        Phase("encode", (work(77, 1),), about="77 tokens"),
+        Phase("denoise", (work(1024, 1), work(1100, 1)), 50, "2 x 1,024 latents"),
+        Phase("decode-latents", (work(4096, 1),)),
+    ]
+
+
+def test_a_request_is_the_sum_of_its_phases_each_as_often_as_it_runs() -> None:
+    planned, phases = made_up()
+    priced = [price_phase(planned.price, planned.device, phase) for phase in phases]
+    assert [(p.name, p.count, p.steps, p.tokens) for p in priced] == [
+        ("encode", 1, 1, 77), ("denoise", 50, 2, 2124), ("decode-latents", 1, 1, 4096),
+    ]  # fmt: skip
+    once = [sum(planned.price.on(planned.device, work).expected for work in phase.works) for phase in phases]
+    assert [p.seconds.expected for p in priced] == pytest.approx(once)
+    assert request_seconds(priced).expected == pytest.approx(once[0] + 50 * once[1] + once[2])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_tables_have_a_column_for_every_phase(devices: int) -> None:
+    planned, phases = made_up(devices)
+    priced = [price_phase(planned.price, planned.device, phase) for phase in phases]
+    does, classes = (plain(Document("", (table,)), 160) for table in (phases_table(priced), classes_table(priced)))
+    heads = does.splitlines()[1]
+    assert [part.strip() for part in re.split(r"  +", heads) if part] == [
+        "encode, 77 tokens", "denoise, 2 x 1,024 latents", "decode-latents",
+    ]  # fmt: skip
+    assert ("all-reduce between cards" in does) == ("all-gather between cards" in does) == (devices > 1)
+    for name in ("encode", "denoise", "decode-latents"):
+        assert f"─ {name} ─" in classes
+    linear = next(line for line in classes.splitlines() if line.startswith("linear"))
+    assert len(re.findall(r"[µmn]?s  +(?:memory|compute)", linear)) == 3
+
+
+def test_a_class_that_one_phase_has_and_another_has_not() -> None:
+    priced = [decode_of(case(TINY), 1, 10), prefill_of(case(TINY_MIXTURE), Workload(10, 1))]
+    kinds = {row.cells[0]: row.cells for row in classes_table(priced).rows if not isinstance(row, str)}
+    assert kinds["experts"][1:4] == ("", "", "")
+    assert "" not in kinds["experts"][4:]
+
+
+def test_bytes_between_cards_are_named_by_collective() -> None:
+    """Of a decode step of two cards: an all-reduce after attention and after the feed-forward of each of two layers
+    and one of the embedding's rows, each of 256 numbers in bf16; the logits of 1,000 tokens are gathered."""
+    lone, pair = (decode_of(case(TINY, devices=devices), 3, 10).communication for devices in (1, 2))
+    assert lone == {}
+    assert set(pair) == {"all_reduce", "all_gather"}
+    assert pair["all_reduce"] == 5 * 3 * 256 * 2
+    assert pair["all_gather"] > 0

@@ -9,15 +9,11 @@ import pytest
 
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan.case import Setup, Shelf
-from ridgeline.roofline.plan.compare import compare
-from ridgeline.roofline.plan.levers import batch_lever
-from ridgeline.roofline.plan.outcome import outcome_of
-from ridgeline.roofline.plan.phases import decode_phase, decode_step, prefill_phase, prefill_steps
-from ridgeline.roofline.plan.prompts import Prompts
-from ridgeline.roofline.plan.serving import Serving
-from ridgeline.roofline.plan.workload import Workload
-from support.planned import LLAMA_3_8B, TINY, card, case, fields
+from ridgeline.roofline.plan.alternatives import batch_lever, compare, outcome_of
+from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.phases import decode_step
+from ridgeline.roofline.plan.serving import PromptQueue, Serving
+from support.planned import LLAMA_3_8B, TINY, card, case, decode_of, fields, prefill_of, prefill_steps
 
 A100_8B = case(LLAMA_3_8B)
 
@@ -42,7 +38,7 @@ def test_one_user_has_no_prefill_between_two_tokens(output: int) -> None:
     """TPOT is a decode step, and X the plan's own request: the prefill and output - 1 steps."""
     workload = Workload(8192 - 256, output)
     load = Serving(A100_8B, workload).load(1)
-    prefill, decode = prefill_phase(A100_8B, workload), decode_phase(A100_8B, 1, workload.context)
+    prefill, decode = prefill_of(A100_8B, workload), decode_of(A100_8B, 1, workload.context)
     assert load.ttft == load.prefill == prefill.seconds
     assert load.tpot.expected == pytest.approx(decode.seconds.expected)
     request = prefill.seconds.expected + (output - 1) * decode.seconds.expected
@@ -117,7 +113,7 @@ def test_a_load_is_what_a_loop_lives_through(length: int, output: int, users: in
 def test_prompts_that_wait_together(length: int, step: int) -> None:
     """All of them take the steps of the prefill; one of them ends with the step that has its last position."""
     workload = Workload(length, 10, step_tokens=step)
-    prompts = Prompts(A100_8B, workload)
+    prompts = PromptQueue(A100_8B, workload)
     for count in (1, 2, 3, 7, 300):
         clock, waits, ran, ended = 0.0, 0.0, 0, 0
         for seconds in (one.expected for one in prefill_steps(A100_8B, workload, count)):
@@ -135,7 +131,7 @@ def test_prompts_that_wait_together(length: int, step: int) -> None:
 def test_prompts_under_load_share_steps() -> None:
     """Of 300 users with 15 decode steps each 20 ask after a step: 320 positions, one step that reads the weights."""
     load = Serving(A100_8B, Workload(16, 16, batch=300)).load(300)
-    together = Prompts(A100_8B, Workload(16, 16)).all(20).expected
+    together = PromptQueue(A100_8B, Workload(16, 16)).all(20).expected
     assert together < 3 * load.prefill.expected
     assert load.requests_per_second.expected == pytest.approx(300 / (15 * (load.itl.expected + together)), rel=0.001)
 
@@ -202,20 +198,20 @@ def test_an_outcome_is_of_the_batch_that_was_asked_for(batch: int) -> None:
     """Both times of it: the prefill of all its prompts and a decode step of all of them."""
     workload = Workload(1024, 256, batch=batch)
     outcome = outcome_of(Serving(A100_8B, workload))
-    assert outcome.ttft == pytest.approx(prefill_phase(A100_8B, workload).seconds.expected)
-    assert outcome.itl == decode_phase(A100_8B, batch, workload.context).seconds.expected
+    assert outcome.ttft == pytest.approx(prefill_of(A100_8B, workload).seconds.expected)
+    assert outcome.itl == decode_of(A100_8B, batch, workload.context).seconds.expected
 
 
 def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
-    shelf, ours = Shelf(fields(TINY)), HourlyPrice(9.0, "today", "--price")
+    models, ours = ModelCache(fields(TINY)), HourlyPrice(9.0, "today", "--price")
     asked, other = (
         card(price=HourlyPrice(1.0, "2025", "list")),
         card(name="other", price=HourlyPrice(1.0, "2025", "list")),
     )
-    serving = Serving(shelf.case(Setup(asked, price=ours)), Workload(100, 50))
-    rows = {outcome.card: outcome for outcome in compare(shelf, serving, (asked, other))}
+    serving = Serving(models.case(Setup(asked, price=ours)), Workload(100, 50))
+    rows = {outcome.card: outcome for outcome in compare(models, serving, (asked, other))}
     assert rows["text-a100"] == outcome_of(serving)
-    listed = outcome_of(Serving(shelf.case(Setup(other)), Workload(100, 50)))
+    listed = outcome_of(Serving(models.case(Setup(other)), Workload(100, 50)))
     assert rows["other"] == listed
     assert rows["text-a100"].dollars_per_million == pytest.approx(9 * (listed.dollars_per_million or 0))
 

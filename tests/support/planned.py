@@ -1,10 +1,13 @@
 """What the tests of the plan share: cards with round figures, and configs as facts."""
 
+from dataclasses import replace
 from typing import Any
 
 from ridgeline.models import Fields
 from ridgeline.roofline.device import Device, Efficiency, Link
-from ridgeline.roofline.plan.case import Case, Setup, Shelf
+from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
+from ridgeline.roofline.plan.phases import PhasePrice, decode_phase, prefill_phase, price_phase
+from ridgeline.roofline.price import StepPrice
 
 GIB = 2**30
 
@@ -62,4 +65,20 @@ def fields(config: dict[str, Any], **changes: Any) -> Fields:
 
 def case(config: dict[str, Any], device: Device | None = None, **setup: Any) -> Case:
     """A model on a card, the A100 of the texts by default."""
-    return Shelf(fields(config)).case(Setup(device or card(), **setup))
+    return ModelCache(fields(config)).case(Setup(device or card(), **setup))
+
+
+def prefill_of(planned: Case, workload: Workload) -> PhasePrice:
+    """The prefill of the workload's batch, priced."""
+    return price_phase(planned.price, planned.device, prefill_phase(planned, workload))
+
+
+def decode_of(planned: Case, batch: int, context: int) -> PhasePrice:
+    """A decode step, priced."""
+    return price_phase(planned.price, planned.device, decode_phase(planned, batch, context))
+
+
+def prefill_steps(planned: Case, workload: Workload, prompts: int) -> list[StepPrice]:
+    """The steps that run so many of the workload's prompts."""
+    works = prefill_phase(planned, replace(workload, batch=prompts)).works
+    return [planned.price.on(planned.device, work) for work in works]

@@ -5,16 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import read_config
+from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.cli import options
 from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.device import device_named
-from ridgeline.cli.plan_list import list_json, print_list
-from ridgeline.cli.plan_view import line_width, print_plan
+from ridgeline.document import Document, Paragraph, Row, Table
+from ridgeline.document.numbers import gib
+from ridgeline.document.page import columns
+from ridgeline.document.terminal import show
+from ridgeline.models import build
+from ridgeline.models.bill import bill
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import Setup, Workload, make_plan
-from ridgeline.roofline.plan.report import plan_json
+from ridgeline.roofline.plan.export import plan_json
+from ridgeline.roofline.plan.page import plan_document
 
 
 def _asked(text: str) -> Any:
@@ -56,7 +61,8 @@ def plan(
     the prefills of other users in between. Decode is priced at the running context, input + output / 2.
     """
     if listed:
-        print(json.dumps(list_json())) if as_json else print_list(line_width())
+        known = list_json()
+        print(json.dumps(known)) if as_json else show(list_document(known))
         return
     if model is None or device is None:
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
@@ -80,4 +86,58 @@ def plan(
     if as_json:
         print(json.dumps(plan_json(made)))
     else:
-        print_plan(made)
+        show(plan_document(made))
+
+
+def list_json() -> dict[str, Any]:
+    """Models with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour."""
+    models = []
+    for name in sorted(path.stem for path in CATALOGUE.glob("*.json")):
+        counted = bill(build(read_config(name)))
+        models.append({"name": name, "parameters": counted.total, "active_parameters": counted.active})
+    return {
+        "models": models,
+        "cards": [
+            {
+                "name": card.name,
+                "title": card.title,
+                "memory_bytes": card.memory,
+                "bandwidth": card.bandwidth,
+                "bf16": card.peaks.get("bf16"),
+                "dollars_per_hour": None if card.price is None else card.price.dollars,
+            }
+            for card in cards()
+        ],
+    }
+
+
+def list_document(known: dict[str, Any]) -> Document:
+    """Both as tables."""
+    models, card_list = known["models"], known["cards"]
+    return Document(
+        f"{len(models)} models and {len(card_list)} cards",
+        (
+            Table(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
+            Table(
+                columns("card", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
+                tuple(_card_row(card) for card in card_list),
+            ),
+            Paragraph("MODEL may also be a config.json, --device a card file (docs/plan.md), `this` or `cuda`."),
+        ),
+    )
+
+
+def _model_row(model: dict[str, Any]) -> Row:
+    total, active = model["parameters"], model["active_parameters"]
+    return Row((model["name"], _billions(total), _billions(active) if active != total else ""))
+
+
+def _card_row(card: dict[str, Any]) -> Row:
+    peak, price = card["bf16"], card["dollars_per_hour"]
+    memory, bandwidth = f"{gib(card['memory_bytes']):,.0f}", f"{card['bandwidth'] / 1e9:,.0f}"
+    teraflops = "" if peak is None else f"{peak / 1e12:,.0f}"
+    return Row((card["name"], card["title"], memory, bandwidth, teraflops, "" if price is None else f"{price:.2f}"))
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:,.2f} B" if count >= 1e9 else f"{count / 1e6:,.0f} M"

@@ -122,7 +122,10 @@ def _facts(facts: Facts, width: int) -> Iterator[Text]:
 
 
 def _table(table: Table, width: int) -> Iterator[Text]:
-    """Groups of columns side by side, or one below the other where `width` has no room for that."""
+    """Groups of columns side by side, or one below the other where `width` has no room for that; columns closer to each
+    other where numbers alone are too wide."""
+    if _width_of(table, _widths(table, width)) > width:
+        table = replace(table, dense=True)
     groups = list(dict.fromkeys(column.group for column in table.columns if column.group))
     if len(groups) < 2 or _width_of(table, _widths(table, width)) <= width:
         yield from _grid(table, width)

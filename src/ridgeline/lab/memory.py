@@ -17,8 +17,8 @@ from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Setup, Workload
-from ridgeline.roofline.plan.case import Case, Shelf
-from ridgeline.roofline.plan.fit import DEVICES, fewest_devices
+from ridgeline.roofline.plan.alternatives import DEVICES, fewest_devices
+from ridgeline.roofline.plan.case import Case, ModelCache
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory, memory_of
 
 
@@ -77,15 +77,15 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     if cards > 1 and device.link is None:
         raise ValueError(f"--devices is {cards}; {device.name} has no link to other cards: use one, or another card")
     fields = read_config(model)
-    shelf, setup = Shelf(fields), Setup(device, cards)
-    case = shelf.case(setup)
+    models, setup = ModelCache(fields), Setup(device, cards)
+    case = models.case(setup)
     if not 2 <= context <= case.model.context:
         raise ValueError(
             f"--context is {context:,}; {model} can have 2 (a prompt and an answer) to {case.model.context:,} tokens"
         )
     workload = Workload(input=context - 1, output=1)
     memory = memory_of(case, workload)
-    fewest = setup if memory.fits else fewest_devices(shelf, setup, workload, [n for n in DEVICES if n > cards])
+    fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > cards])
     return Users(
         model, cards, memory.total, _subtract(case, workload, memory),
         memory.kv_bytes_per_token, memory.request_bytes, memory.users,

@@ -1,4 +1,4 @@
-"""Case: a model stored in one way, on so many of one card. What a plan compares are cases."""
+"""What a plan is asked: a workload, and the case, a model stored in one way on so many of one card."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,6 +17,48 @@ from ridgeline.ops.formats import (
 from ridgeline.ops.shard import Shard
 from ridgeline.roofline.device import Device, HourlyPrice
 from ridgeline.roofline.price import Price
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests of `input` prompt tokens and `output` new ones.
+
+    batch: how many of them side by side where no load is considered. ttft, tpot: the most seconds to the first token
+    and a token after it, None for no target. step_tokens: positions that one step may run; a longer prompt takes
+    several steps, and the activations of one are what memory must be kept for. page_size: positions a KV page.
+
+    Raises ValueError naming the option.
+    """
+
+    input: int = 1024
+    output: int = 256
+    batch: int = 1
+    ttft: float | None = None
+    tpot: float | None = None
+    step_tokens: int = 2048
+    page_size: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "batch", "step_tokens", "page_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("ttft", "tpot"):
+            target = getattr(self, name)
+            if target is not None and not target > 0:
+                raise ValueError(f"the {name} target is {target} s; it must be above 0")
+
+    @property
+    def tokens(self) -> int:
+        """Positions that a request has when it ends."""
+        return self.input + self.output
+
+    @property
+    def context(self) -> int:
+        """Positions that a decode step sees on average, its own included.
+
+        The prefill emits the first token; the other output - 1 steps see input + 1 to input + output - 1 positions.
+        """
+        return self.input + max(1, self.output // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +120,7 @@ class Case:
         return format_of(self.model.storage.dtype).name if stored is None else stored.name
 
 
-class Shelf:
+class ModelCache:
     """The models of one config, each way of storing them built once, however many cards they are priced on."""
 
     def __init__(self, fields: Fields) -> None:

@@ -12,8 +12,7 @@ from ridgeline.ops.linear import Head
 from ridgeline.ops.residual import Add
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Case
-from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
 
 # The one rule for what is neither weights nor KV nor activations; vLLM's logs leave 0.3 to 3 GiB for it.

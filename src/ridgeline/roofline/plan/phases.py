@@ -1,17 +1,72 @@
-"""Prefill and decode: what a phase must do, how long that takes, and which roof it is under."""
+"""Phases: the parts of a request, each with the steps that it takes and how often, and what they cost on a card."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from ridgeline.ops.collective import AllGather, AllReduce
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.op import Op
 from ridgeline.ops.work import AttentionWork, Segment, Work
 from ridgeline.roofline.critical import balance, matrix_flops
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Case
-from ridgeline.roofline.plan.estimate import Estimate
-from ridgeline.roofline.plan.workload import Workload
-from ridgeline.roofline.price import StepPrice
+from ridgeline.roofline.plan.case import Case, Workload
+from ridgeline.roofline.price import Price, StepPrice
 from ridgeline.roofline.time import compute_seconds
+
+_COLLECTIVES: Mapping[type[Op], str] = MappingProxyType({AllReduce: "all_reduce", AllGather: "all_gather"})
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """floor: what nothing can beat. bound: a perfect kernel for every op. expected: with the kernels there are.
+
+    Of seconds the floor is the smallest figure; of rates derived from them the largest.
+    """
+
+    floor: float
+    bound: float
+    expected: float
+
+    @classmethod
+    def of(cls, steps: Iterable[StepPrice]) -> "Estimate":
+        """The seconds of steps one after the other."""
+        total = cls(0.0, 0.0, 0.0)
+        for step in steps:
+            total += cls(step.floor, step.bound, step.expected)
+        return total
+
+    def __add__(self, other: "Estimate") -> "Estimate":
+        return Estimate(self.floor + other.floor, self.bound + other.bound, self.expected + other.expected)
+
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        return Estimate(self.floor - other.floor, self.bound - other.bound, self.expected - other.expected)
+
+    def __mul__(self, factor: float) -> "Estimate":
+        return self.map(lambda value: value * factor)
+
+    def map(self, function: Callable[[float], float]) -> "Estimate":
+        """The same function of each figure."""
+        return Estimate(function(self.floor), function(self.bound), function(self.expected))
+
+    def per_second(self, count: float) -> "Estimate":
+        """`count` a so many seconds, as a rate."""
+        return self.map(lambda seconds: count / seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a request: `works`, one step after the other, and all of that `count` times.
+
+    name: prefill, decode, encode, denoise, decode-latents. about: what runs once, for people. context: positions that a
+    sequence has at its end (prefill) or on average (decode), None where there are no such positions.
+    """
+
+    name: str
+    works: tuple[Work, ...]
+    count: int = 1
+    about: str = ""
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +83,27 @@ class ClassRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase on one card.
+class PhasePrice:
+    """A phase on one card, once: a request takes `count` of it.
 
-    steps: how many there are. tokens: positions run in all of them. context: positions that a sequence has at its end
-    (prefill) or on average (decode). flops, and bytes by where they come from, of all steps. intensity: FLOPs of
-    matrices a byte of weights and KV; ridge: the intensity from which on this mix of number formats keeps the card's
-    arithmetic longer than its memory. limit: compute, memory or communication. idle: the share of the floor in which
-    the arithmetic units have nothing to do.
+    steps: how many there are. tokens: positions run in all of them. flops, and bytes by where they come from, of all
+    steps; communication: bytes by collective. intensity: FLOPs of matrices a byte of weights and KV; ridge: the
+    intensity from which on this mix of number formats keeps the card's arithmetic longer than its memory. limit:
+    compute, memory or communication. idle: the share of the floor in which the arithmetic units have nothing to do.
     """
 
+    name: str
+    count: int
+    about: str
     steps: int
     tokens: int
-    context: int
+    context: int | None
     flops: float
     weight_bytes: float
     kv_read_bytes: float
     kv_write_bytes: float
     activation_bytes: float
-    communication_bytes: float
+    communication: Mapping[str, float]
     intensity: float
     ridge: float
     limit: str
@@ -65,19 +122,58 @@ class Phase:
         return self.intensity / self.ridge
 
 
-def prefill_steps(case: Case, workload: Workload, prompts: int) -> list[StepPrice]:
-    """The steps that run `prompts` prompts, oldest first, each step as full as it may be."""
-    return [case.price.on(case.device, work) for work in _packed(case, workload, prompts)]
+def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
+    """What a phase of the model that `price` is of takes on a device."""
+    steps = [price.on(device, work) for work in phase.works]
+    cost = sum((step.cost for step in steps), Cost())
+    arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
+    seconds = Estimate.of(steps)
+    intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
+    over = balance((step.cost for step in steps), device)
+    classes = _classes(steps)
+    talking = sum(row.bound for row in classes if row.limit == "communication")
+    return PhasePrice(
+        phase.name, phase.count, phase.about,
+        len(steps), sum(work.tokens for work in phase.works), phase.context, cost.total_flops,
+        cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, _communication(steps),
+        intensity=intensity,
+        ridge=intensity / over,
+        limit="communication" if talking > seconds.bound / 2 else "compute" if over >= 1 else "memory",
+        idle=1 - arithmetic / seconds.floor,
+        seconds=seconds,
+        classes=classes,
+    )  # fmt: skip
 
 
-def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:
-    """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end."""
-    return case.price.on(case.device, _part(case, workload, start, end))
+def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
+    """Seconds of all phases, each as often as it is taken."""
+    return sum((phase.seconds * phase.count for phase in phases), Estimate(0.0, 0.0, 0.0))
 
 
-def decode_step(case: Case, batch: int, context: int) -> StepPrice:
-    """One step that gives `batch` sequences of `context` positions a token each."""
-    return case.price.on(case.device, decode_work(case.price.windows, batch, context))
+# -- the phases of a decoder ------------------------------------------------------------------------------------------
+
+
+def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
+    """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
+    one."""
+    decode = decode_phase(case, workload.batch, workload.context, workload.output - 1)
+    return [prefill_phase(case, workload), decode]
+
+
+def prefill_phase(case: Case, workload: Workload) -> Phase:
+    """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
+    follow each other, and a chunk sees all of its own before it."""
+    positions, step = workload.batch * workload.input, workload.step_tokens
+    works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
+    steps = f" in {len(works):,} steps" if len(works) > 1 else ""
+    about = f"{workload.batch:,} x {workload.input:,} tokens{steps}"
+    return Phase("prefill", works, about=about, context=workload.input)
+
+
+def decode_phase(case: Case, batch: int, context: int, count: int = 1) -> Phase:
+    """Decode steps of `batch` sequences at this context."""
+    works = (decode_work(case.price.windows, batch, context),)
+    return Phase("decode", works, count, f"{batch:,} x 1 token at {context:,}", context)
 
 
 def decode_work(windows: Iterable[int | None], batch: int, context: int) -> Work:
@@ -86,25 +182,9 @@ def decode_work(windows: Iterable[int | None], batch: int, context: int) -> Work
     return Work(batch, batch, batch, {w: AttentionWork(n, n, n) for w, n in seen.items()}, batch)
 
 
-def prefill_phase(case: Case, workload: Workload) -> Phase:
-    """The prefill of the workload's batch, all prompts there at once."""
-    steps = prefill_steps(case, workload, workload.batch)
-    return _phase(case.device, steps, workload.batch * workload.input, workload.input)
-
-
-def decode_phase(case: Case, batch: int, context: int) -> Phase:
-    """One decode step of `batch` sequences at this context."""
-    return _phase(case.device, [decode_step(case, batch, context)], batch, context)
-
-
-def _packed(case: Case, workload: Workload, prompts: int) -> Iterator[Work]:
-    """Steps of at most `step_tokens` positions: prompts follow each other, a chunk sees all of its own before it."""
-    positions, step = prompts * workload.input, workload.step_tokens
-    return (_part(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
-
-
-def _part(case: Case, workload: Workload, start: int, end: int) -> Work:
-    """One such step; a prompt that ends in it has its logits."""
+def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
+    """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end; a prompt that
+    ends in it has its logits."""
     length, segments = workload.input, []
     ends = end // length - start // length
     while start < end:
@@ -115,24 +195,27 @@ def _part(case: Case, workload: Workload, start: int, end: int) -> Work:
     return Work.of(segments, case.price.windows, ends)
 
 
-def _phase(device: Device, steps: Sequence[StepPrice], tokens: int, context: int) -> Phase:
-    cost = sum((step.cost for step in steps), Cost())
-    arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
-    seconds = Estimate.of(steps)
-    intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
-    over = balance((step.cost for step in steps), device)
-    classes = _classes(steps)
-    talking = sum(row.bound for row in classes if row.limit == "communication")
-    return Phase(
-        len(steps), tokens, context, cost.total_flops,
-        cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication_bytes,
-        intensity=intensity,
-        ridge=intensity / over,
-        limit="communication" if talking > seconds.bound / 2 else "compute" if over >= 1 else "memory",
-        idle=1 - arithmetic / seconds.floor,
-        seconds=seconds,
-        classes=classes,
-    )  # fmt: skip
+def decode_step(case: Case, batch: int, context: int) -> StepPrice:
+    """One step that gives `batch` sequences of `context` positions a token each."""
+    return case.price.on(case.device, decode_work(case.price.windows, batch, context))
+
+
+def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:
+    """The step that runs the positions from `start` to `end` of the workload's prompts."""
+    return case.price.on(case.device, prefill_work(case, workload, start, end))
+
+
+# -- by class ---------------------------------------------------------------------------------------------------------
+
+
+def _communication(steps: Sequence[StepPrice]) -> Mapping[str, float]:
+    """Bytes between cards by the collective that moves them."""
+    moved: dict[str, float] = {}
+    for row in (row for step in steps for row in step.rows):
+        for collective, name in _COLLECTIVES.items():
+            if isinstance(row.priced.op, collective):
+                moved[name] = moved.get(name, 0.0) + row.cost.communication_bytes * row.priced.count
+    return moved
 
 
 def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:

@@ -3,22 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.document.numbers import gib, say_gib
 from ridgeline.models import Fields
 from ridgeline.models.bill import Bill, bill
 from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.case import Case, Setup, Shelf
-from ridgeline.roofline.plan.compare import compare
-from ridgeline.roofline.plan.estimate import Estimate
-from ridgeline.roofline.plan.fit import DEVICES, ways_to_fit
-from ridgeline.roofline.plan.levers import Change, batch_lever, catalogue_outcomes, levers, sensitivities
+from ridgeline.roofline.plan.alternatives import (
+    DEVICES,
+    Change,
+    Outcome,
+    batch_lever,
+    catalogue_outcomes,
+    compare,
+    levers,
+    outcome_of,
+    sensitivities,
+    ways_to_fit,
+)
+from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.memory import Memory, WeightsRow, weights_table
-from ridgeline.roofline.plan.outcome import Outcome, outcome_of
-from ridgeline.roofline.plan.phases import Phase, decode_phase, prefill_phase
-from ridgeline.roofline.plan.serving import Capacity, Load, Serving
-from ridgeline.roofline.plan.sweep import SweepRow, batch_sweep
-from ridgeline.roofline.plan.units import gib, show_gib
-from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.plan.phases import Estimate, PhasePrice, decoder_phases, price_phase, request_seconds
+from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +43,9 @@ class Crossings:
 class Plan:
     """Everything that `ridgeline plan` says. All figures of a phase are those of one card.
 
-    whole: the parameter bill of the undivided model. ways: what would make it fit, where it does not. asked: the
-    workload's batch under load; capacity: the most users. cards: the catalogue, where it was to be compared.
+    whole: the parameter bill of the undivided model. ways: what would make it fit, where it does not. phases: the parts
+    of a request. asked: the workload's batch under load; capacity: the most users. cards: the catalogue, where it was
+    to be compared.
     """
 
     name: str
@@ -49,8 +55,7 @@ class Plan:
     weights: tuple[WeightsRow, ...]
     memory: Memory
     ways: tuple[Setup, ...]
-    prefill: Phase
-    decode: Phase
+    phases: tuple[PhasePrice, ...]
     crossings: Crossings
     sweep: tuple[SweepRow, ...]
     asked: Load
@@ -62,9 +67,23 @@ class Plan:
     cards: tuple[Outcome, ...] | None
 
     @property
+    def prefill(self) -> PhasePrice:
+        """The phase that emits the first token."""
+        return self.phase("prefill")
+
+    @property
+    def decode(self) -> PhasePrice:
+        """A step that emits another one."""
+        return self.phase("decode")
+
+    def phase(self, name: str) -> PhasePrice:
+        """The phase called `name`."""
+        return next(phase for phase in self.phases if phase.name == name)
+
+    @property
     def request(self) -> Estimate:
-        """Seconds until the workload's batch, asking at once, has all its tokens: the prefill and output - 1 steps."""
-        return self.prefill.seconds + self.decode.seconds * (self.workload.output - 1)
+        """Seconds until the workload's batch, asking at once, has all its tokens."""
+        return request_seconds(self.phases)
 
     @property
     def dollars_per_million(self) -> float | None:
@@ -92,24 +111,23 @@ def make_plan(
         raise ValueError(
             f"the catalogue knows no link of {setup.device.name}; give a card file with `link`, or one card"
         )
-    shelf = Shelf(fields)
-    case = shelf.case(setup)
+    models = ModelCache(fields)
+    case = models.case(setup)
     _check_context(case, workload)
     serving = Serving(case, workload)
     _check_batch(serving)
     price, device = case.price, case.device
     base = outcome_of(serving)
-    others = catalogue_outcomes(shelf, serving, catalogue)
+    others = catalogue_outcomes(models, serving, catalogue)
     return Plan(
         name=name,
         case=case,
         workload=workload,
-        whole=bill(shelf.whole(setup).model),
+        whole=bill(models.whole(setup).model),
         weights=tuple(weights_table(case)),
         memory=serving.memory,
-        ways=() if serving.memory.fits else tuple(ways_to_fit(shelf, setup, workload)),
-        prefill=prefill_phase(case, workload),
-        decode=decode_phase(case, workload.batch, workload.context),
+        ways=() if serving.memory.fits else tuple(ways_to_fit(models, setup, workload)),
+        phases=tuple(price_phase(price, device, phase) for phase in decoder_phases(case, workload)),
         crossings=Crossings(
             critical_batch(price, device, workload.context),
             compute_bound_prompt(price, device),
@@ -120,9 +138,9 @@ def make_plan(
         capacity=serving.capacity,
         outcome=base,
         batching=batch_lever(serving, base),
-        levers=tuple(levers(shelf, serving, base, others)),
-        sensitivities=tuple(sensitivities(shelf, serving, base)),
-        cards=tuple(compare(shelf, serving, catalogue)) if compared else None,
+        levers=tuple(levers(models, serving, base, others)),
+        sensitivities=tuple(sensitivities(models, serving, base)),
+        cards=tuple(compare(models, serving, catalogue)) if compared else None,
     )
 
 
@@ -143,6 +161,6 @@ def _check_batch(serving: Serving) -> None:
         raise ValueError(f"a batch of {batch:,} is more than a step of {step:,} positions; raise --max-batch-tokens")
     wanted, held = batch * memory.request_bytes, memory.pages * memory.page_bytes
     raise ValueError(
-        f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {show_gib(gib(wanted))} of KV "
-        f"a card, {show_gib(gib(held))} is left: {show_gib(gib(wanted - held))} too much; {memory.held:,} fit"
+        f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {say_gib(gib(wanted))} of KV "
+        f"a card, {say_gib(gib(held))} is left: {say_gib(gib(wanted - held))} too much; {memory.held:,} fit"
     )

@@ -21,15 +21,25 @@ so that Little's law holds: users = X (TTFT + (output - 1) TPOT). One user's TPO
 token have no decode steps: every user's prompt waits all the time, and TTFT = L = T(users).
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.roofline.plan.case import Case
-from ridgeline.roofline.plan.estimate import Estimate
+from ridgeline.ops.experts import Experts
+from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.memory import Memory, memory_of
-from ridgeline.roofline.plan.phases import decode_step
-from ridgeline.roofline.plan.prompts import Prompts
-from ridgeline.roofline.plan.workload import Workload
+from ridgeline.roofline.plan.phases import (
+    Estimate,
+    PhasePrice,
+    decode_phase,
+    decode_step,
+    prefill_step,
+    price_phase,
+)
+
+_NOTHING = Estimate(0.0, 0.0, 0.0)
+_MOST_UNHELD = 256  # users that a sweep goes up to where memory holds none
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +79,64 @@ class Capacity:
     load: Load
 
 
+class PromptQueue:
+    """Prompts of one workload that wait together, packed into steps: how long until all of them, and one of them, have
+    a first token. Each full step is priced once, however many prompts follow."""
+
+    def __init__(self, case: Case, workload: Workload) -> None:
+        self.case, self.workload = case, workload
+        self._clock = [_NOTHING]  # after so many full steps
+        self._waits = [_NOTHING]  # of the prompts that have ended by then, summed
+        self._known: dict[int, tuple[Estimate, Estimate]] = {}
+
+    def all(self, count: float) -> Estimate:
+        """Seconds until all of `count` prompts have their first token; between whole numbers a straight line."""
+        return self._between(count, 0)
+
+    def one(self, count: float) -> Estimate:
+        """Seconds until one of them has, on average over their places in the row."""
+        return self._between(count, 1)
+
+    def _between(self, count: float, which: int) -> Estimate:
+        assert count >= 1, f"{count} prompts do not make a step"
+        lower = math.floor(count)
+        low, part = self._whole(lower)[which], count - lower
+        return low if not part else low * (1 - part) + self._whole(lower + 1)[which] * part
+
+    def _whole(self, count: int) -> tuple[Estimate, Estimate]:
+        found = self._known.get(count)
+        if found is None:
+            found = self._known[count] = self._priced(count)
+        return found
+
+    def _priced(self, count: int) -> tuple[Estimate, Estimate]:
+        step, positions = self.workload.step_tokens, count * self.workload.input
+        full = positions // step
+        while len(self._clock) <= full:
+            self._fill()
+        clock, waits = self._clock[full], self._waits[full]
+        if positions % step:
+            clock += self._seconds(full * step, positions)
+            waits += clock * (count - full * step // self.workload.input)
+        return clock, waits * (1 / count)
+
+    def _fill(self) -> None:
+        """One more full step."""
+        step, length, full = self.workload.step_tokens, self.workload.input, len(self._clock) - 1
+        clock = self._clock[-1] + self._seconds(full * step, (full + 1) * step)
+        self._waits.append(self._waits[-1] + clock * ((full + 1) * step // length - full * step // length))
+        self._clock.append(clock)
+
+    def _seconds(self, start: int, end: int) -> Estimate:
+        return Estimate.of([prefill_step(self.case, self.workload, start, end)])
+
+
 class Serving:
     """A case under a workload's requests."""
 
     def __init__(self, case: Case, workload: Workload) -> None:
         self.case, self.workload = case, workload
-        self._prompts = Prompts(case, workload)
+        self._prompts = PromptQueue(case, workload)
 
     @cached_property
     def memory(self) -> Memory:
@@ -140,3 +202,72 @@ class Serving:
         """Dollars for a million tokens of output, their prompts included; None where no price is known."""
         hourly = self.case.setup.hourly
         return None if hourly is None else hourly / 3600 / tokens_per_second * 1e6
+
+
+# -- the batch sweep: what one more user costs the others, and what the card gains ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """A decode step of `batch` sequences at the workload's running context.
+
+    experts: distinct ones that a layer's tokens are expected to hit, None for a model without. gain: tokens a second
+    by the bound, over those of batch 1. fits: whether memory holds such a batch to its end.
+    """
+
+    batch: int
+    itl: Estimate
+    tokens_per_second: Estimate
+    gain: float
+    intensity: float
+    limit: str
+    kv_bytes: float
+    experts: float | None
+    fits: bool
+
+
+def batch_sweep(serving: Serving) -> list[SweepRow]:
+    """Powers of two up to what memory holds, the largest batch that it holds, and the one asked for.
+
+    Where not even one fits, what there would be if it did.
+    """
+    most = serving.memory.users or _MOST_UNHELD
+    lone = _decode(serving, 1)
+    rows = []
+    for batch in sorted({*_powers(most), most, serving.workload.batch}):
+        rows.append(_row(serving, batch, _decode(serving, batch), lone))
+    return rows
+
+
+def touched_experts(case: Case, tokens: int) -> float | None:
+    """Distinct experts of one layer that so many tokens are expected to hit; None for a model without experts."""
+    experts = next((p.op for p in case.price.ops if isinstance(p.op, Experts)), None)
+    return None if experts is None else experts.touched(tokens)
+
+
+def _decode(serving: Serving, batch: int) -> PhasePrice:
+    case = serving.case
+    return price_phase(case.price, case.device, decode_phase(case, batch, serving.workload.context))
+
+
+def _row(serving: Serving, batch: int, phase: PhasePrice, lone: PhasePrice) -> SweepRow:
+    memory = serving.memory
+    return SweepRow(
+        batch,
+        phase.seconds,
+        phase.seconds.per_second(batch),
+        batch * lone.seconds.bound / phase.seconds.bound,
+        phase.intensity,
+        phase.limit,
+        memory.request_bytes * batch,
+        touched_experts(serving.case, batch),
+        batch <= memory.users,
+    )
+
+
+def _powers(most: int) -> Iterator[int]:
+    """1, 2, 4 ... 64, then every fourth power: enough to see the curve bend."""
+    batch = 1
+    while batch <= most:
+        yield batch
+        batch *= 2 if batch < 64 else 4

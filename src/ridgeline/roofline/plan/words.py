@@ -1,15 +1,29 @@
 """A plan in words: which resource is the limit, how far, and which lever moves it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from ridgeline.document.numbers import say, say_seconds, three
+from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_seconds, three
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.alternatives import DEVICES, Change
 from ridgeline.roofline.plan.case import Setup
-from ridgeline.roofline.plan.fit import DEVICES
-from ridgeline.roofline.plan.levers import Change
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.units import gb, gib, show_gb, show_gib
+
+DEFINITIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "TTFT": "time to first token: from asking until prefill has emitted one",
+        "ITL": "inter-token latency: one decode step at the running context, input + output / 2",
+        "TPOT": "time per output token after the first on average, others' prefills in between included",
+        "floor": "of a whole step, max(FLOPs / peak, weights and KV / bandwidth): nothing can beat it",
+        "bound": "each operation's own max, activations included, summed: perfect kernels",
+        "expected": "with each kernel class's efficiency, measured or the default of its kind; --json: sources",
+        "FLOP/B": "FLOP a byte: arithmetic of matrices over weights and KV moved, once a step",
+        "ridge": "the FLOP/B where both take equally long, in the step's formats: memory is the limit below",
+        "gain": "total tokens a second of a batch over those of batch 1, by the bound",
+        "units": "1k tokens = 1,024; GiB = 2^30 and GB = 10^9 bytes; TFLOP = 10^12, peaks are dense",
+    }
+)
 
 # From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
 _NOTICED, _WORTH = 1.03, 1.5
@@ -24,7 +38,7 @@ def verdict(plan: Plan) -> str:
 
 def lacking(plan: Plan) -> str:
     """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
-    return f"{_card(plan)} lacks {show_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
+    return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
 
 
 def ways_in_words(ways: Sequence[Setup]) -> str:
@@ -71,7 +85,7 @@ def _decode(plan: Plan) -> Iterator[str]:
     phase = plan.decode
     work = (
         f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
-        f"and moves {show_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
+        f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
         f"at {three(phase.ridge)}."
     )
     if phase.limit == "compute":

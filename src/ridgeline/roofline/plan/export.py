@@ -1,18 +1,16 @@
-"""A plan as one JSON object: SI units, bytes and seconds, figures of a phase those of one card."""
+"""A plan for programs: one JSON object of SI units, bytes and seconds; figures of a phase are those of one card."""
 
 import dataclasses
 from typing import Any
 
+from ridgeline.document.numbers import gb, gib
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.plan.case import Setup
-from ridgeline.roofline.plan.definitions import DEFINITIONS
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory
-from ridgeline.roofline.plan.phases import Phase
+from ridgeline.roofline.plan.phases import PhasePrice
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.serving import Load
-from ridgeline.roofline.plan.sweep import touched_experts
-from ridgeline.roofline.plan.units import gb, gib
-from ridgeline.roofline.plan.words import verdict
+from ridgeline.roofline.plan.serving import Load, touched_experts
+from ridgeline.roofline.plan.words import DEFINITIONS, verdict
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -25,6 +23,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "memory": _memory(plan.memory, plan.case.setup),
         "weights": [dataclasses.asdict(row) for row in plan.weights],
         "ways_to_fit": [{"devices": way.devices, "weights": way.weights} for way in plan.ways],
+        "phases": [_phase(phase) for phase in plan.phases],
         "prefill": _phase(plan.prefill),
         "decode": _phase(plan.decode)
         | {
@@ -116,8 +115,11 @@ def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
     }
 
 
-def _phase(phase: Phase) -> dict[str, Any]:
-    return dataclasses.asdict(phase) | {"memory_bytes": phase.memory_bytes}
+def _phase(phase: PhasePrice) -> dict[str, Any]:
+    return dataclasses.asdict(phase) | {
+        "memory_bytes": phase.memory_bytes,
+        "communication_bytes": sum(phase.communication.values()),
+    }
 
 
 def _load(load: Load) -> dict[str, Any]:

@@ -1,0 +1,288 @@
+"""What could be different, each priced whole: ways to fit, other formats, other cards, more of a resource."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ridgeline.models import ModelRefused
+from ridgeline.ops.formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
+from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
+from ridgeline.roofline.plan.memory import Memory, memory_of
+from ridgeline.roofline.plan.serving import Serving
+
+DEVICES = (1, 2, 4, 8)
+# More than one machine has: said, but not priced, since nothing is known of what joins them.
+_MORE_DEVICES = (16, 32)
+
+# -- ways to fit ------------------------------------------------------------------------------------------------------
+
+
+def ways_to_fit(models: ModelCache, setup: Setup, workload: Workload) -> list[Setup]:
+    """What would make the model and one request fit: the widest format with the cards asked for, or if none does, a
+    narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does."""
+    narrower = narrower_weights(models.case(setup))
+    same = next((s for s in narrower if fits(models, s, workload)), None)
+    more = fewest_devices(models, setup, workload, (*DEVICES, *_MORE_DEVICES))
+    if same is None:
+        most = max(DEVICES) if more is None else min(max(DEVICES), more.devices - 1)
+        same = _narrower_on_more(models, narrower, workload, most)
+    return [way for way in (same, more) if way is not None]
+
+
+def _narrower_on_more(models: ModelCache, narrower: Sequence[Setup], workload: Workload, most: int) -> Setup | None:
+    """The fewest cards, `most` at most, on which a narrower format fits, and the widest that does. Only what its share
+    of the weights leaves room for is built: a build takes longer than all else here."""
+    held = [(setup, _memory(models, setup, workload)) for setup in narrower]
+    tried = (
+        dataclasses.replace(setup, devices=count)
+        for count in DEVICES
+        for setup, memory in held
+        if memory is not None
+        and setup.devices < count <= most
+        and memory.weights * setup.devices / count + memory.overhead < memory.budget
+    )
+    return next((s for s in tried if s.device.link and fits(models, s, workload)), None)
+
+
+def fewest_devices(
+    models: ModelCache, setup: Setup, workload: Workload, counts: Sequence[int] = DEVICES
+) -> Setup | None:
+    """The setup over the fewest cards on which it fits; None if it does on none of the `counts`."""
+    tried = (dataclasses.replace(setup, devices=count) for count in counts)
+    return next((s for s in tried if (s.devices == 1 or s.device.link) and fits(models, s, workload)), None)
+
+
+def fits(models: ModelCache, setup: Setup, workload: Workload) -> bool:
+    """Whether the weights and one request fit; False also where the model does not divide so."""
+    memory = _memory(models, setup, workload)
+    return memory is not None and memory.fits
+
+
+def eight_bits(device: Device) -> str:
+    """The eight-bit weight format that a card has arithmetic for, else the one that is widened on the way."""
+    return "fp8" if "fp8" in device.peaks else "int8"
+
+
+def bits_of(name: str) -> int:
+    """Bits of a number in a format of weights or KV."""
+    return next(f.bits for f in (*FORMATS, *WEIGHT_FORMATS, *KV_FORMATS) if f.name == name)
+
+
+def narrower_weights(case: Case) -> list[Setup]:
+    """The same with narrower weights, the widest first. KV asked for in full is then that of the model as stored so."""
+    full = {known.name for known in FORMATS}
+    order = [name for name in ("bf16", eight_bits(case.device), "int4") if bits_of(name) < bits_of(case.weights)]
+    kv = None if case.setup.kv in full else case.setup.kv
+    return [dataclasses.replace(case.setup, weights=name, kv=kv) for name in order]
+
+
+def _memory(models: ModelCache, setup: Setup, workload: Workload) -> Memory | None:
+    try:
+        return memory_of(models.case(setup), workload)
+    except ModelRefused:
+        return None
+
+
+# -- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a case comes to, by expected times.
+
+    users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
+
+    Of the workload's batch, all asking at once, as in `Plan.prefill` and `Plan.decode`: ttft, until all have their
+    first token; itl, a decode step of all. What stands beside it for another batch is `Serving.together` and
+    `Serving.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills of
+    others between two tokens.
+
+    linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
+
+    Of `users` users under way: tokens_per_second and dollars_per_million, in all and of output; None where there is not
+    one user.
+    """
+
+    card: str
+    devices: int
+    weights: str
+    kv: str
+    fits: bool
+    missing_bytes: float
+    users: int
+    limit: str
+    ttft: float
+    itl: float
+    tokens_per_second: float | None
+    dollars_per_million: float | None
+    linked: bool
+    dollars_per_hour: float | None
+    price: HourlyPrice | None
+
+
+def outcome_of(serving: Serving) -> Outcome:
+    """The outcome of a case under its workload."""
+    case, memory, capacity = serving.case, serving.memory, serving.capacity
+    batch = serving.workload.batch
+    rate = capacity.load.tokens_per_second.expected if capacity.users else None
+    return Outcome(
+        case.device.name,
+        case.setup.devices,
+        case.weights,
+        case.kv,
+        memory.fits,
+        memory.missing,
+        capacity.users,
+        capacity.limit,
+        serving.together(batch).expected,
+        serving.itl(batch).expected,
+        rate,
+        None if rate is None else serving.dollars_per_million(rate),
+        case.device.link is not None,
+        case.setup.hourly,
+        case.setup.price or case.device.price,
+    )
+
+
+def compare(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[Outcome]:
+    """On as many cards as asked for, or where that does not do, on the fewest that do.
+
+    Cheapest tokens first, then those without a price by speed, then the cards on which it does not fit.
+    """
+    outcomes = [_on(models, serving, device) for device in devices]
+    return sorted(outcomes, key=_rank)
+
+
+def _on(models: ModelCache, serving: Serving, device: Device) -> Outcome:
+    setup = serving.case.setup.on(device)
+    if setup.devices > 1 and device.link is None:
+        setup = dataclasses.replace(setup, devices=1)
+    outcome = outcome_of(Serving(models.case(setup), serving.workload))
+    if outcome.fits:
+        return outcome
+    fewest = fewest_devices(models, setup, serving.workload)
+    return outcome if fewest is None else outcome_of(Serving(models.case(fewest), serving.workload))
+
+
+def _rank(outcome: Outcome) -> tuple[int, float]:
+    if outcome.dollars_per_million is not None:
+        return 0, outcome.dollars_per_million
+    return (1, -outcome.tokens_per_second) if outcome.tokens_per_second is not None else (2, outcome.missing_bytes)
+
+
+# -- levers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing different, and what that brings: factors on the plan as asked, above 1 where more or faster.
+
+    first: of the time to the first token; faster: of a user's tokens a second at the workload's batch; users and
+    throughput: at the most users there may be; cost: of dollars a token. None where one side has no such figure.
+    """
+
+    name: str
+    outcome: Outcome
+    first: float
+    faster: float
+    users: float | None
+    throughput: float | None
+    cost: float | None
+
+
+def changes(base: Outcome, named: Sequence[tuple[str, Outcome]]) -> list[Change]:
+    """Outcomes beside the plan as asked."""
+    return [
+        Change(
+            name,
+            new,
+            base.ttft / new.ttft,
+            base.itl / new.itl,
+            _ratio(new.users, base.users),
+            _ratio(new.tokens_per_second, base.tokens_per_second),
+            _ratio(new.dollars_per_million, base.dollars_per_million),
+        )
+        for name, new in named
+    ]
+
+
+def batch_lever(serving: Serving, base: Outcome) -> Change | None:
+    """From the workload's batch to the most users; None where that is no more."""
+    batch, most = serving.workload.batch, serving.capacity
+    if most.users <= batch:
+        return None
+    before, after = serving.load(batch), most.load
+    return Change(
+        f"batch {most.users:,} instead of {batch:,}",
+        base,
+        serving.together(batch).expected / serving.together(most.users).expected,
+        serving.itl(batch).expected / serving.itl(most.users).expected,
+        most.users / batch,
+        after.tokens_per_second.expected / before.tokens_per_second.expected,
+        before.tokens_per_second.expected / after.tokens_per_second.expected,
+    )
+
+
+def levers(models: ModelCache, serving: Serving, base: Outcome, others: Sequence[Outcome]) -> list[Change]:
+    """Narrower weights, narrower KV, twice the cards; the fastest and the cheapest of the `others`' cards."""
+    found: list[tuple[str, Outcome]] = []
+    for name, setup in _setups(serving):
+        try:
+            found.append((name, outcome_of(Serving(models.case(setup), serving.workload))))
+        except ModelRefused:  # heads or experts that do not divide
+            continue
+    named = [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)]
+    return changes(base, [*found, *named])
+
+
+def sensitivities(models: ModelCache, serving: Serving, base: Outcome) -> list[Change]:
+    """The same card with twice of one thing; with twice the link where cards are joined."""
+    device, setup = serving.case.device, serving.case.setup
+    caches = tuple(dataclasses.replace(cache, bandwidth=2 * cache.bandwidth) for cache in device.caches)
+    doubled = {
+        "twice the FLOP/s": dataclasses.replace(device, peaks={n: 2 * peak for n, peak in device.peaks.items()}),
+        "twice the bandwidth": dataclasses.replace(device, bandwidth=2 * device.bandwidth, caches=caches),
+        "twice the memory": dataclasses.replace(device, memory=2 * device.memory),
+    }
+    if device.link is not None and setup.devices > 1:
+        speeds = {cards: (alpha, 2 * beta) for cards, (alpha, beta) in device.link.all_reduce.items()}
+        link = dataclasses.replace(device.link, bandwidth=2 * device.link.bandwidth, all_reduce=speeds)
+        doubled["twice the link bandwidth"] = dataclasses.replace(device, link=link)
+    cases = {name: models.case(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
+    return changes(base, [(name, outcome_of(Serving(case, serving.workload))) for name, case in cases.items()])
+
+
+def _setups(serving: Serving) -> Iterator[tuple[str, Setup]]:
+    case, setup, device = serving.case, serving.case.setup, serving.case.device
+    full = {known.name for known in FORMATS}
+    for narrower in narrower_weights(case):
+        yield f"{narrower.weights} weights{' and KV' * (narrower.weights in full)}", narrower
+    if bits_of(case.kv) > 8:
+        yield f"{eight_bits(device)} KV", dataclasses.replace(setup, kv=eight_bits(device))
+    if device.link is not None and 2 * setup.devices in DEVICES:
+        yield f"{2 * setup.devices} cards", dataclasses.replace(setup, devices=2 * setup.devices)
+
+
+def _best(others: Sequence[Outcome], base: Outcome) -> list[Outcome]:
+    """The card with most tokens a second and the one with the cheapest, where better than the one asked for."""
+    able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
+    fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
+    priced = [o for o in able if o.dollars_per_million is not None]
+    cheapest = min(priced, key=lambda o: o.dollars_per_million or 0, default=None)
+    better = [
+        fastest if fastest and (fastest.tokens_per_second or 0) > (base.tokens_per_second or 0) else None,
+        cheapest if cheapest and (cheapest.dollars_per_million or 0) < (base.dollars_per_million or 1e9) else None,
+    ]
+    return [o for o in dict.fromkeys(better) if o is not None]
+
+
+def catalogue_outcomes(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[Outcome]:
+    """The same setup on other cards, at their own prices; those that cannot be joined so are left out."""
+    setup = serving.case.setup
+    able = [device for device in devices if setup.devices == 1 or device.link is not None]
+    return [outcome_of(Serving(models.case(setup.on(device)), serving.workload)) for device in able]
+
+
+def _ratio(new: float | None, base: float | None) -> float | None:
+    return new / base if new and base else None
