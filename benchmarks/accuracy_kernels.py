@@ -11,10 +11,11 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import Linear
+from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import TOKENS, Segment, Work
 from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.time import communication_seconds, floor_seconds, kernel_seconds
+from ridgeline.roofline.time import communication_seconds, floor_seconds, op_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,14 @@ def summary(found: list[KernelRow]) -> str:
 def _row(line: dict[str, str]) -> KernelRow:
     device, devices = load_card(line["card"]), int(line["devices"])
     if line["op"] == "all-reduce":
-        cost = Cost(communication_bytes=float(line["shape"]))
+        cost = Cost(communication={"all_reduce": float(line["shape"])})
         floor, expected = communication_seconds(cost, device, devices)
     else:
         op, work = _op(line)
         cost = op.cost(work)
         # A kernel that is timed over and over reads operands that no cache can keep.
         working_set = max(cost.memory_bytes, 1e9)
-        expected = kernel_seconds(op.kernels(work), device, working_set).expected
+        expected = op_seconds(cost, op.kernels(work), device, working_set).expected
         floor = floor_seconds(cost, device, cost.memory_bytes)
     return KernelRow(
         line["id"], line["op"], line["shape"], line["tokens"], line["context"], line["card"],
@@ -80,13 +81,13 @@ def _op(line: dict[str, str]) -> tuple[Op, Work]:
     with torch.device("meta"):
         match line["op"]:
             case "gemm":
-                return Linear(shape[2], shape[1], torch.bfloat16), Work(tokens, tokens, tokens)
+                return Linear(MatrixSpec(shape[2], shape[1], torch.bfloat16)), Work({TOKENS: tokens}, tokens)
             case "experts":
                 count, active, hidden, width = shape
                 names = ("gate_proj", "up_proj", "down_proj")
                 bf16 = torch.bfloat16
                 op = Experts(count, active, hidden, width, "silu", bf16, renormalise=True, names=names)
-                return op, Work(tokens, tokens, tokens)
+                return op, Work({TOKENS: tokens}, tokens)
             case "decode attention" | "prefill attention":
                 heads, kv_heads, dim = shape
                 attention = Attention(0, heads, KVSpec(kv_heads, dim, dim, None, torch.bfloat16))

@@ -11,7 +11,7 @@ Policies: `mixed` gives every running request its next token and the rest of a s
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.ops.work import AttentionWork, Work
+from ridgeline.ops.work import Reach, Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
@@ -40,16 +40,16 @@ class _Request:
 
 def replay(loop: Loop, price: Price, device: Device) -> tuple[float, float]:
     """Mean TTFT and mean TPOT in seconds, expected."""
-    return run(loop, lambda work: price.on(device, work).expected, price.windows)
+    return run(loop, lambda work: price.on(device, work).expected, price.reaches)
 
 
-def run(loop: Loop, seconds: Seconds, windows: frozenset[int | None]) -> tuple[float, float]:
+def run(loop: Loop, seconds: Seconds, reaches: frozenset[Reach]) -> tuple[float, float]:
     """The same with the clock as an argument."""
     live = [_Request(0.0) for _ in range(loop.users)]
     asked, now, ttfts, tpots = loop.users, 0.0, [], []
     while live:
         granted = _grant(live, loop)
-        now += seconds(_work(granted, windows))
+        now += seconds(_work(granted, reaches))
         for request, count in granted:
             request.computed += count if request.computed < loop.input else 0
             if request.computed < loop.input:
@@ -81,14 +81,6 @@ def _grant(live: list[_Request], loop: Loop) -> list[tuple[_Request, int]]:
     return granted
 
 
-def _work(granted: list[tuple[_Request, int]], windows: frozenset[int | None]) -> Work:
-    tokens = pairs = read = alone = 0
-    for request, count in granted:
-        last = request.computed + request.emitted + (count if not request.emitted else 0)
-        tokens += count
-        pairs += count * last - count * (count - 1) // 2
-        read += last
-        alone += last if count == 1 else 0
-    assert windows == {None}, "sliding windows are not replayed"
-    singles = sum(count == 1 for _, count in granted)
-    return Work(tokens, len(granted), len(granted), {None: AttentionWork(pairs, read, alone)}, singles)
+def _work(granted: list[tuple[_Request, int]], reaches: frozenset[Reach]) -> Work:
+    ends = [request.computed + request.emitted + (count if not request.emitted else 0) for request, count in granted]
+    return Work.of([Segment(count, end) for (_, count), end in zip(granted, ends, strict=True)], reaches)

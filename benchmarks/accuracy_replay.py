@@ -22,7 +22,7 @@ from ridgeline.models import build
 from ridgeline.models.fields import Fields
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
 from ridgeline.ops.shard import Shard
-from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.ops.work import LOGITS, TOKENS, Asked, AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
@@ -32,7 +32,7 @@ from ridgeline.roofline.price import Price
 MEASURED = Path(__file__).resolve().parent / "measured"
 
 # Formats that published engines store weights in and ours does not.
-FOREIGN = (WeightFormat("int4-g32", 4, 32, 16, 16),)
+FOREIGN = (WeightFormat("int4-g32", 4, (1, 32), 16, 16),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def decode(row: Row, case: Case) -> Estimate:
 
 def prefill(row: Row, case: Case) -> Estimate:
     """All prompts of the batch in one step."""
-    work = Work.of([Segment(row.input, row.input)] * row.batch, case.price.windows)
+    work = Work.of([Segment(row.input, row.input)] * row.batch, case.price.reaches)
     return Estimate.of([case.price.on(case.device, work)])
 
 
@@ -160,16 +160,16 @@ def most(row: Row, case: Case) -> Estimate:
     held = max(1, memory.kv_tokens // context)
     rates = []
     for users in {min(held, 2**power) for power in range(14)}:
-        work = Work.decode([context] * users, case.price.windows) + _prompts(row, users, case)
+        work = Work.decode([context] * users, case.price.reaches) + _prompts(row, users, case)
         rates.append(Estimate.of([case.price.on(case.device, work)]).per_second(users))
     return max(rates, key=lambda rate: rate.expected)
 
 
 def _prompts(row: Row, users: int, case: Case) -> Work:
     """The prompt positions of a mixed step: `users / output` prompts, on average."""
-    one, share = Work.of([Segment(row.input, row.input)], case.price.windows, logit_rows=0), users / row.output
-    attention = {
-        window: AttentionWork(round(asked.pairs * share), round(asked.kv_read * share))
-        for window, asked in one.attention.items()
-    }
-    return Work(round(row.input * share), 0, math.ceil(share), attention)
+    one, share = Work.of([Segment(row.input, row.input)], case.price.reaches, logit_rows=0), users / row.output
+    rows, attention = round(row.input * share), {}
+    for reach, asked in one.attention.items():
+        pairs, keys = round(asked.total.pairs * share), round(asked.total.keys * share)
+        attention[reach] = AttentionWork(many=Asked(math.ceil(share), rows, pairs, keys, rows))
+    return Work({TOKENS: rows, LOGITS: 0}, math.ceil(share), attention)

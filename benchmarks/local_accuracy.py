@@ -32,7 +32,7 @@ from ridgeline.roofline.calibrate.steps import Stopwatch
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
-from ridgeline.roofline.time import compute_seconds, kernel_seconds, memory_seconds
+from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "benchmarks" / "local_accuracy.md"
@@ -162,8 +162,8 @@ class Bench:
         classes = {"between ops": step.host}
         slowed = step.host * pace.launch
         for priced in price.ops:
-            for kernel in priced.op.kernels(work):
-                seconds = kernel_seconds((kernel,), self.device, step.working_set).expected
+            for kernel in priced.kernels(work):
+                seconds = op_seconds(kernel.cost, (kernel,), self.device, step.working_set).expected
                 compute = compute_seconds(kernel.cost, self.device)
                 memory = memory_seconds(kernel.cost, self.device, step.working_set)
                 slowed += priced.count * seconds * pace.of(seconds, compute, memory)

@@ -51,7 +51,8 @@ def write_zeros(folder: Path) -> int:
     write_folder(folder, VALUES)
     model = build(Fields(VALUES, "config.json"))
     header, end = {}, 0
-    for name, parameter in model.named_parameters():
+    for path, parameter in model.named_parameters():
+        name = model.checkpoint_name(path)
         assert parameter.dtype == torch.bfloat16
         begin, end = end, end + 2 * math.prod(parameter.shape)
         header[name] = {"dtype": "BF16", "shape": list(parameter.shape), "data_offsets": [begin, end]}

@@ -36,7 +36,7 @@ def write_model(
     config = {**config, "vocab_size": vocabulary, "eos_token_id": vocabulary - 3}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     model = small_model(config)
-    save_file(dict(model.named_parameters()), folder / "model.safetensors")
+    save_file({model.checkpoint_name(n): p for n, p in model.named_parameters()}, folder / "model.safetensors")
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     return folder

@@ -47,7 +47,7 @@ def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:
         noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
         scale = parameter.dim() == 1 and attribute == "weight"
         setattr(model.get_submodule(path), attribute, nn.Parameter(1 + noise if scale else noise, requires_grad=False))
-    model.retie()
+    model.tie()
     return model
 
 

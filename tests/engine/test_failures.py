@@ -21,6 +21,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
+from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import token_engine
 
 WINDOWS = (None, 6)
@@ -340,7 +341,7 @@ def test_a_plan_survives_as_json() -> None:
         line = plan.to_json()
         assert "\n" not in line
         assert plan_of(line) == plan
-        assert plan_of(line).work((None, 6)) == plan.work((None, 6))
+        assert plan_of(line).work((CAUSAL, windowed(6))) == plan.work((CAUSAL, windowed(6)))
 
 
 # -- choices and seeds ------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_cache_changes_no_token_in_fp32() -> None:
     model = build(read_config("tales"), torch.float32)
     stored = load_model("tales")
     model.load_state_dict({name: tensor.float() for name, tensor in stored.state_dict().items()}, assign=True)
-    model.retie()
+    model.tie()
     found = kv_cache.compare(model, first=5, count=60)
     assert found.same == 60
     assert found.kept.tokens == found.without.tokens

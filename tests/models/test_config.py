@@ -15,6 +15,7 @@ from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.model import Model
+from ridgeline.ops.work import windowed
 
 MISSING = object()
 
@@ -306,15 +307,15 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, fiel
     assert ours.context == theirs.max_position_embeddings
     assert ours.vocabulary == theirs.vocab_size
     assert ours.tied == theirs.tie_word_embeddings
-    assert ours.windows == transformers_windows(theirs)
+    assert ours.reaches == {windowed(window) for window in transformers_windows(theirs)}
     assert len(ours.kv_specs) == theirs.num_hidden_layers
     if isinstance(ours, Decoder):
         check_decoder(ours, theirs)
     else:
         block = ours.get_submodule("transformer.h.0")
         assert block.ln_1.eps == theirs.layer_norm_epsilon
-        assert block.mlp.c_fc.outputs == (theirs.n_inner or 4 * theirs.n_embd)
-        assert block.mlp.act.name == theirs.activation_function
+        assert block.mlp.fc.width == (theirs.n_inner or 4 * theirs.n_embd)
+        assert block.mlp.fc.activation == theirs.activation_function
 
 
 def check_decoder(ours: Decoder, theirs: Any) -> None:
@@ -325,10 +326,9 @@ def check_decoder(ours: Decoder, theirs: Any) -> None:
     assert ours.kv_specs[0].heads == theirs.num_key_value_heads
     if theirs.model_type != "qwen3":  # whose head_dim of 128 does not depend on the hidden size; loading would refuse
         assert ours.kv_specs[0].k_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // 6
-    mlp = block.get_submodule(block.feed_forward_name)
-    experts = getattr(mlp, "experts", None)
+    experts = getattr(block.mlp, "experts", None)
     if experts is None:
-        assert mlp.act.name == theirs.hidden_act
+        assert block.mlp.gate_up.activation == theirs.hidden_act
     else:
         assert experts.renormalise == getattr(theirs, "norm_topk_prob", True)
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_causal, attend_padded
+from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import Segment, Work, windowed
 
 F64 = NDArray[np.float64]
 NULL_PAGE = 0
@@ -46,6 +46,12 @@ def close(ours: Tensor, reference: F64) -> bool:
     return bool(np.allclose(ours.double().numpy(), reference, rtol=0, atol=1e-5))
 
 
+def attention(heads: tuple[int, int], dim: int, window: int | None = None) -> Attention:
+    """An op of so many KV heads, and queries to each."""
+    kv_heads, group = heads
+    return Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, window, torch.float32))
+
+
 def random(generator: torch.Generator, *shape: int) -> Tensor:
     """Normal numbers, fp32."""
     return torch.randn(*shape, generator=generator)
@@ -58,7 +64,7 @@ def test_attend_causal(length: int, data: st.DataObject, heads: tuple[int, int],
     g = torch.Generator().manual_seed(seed)
     kv_heads, group = heads
     q, k, v = random(g, queries, kv_heads * group, 6), random(g, length, kv_heads, 6), random(g, length, kv_heads, 6)
-    ours = attend_causal(q, k.transpose(0, 1), v.transpose(0, 1), window)
+    ours = attend_segment(attention(heads, 6, window), q, k.transpose(0, 1), v.transpose(0, 1))
     assert close(ours, dense(q, k, v, window))
 
 
@@ -75,7 +81,8 @@ def test_attend_padded(lengths: list[int], heads: tuple[int, int], window: int |
     visible_BL = (position_L < length_B1) & (position_L >= length_B1 - (window or longest))
     for half in (k_KBLD, v_KBLD):
         half.masked_fill_(~visible_BL[None, :, :, None], 1e4)
-    out_BHD = attend_padded(q_BHD, k_KBLD, v_KBLD, visible_BL)
+    distance_BL = position_L - (length_B1 - 1)
+    out_BHD = attend_padded(attention(heads, 6, window), q_BHD, k_KBLD, v_KBLD, distance_BL, visible_BL)
     for b, length in enumerate(lengths):
         k, v = (half[:, b, :length].transpose(0, 1) for half in (k_KBLD, v_KBLD))
         assert close(out_BHD[b : b + 1], dense(q_BHD[b : b + 1], k, v, window))
@@ -188,7 +195,7 @@ def test_paged_attention(
     q_THD = torch.cat([s.q_QHD for s in sequences])
     k_TKD = torch.cat([s.k_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
     v_TKD = torch.cat([s.v_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
-    out_THD = paged.attend(0, q_THD, k_TKD, v_TKD, window)
+    out_THD = paged.attend(attention(heads, 6, window), q_THD, k_TKD, v_TKD)
     reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
     assert close(out_THD, reference)
     for s in sequences:  # what the step computed is in memory now, for the next one
@@ -210,7 +217,8 @@ def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
             torch.cat([s.v_LKD[-s.segment.q_len :] for s in sequences]),
         )
         reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
-        assert close(both.attend(layer, q, k, v, window), reference)
+        op = Attention(layer, 4, KVSpec(2, 6, 6, window, torch.float32))
+        assert close(both.attend(op, q, k, v), reference)
 
 
 def test_uncached_sequences_do_not_see_each_other() -> None:
@@ -218,7 +226,7 @@ def test_uncached_sequences_do_not_see_each_other() -> None:
     g = torch.Generator().manual_seed(0)
     lengths = [4, 1, 7]
     q, k, v = random(g, 12, 6, 8), random(g, 12, 2, 8), random(g, 12, 2, 8)
-    out = Uncached([Segment(n, n) for n in lengths]).attend(0, q, k, v, 3)
+    out = Uncached([Segment(n, n) for n in lengths]).attend(attention((2, 3), 8, 3), q, k, v)
     for start, stop in itertools.pairwise(np.cumsum([0, *lengths])):
         assert close(out[start:stop], dense(q[start:stop], k[start:stop], v[start:stop], 3))
     with pytest.raises(ValueError, match="every position of a sequence must run"):
@@ -253,13 +261,13 @@ def test_the_op_is_priced_for_the_pairs_that_it_sees(
         k.append(s.k_LKD[start:])
         v.append(one_hot_LKD[start:])
     kv_heads, group = heads
-    op = Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, window, torch.float32))
+    op = attention(heads, dim, window)
     weights_THL = op(torch.cat(q), torch.cat(k), torch.cat(v), kv).unflatten(1, (-1, dim))
     assert torch.allclose(weights_THL.sum(-1), torch.ones(()), atol=1e-5)
     pairs = int((weights_THL != 0).sum()) // (kv_heads * group)
     by_sequence = torch.split(weights_THL, [s.q_len for s in segments])
     read = sum(int((weights != 0).any(0).any(0).sum()) for weights in by_sequence)
-    cost = op.cost(Work.of(segments, [window]))
+    cost = op.cost(Work.of(segments, [windowed(window)]))
     assert cost.total_flops == 4 * kv_heads * group * dim * pairs
     assert cost.kv_read_bytes == read * 2 * kv_heads * dim * 4
     assert cost.kv_write_bytes == sum(s.q_len for s in segments) * 2 * kv_heads * dim * 4
@@ -270,8 +278,10 @@ def test_attention_by_hand() -> None:
     q = torch.tensor([[[1.0, 0.0]]])
     k = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]])
     v = torch.tensor([[[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]]])
-    assert attend_causal(q, k, v, None)[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
+    op = attention((1, 1), 2)
+    assert attend_segment(op, q, k, v)[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
     visible = torch.ones(1, 3, dtype=torch.bool)
-    assert attend_padded(q, k[:, None], v[:, None], visible)[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
-    weights = attend_causal(q, k, torch.eye(3)[None], None)[0, 0]
+    padded = attend_padded(op, q, k[:, None], v[:, None], torch.tensor([[-2, -1, 0]]), visible)
+    assert padded[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
+    weights = attend_segment(op, q, k, torch.eye(3)[None])[0, 0]
     assert weights.tolist() == pytest.approx([0.4011, 0.1978, 0.4011], abs=5e-5)

@@ -17,15 +17,16 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import Head, Linear
+from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import LayerNorm, RMSNorm
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.price import Price
+from ridgeline.ops.work import CAUSAL, LOGITS, Segment, Work, windowed
+from ridgeline.roofline.price import Price, traced_calls
 from support.checkpoints import random_ours
 
 FP32, BF16 = torch.float32, torch.bfloat16
 # 3 positions after 4, a whole sequence of 5, one position after 8; 2 of the 9 rows need logits.
-WORK = Work.of([Segment(3, 7), Segment(5, 5), Segment(1, 9)], (None, 4), logit_rows=2)
+WORK = Work.of([Segment(3, 7), Segment(5, 5), Segment(1, 9)], (CAUSAL, windowed(4)), logit_rows=2)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -33,14 +34,14 @@ WORK = Work.of([Segment(3, 7), Segment(5, 5), Segment(1, 9)], (None, 4), logit_r
 
 def test_linear_cost() -> None:
     """9 rows of 3 -> 5 with a bias."""
-    cost = Linear(3, 5, FP32, bias=True).cost(WORK)
+    cost = Linear(MatrixSpec(3, 5, FP32, bias=True)).cost(WORK)
     assert cost == Cost({"fp32": 2 * 9 * 3 * 5}, weight_bytes=(15 + 5) * 4, activation_bytes=9 * (3 + 5) * 4)
-    assert Linear(3, 5, BF16, transposed=True).cost(WORK).weight_bytes == 15 * 2
+    assert Linear(MatrixSpec(3, 5, BF16, transposed=True)).cost(WORK).weight_bytes == 15 * 2
 
 
 def test_head_cost() -> None:
     """Only the rows that need logits, but the whole matrix."""
-    cost = Head(3, 97, BF16).cost(WORK)
+    cost = Head(MatrixSpec(3, 97, BF16)).cost(WORK, LOGITS)
     assert cost.flops == {"bf16": 2 * 2 * 3 * 97}
     assert cost.weight_bytes == 3 * 97 * 2
 
@@ -54,7 +55,7 @@ def test_norm_cost() -> None:
     """Weights once, activations in and out; a norm of heads has a vector for each."""
     assert RMSNorm(6, 1e-5, BF16).cost(WORK).activation_bytes == 2 * 9 * 6 * 2
     assert RMSNorm(6, 1e-5, BF16, per_token=4).cost(WORK).activation_bytes == 2 * 9 * 4 * 6 * 2
-    assert RMSNorm(6, 1e-5, BF16, row_space="logits").cost(WORK).activation_bytes == 2 * 2 * 6 * 2
+    assert RMSNorm(6, 1e-5, BF16).cost(WORK, LOGITS).activation_bytes == 2 * 2 * 6 * 2
     assert RMSNorm(6, 1e-5, BF16).cost(WORK).weight_bytes == 6 * 2
     assert LayerNorm(6, 1e-5, BF16).cost(WORK).weight_bytes == 2 * 6 * 2
 
@@ -102,10 +103,10 @@ def test_an_op_without_a_cost_is_an_error() -> None:
     class Nameless(Op):
         kind = "linear"
 
-        def cost(self, work: Work) -> Cost:
+        def cost_of(self, rows: int) -> Cost:
             return Cost()
 
-    with pytest.raises(TypeError, match=r"abstract method '?cost"):
+    with pytest.raises(TypeError, match=r"abstract method '?cost_of"):
         Costless()
     with pytest.raises(TypeError, match=r"abstract method '?signature"):
         Nameless()
@@ -128,7 +129,7 @@ def forward(model: Model, device: str, logit_rows: list[int]) -> tuple[Tensor, W
     segments = [Segment(n, n) for n in lengths]
     with torch.no_grad():
         logits = model(ids_T, positions_T, Uncached(segments), torch.tensor(logit_rows, device=device))
-    return logits, Work.of(segments, model.windows, len(logit_rows))
+    return logits, Work.of(segments, model.reaches, len(logit_rows))
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -148,8 +149,11 @@ def test_declared_rows_are_rows_seen(family: str, device: str) -> None:
     assert logits.shape == (5, model.vocabulary)
     assert logits.dtype == torch.float32
     assert logits.device.type == device
-    assert seen == {path: [op.rows(work)] for path, op in model.ops()}
-    assert {op.rows(work) for _, op in model.ops()} == {13, 5}
+    ran, declared = {path: list(rows) for path, rows in seen.items()}, dict[str, list[int]]()
+    for path, _, space in traced_calls(model):
+        declared.setdefault(path, []).append(work.rows[space])
+    assert ran == declared
+    assert {rows for calls in declared.values() for rows in calls} == {13, 5}
 
 
 SEGMENTS = st.integers(1, 40).flatmap(lambda kv: st.integers(1, kv).map(lambda q: Segment(q, kv)))
@@ -162,12 +166,12 @@ PRICES = {family: Price(model) for family, model in MODELS.items()}
 def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], rows: int) -> None:
     """Ops that are priced as one cost the same, and the groups add up to all ops of the model, field by field."""
     model = MODELS[family]
-    work = Work.of(segments, model.windows, rows)
+    work = Work.of(segments, model.reaches, rows)
     first: dict[Any, Cost] = {}
     total = Cost()
-    for _, op in model.ops():
-        cost = op.cost(work)
-        assert first.setdefault((type(op), op.signature()), cost) == cost
+    for _, op, space in traced_calls(model):
+        cost = op.cost(work, space)
+        assert first.setdefault((type(op), op.signature(), space), cost) == cost
         total += cost
     price = PRICES[family].step(work)
     assert price.flops == pytest.approx(total.flops)
@@ -180,7 +184,7 @@ def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], row
 def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) -> None:
     """A step with further sequences in it reads and computes at least as much, and less than two steps would."""
     for family, model in MODELS.items():
-        one, other = (Work.of(segments, model.windows) for segments in (some, more))
+        one, other = (Work.of(segments, model.reaches) for segments in (some, more))
         apart = [PRICES[family].step(work) for work in (one, other)]
         together = PRICES[family].step(one + other)
         assert together.total_flops == pytest.approx(sum(cost.total_flops for cost in apart))
@@ -191,9 +195,10 @@ def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) ->
 
 def test_costs_add_and_multiply() -> None:
     """Format by format, place by place."""
-    one = Cost({"fp32": 1.0, "bf16": 2.0}, 3.0, 4.0, 5.0, 6.0, 7.0)
-    more = Cost({"fp32": 1.0}, 1.0, 1.0, 1.0, 1.0, 1.0)
-    assert one + more == Cost({"fp32": 2.0, "bf16": 2.0}, 4.0, 5.0, 6.0, 7.0, 8.0)
+    one = Cost({"fp32": 1.0, "bf16": 2.0}, 3.0, 4.0, 5.0, 6.0, {"all_reduce": 7.0})
+    more = Cost({"fp32": 1.0}, 1.0, 1.0, 1.0, 1.0, {"all_reduce": 1.0, "all_gather": 2.0})
+    both = {"all_reduce": 8.0, "all_gather": 2.0}
+    assert one + more == Cost({"fp32": 2.0, "bf16": 2.0}, 4.0, 5.0, 6.0, 7.0, both)
     assert one * 2 == one + one
     assert one.total_flops == 3
     assert (one.memory_bytes, one.total_bytes) == (12, 18)

@@ -23,8 +23,9 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Linear
+from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.price import traced_calls
 from support.audit import MOVES, Audit, audited
 from support.checkpoints import random_ours
 from support.engines import complete, token_engine
@@ -52,7 +53,7 @@ class AuditedRunner(Runner):
         with routed(self.model) as routers, audited(self.model) as audit:
             logits = super().forward(plan)
         segments = [item.segment for item in plan.items]
-        self.runs.append(Run(self.model, audit, plan.work(self.model.windows), segments, routers))
+        self.runs.append(Run(self.model, audit, plan.work(self.model.reaches), segments, routers))
         return logits
 
 
@@ -78,10 +79,14 @@ def check_products(run: Run) -> None:
     ops = dict(run.model.ops())
     assert set(run.audit.flops) <= set(ops), "a product outside of all ops"
     assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
-    for path, op in ops.items():
-        products = isinstance(op, Linear | Experts)
-        if not isinstance(op, Attention):
-            assert run.audit.flops[path] == (op.cost(run.work).total_flops if products else 0), path
+    for path, op, space in traced_calls(run.model):
+        if isinstance(op, Linear | Experts):
+            assert run.audit.flops[path] == op.cost(run.work, space).total_flops, path
+        elif isinstance(op, Projections):  # whose activation is no product
+            products = op.kernels(run.work, space)[0]
+            assert run.audit.flops[path] == products.cost.total_flops, path
+        elif not isinstance(op, Attention):
+            assert run.audit.flops[path] == 0, path
 
 
 def check_attention(run: Run) -> None:
@@ -96,21 +101,22 @@ def check_attention(run: Run) -> None:
                 for key in range(s.kv_len)
                 if 0 <= query - key < window
             )
-            assert op.cost(run.work).total_flops == 4 * op.heads * op.spec.k_dim * pairs, path
+            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
+            assert sum(k.cost.total_flops for k in attend) == 4 * op.heads * op.spec.k_dim * pairs, path
 
 
 def check_bytes(run: Run) -> None:
     """Assert that the weights read are those declared: matrices once, rows of tables, experts that were hit."""
-    for path, op in run.model.ops():
-        declared, read = op.cost(run.work).weight_bytes, run.audit.read[path]
-        own = {parameter.data_ptr(): parameter for parameter in op.parameters(recurse=False)}
+    for path, op, space in traced_calls(run.model):
+        declared, read = op.cost(run.work, space).weight_bytes, run.audit.read[path]
+        own = {parameter.data_ptr(): parameter for parameter in op.parameters()}
         if isinstance(op, Embedding):
             assert run.audit.gathered[path] == declared
         elif isinstance(op, Experts):
             check_experts(run, path, op)
         else:
             assert sum(parameter.nbytes for parameter in own.values()) == declared, path
-        if isinstance(op, Linear):
+        if isinstance(op, Linear | Projections) and declared:
             assert [read[address] for address in own] == [1] * len(own), path
 
 
@@ -136,7 +142,7 @@ def whole_sequences(model: Model, device: str) -> Run:
     positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
     with routed(model) as routers, audited(model) as audit, torch.no_grad():
         model(ids_T, positions_T, Uncached(segments), torch.tensor([8, 3, 13], device=device))
-    return Run(model, audit, Work.of(segments, model.windows, 3), segments, routers)
+    return Run(model, audit, Work.of(segments, model.reaches, 3), segments, routers)
 
 
 def test_every_family_is_audited() -> None:
@@ -159,9 +165,9 @@ def test_whole_sequences(family: str, dtype: str) -> None:
 def test_on_meta(family: str) -> None:
     """Without weights the same products run, but for the experts', which depend on the router."""
     run = whole_sequences(build(Fields(CONFIGS[family], "config.json")), "meta")
-    for path, op in run.model.ops():
+    for path, op, space in traced_calls(run.model):
         if isinstance(op, Linear):
-            assert run.audit.flops[path] == op.cost(run.work).total_flops
+            assert run.audit.flops[path] == op.cost(run.work, space).total_flops
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -203,6 +209,6 @@ def test_the_audit_sees_what_is_outside() -> None:
         check_products(whole_sequences(model, "cpu"))
 
     model = random_ours(CONFIGS["llama"])
-    model.model.layers[1].mlp.up_proj.outputs += 1
-    with pytest.raises(AssertionError, match=r"model\.layers\.1\.mlp\.up_proj"):
+    model.model.layers[1].mlp.down_proj.matrix.outputs += 1
+    with pytest.raises(AssertionError, match=r"model\.layers\.1\.mlp\.down_proj"):
         check_products(whole_sequences(model, "cpu"))

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from ridgeline.models import Fields
 from ridgeline.models.rope import read_rope
-from ridgeline.ops.rotary import Rope, RotaryTable, Rotate
+from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 
 logging.set_verbosity_error()  # it warns of numbers that do not fit together, which is what is asked of it here
 CONTEXT = 4096
@@ -116,7 +116,7 @@ def test_rotation_is_multiplication_by_complex_numbers(half: int, rest: int, the
     rope = Rope(2 * half, theta)
     positions = torch.randint(0, 5000, (6,), generator=g)
     q, k = (torch.randn(6, heads, 2 * half + rest, generator=g) for heads in (3, 2))
-    turned = Rotate(3, 2, 2 * half + rest, rope, torch.float32)(q, k, *RotaryTable(rope)(positions))
+    turned = [rotate(x, RotaryTable(rope)(positions)) for x in (q, k)]
     for before, after in zip((q, k), turned, strict=True):
         angle_T1F = (positions[:, None, None].float() * rope.frequencies()).double()
         number = torch.complex(before[..., :half].double(), before[..., half : 2 * half].double())
@@ -128,12 +128,11 @@ def test_rotation_is_multiplication_by_complex_numbers(half: int, rest: int, the
 def test_only_differences_of_positions_matter() -> None:
     """The point of it: a query at 7 and a key at 3 meet as 104 and 100 do."""
     rope = Rope(16, 10_000.0)
-    table, rotate = RotaryTable(rope), Rotate(1, 1, 16, rope, torch.float32)
+    table = RotaryTable(rope)
     q, k = torch.randn(2, 1, 1, 16, generator=torch.Generator().manual_seed(0))
 
     def product(query_at: int, key_at: int) -> float:
-        turned_q, _ = rotate(q, k, *table(torch.tensor([query_at])))
-        _, turned_k = rotate(q, k, *table(torch.tensor([key_at])))
+        turned_q, turned_k = (rotate(x, table(torch.tensor([at]))) for x, at in ((q, query_at), (k, key_at)))
         return float((turned_q * turned_k).sum())
 
     assert product(7, 3) == pytest.approx(product(104, 100), abs=1e-4)

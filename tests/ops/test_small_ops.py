@@ -9,20 +9,21 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from ridgeline.ops.activation import ACTIVATIONS, Activation
+from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Head, Linear
-from ridgeline.ops.norm import LayerNorm, RMSNorm
-from ridgeline.ops.op import Op
-from ridgeline.ops.residual import Add
+from ridgeline.ops.formats import WeightFormat, weight_format_named
+from ridgeline.ops.linear import Head, Linear, Projections
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.norm import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm
+from ridgeline.ops.stored import Stored
 
 FP32 = torch.float32
 
 
-def filled(op: Op, **tensors: Tensor) -> Op:
-    """An op whose parameters are these."""
+def filled(op: Stored, **tensors: Tensor) -> Stored:
+    """An op whose parameters, or whose matrix's, are these."""
     for name, tensor in tensors.items():
-        setattr(op, name, nn.Parameter(tensor, requires_grad=False))
+        setattr(getattr(op, "matrix", op), name, nn.Parameter(tensor, requires_grad=False))
     return op
 
 
@@ -33,9 +34,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def test_linear_by_hand() -> None:
     """Seed number 23: [1,2,3] . [4,5,6] = 32, and x W^T = [4, 5]."""
-    one = filled(Linear(3, 1, FP32), weight=torch.tensor([[4.0, 5.0, 6.0]]))
+    one = filled(Linear(MatrixSpec(3, 1, FP32)), weight=torch.tensor([[4.0, 5.0, 6.0]]))
     assert one(torch.tensor([[1.0, 2.0, 3.0]])).tolist() == [[32.0]]
-    two = filled(Linear(2, 2, FP32), weight=torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    two = filled(Linear(MatrixSpec(2, 2, FP32)), weight=torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
     assert two(torch.tensor([[1.0, 2.0]])).tolist() == [[4.0, 5.0]]
 
 
@@ -43,10 +44,10 @@ def test_linear_by_hand() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_linear(transposed: bool, bias: bool) -> None:
     """y = x W^T + b, whichever way round the checkpoint stores W."""
-    op = Linear(5, 3, FP32, bias, transposed=transposed)
+    op = Linear(MatrixSpec(5, 3, FP32, bias, transposed=transposed))
     weight, offset, x = random(3, 5), random(3, seed=1), random(7, 5, seed=2)
-    assert op.weight.shape == ((5, 3) if transposed else (3, 5))
-    assert (op.bias is not None) == bias
+    assert op.matrix.weight.shape == ((5, 3) if transposed else (3, 5))
+    assert (op.matrix.bias is not None) == bias
     filled(op, weight=weight.t().contiguous() if transposed else weight, **({"bias": offset} if bias else {}))
     reference = x.double() @ weight.double().t() + (offset.double() if bias else 0)
     assert torch.allclose(op(x).double(), reference, atol=1e-5)
@@ -54,11 +55,10 @@ def test_linear(transposed: bool, bias: bool) -> None:
 
 def test_head_gives_fp32() -> None:
     """Logits of a bf16 model are fp32 numbers, and over the rows that are wanted."""
-    head = filled(Head(4, 9, torch.bfloat16), weight=random(9, 4).bfloat16())
+    head = filled(Head(MatrixSpec(4, 9, torch.bfloat16)), weight=random(9, 4).bfloat16())
     logits = head(random(2, 4).bfloat16())
     assert logits.dtype == FP32
     assert logits.shape == (2, 9)
-    assert head.row_space == "logits"
 
 
 def test_embedding_gathers_rows() -> None:
@@ -97,13 +97,22 @@ def test_layer_norm(dtype: torch.dtype) -> None:
     assert torch.allclose(out.double(), reference, atol=1e-6 if dtype == FP32 else 2e-2)
 
 
+def activated(name: str, width: int, *, gated: bool, fused: bool = False) -> ActivatedProjections:
+    """The first half of an MLP over 5 inputs, unfilled."""
+    one = MatrixSpec(5, width, FP32)
+    if fused:
+        return ActivatedProjections({"gate_up": MatrixSpec(5, 2 * width, FP32, parts=(width, width))}, name)
+    return ActivatedProjections({"gate": one, "up": one} if gated else {"fc": one}, name)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_transformers(name: str) -> None:
     """Every name that a config may use, plain and gated."""
     x, up = random(7, 11) * 4, random(7, 11, seed=1)
     theirs = ACT2FN[name](x)
-    assert torch.allclose(Activation(name, 11, FP32, gated=False)(x), theirs, atol=1e-6)
-    assert torch.allclose(Activation(name, 11, FP32, gated=True)(x, up), theirs * up, atol=1e-5)
+    plain, gated = activated(name, 11, gated=False), activated(name, 11, gated=True)
+    assert torch.allclose(plain.activate(x), theirs, atol=1e-6)
+    assert torch.allclose(gated.activate(x, up), theirs * up, atol=1e-5)
 
 
 FORMULAS: dict[str, Callable[[float], float]] = {
@@ -119,11 +128,74 @@ FORMULAS: dict[str, Callable[[float], float]] = {
 def test_activations_by_formula(name: str) -> None:
     """And none of them is another."""
     points = [-3.0, -1.2, -0.1, 0.0, 0.3, 1.0, 2.7]
-    ours = Activation(name, 7, FP32, gated=False)(torch.tensor([points]))[0].tolist()
+    ours = activated(name, 7, gated=False).activate(torch.tensor([points]))[0].tolist()
     assert ours == pytest.approx([FORMULAS[name](x) for x in points], abs=1e-6)
 
 
-def test_add() -> None:
-    """x + y."""
-    x, y = random(3, 4), random(3, 4, seed=1)
-    assert torch.equal(Add(4, FP32)(x, y), x + y)
+def test_projections_are_their_matrices_side_by_side() -> None:
+    """Whether a checkpoint stores three matrices or one."""
+    x, weights = random(4, 5), [random(n, 5, seed=n) for n in (6, 2, 2)]
+    separate = Projections({name: MatrixSpec(5, len(w), FP32) for name, w in zip("qkv", weights, strict=True)})
+    for name, w in zip("qkv", weights, strict=True):
+        filled(getattr(separate, name), weight=w)
+    fused = Projections({"qkv": MatrixSpec(5, 10, FP32, parts=(6, 2, 2))})
+    filled(fused.qkv, weight=torch.cat(weights))
+    for w, one, other in zip(weights, separate(x), fused(x), strict=True):
+        assert torch.allclose(one, x @ w.t(), atol=1e-6)
+        assert torch.allclose(other, x @ w.t(), atol=1e-6)
+    assert separate.cost_of(4) == fused.cost_of(4)
+    assert [op.kernels_of(4)[0].calls for op in (separate, fused)] == [3, 1]
+
+
+def test_gate_and_up_are_one_boundary() -> None:
+    """silu(x G) * (x U), stored apart or fused; the boundary moves less than its parts do."""
+    x, gate, up = random(4, 5), random(3, 5, seed=1), random(3, 5, seed=2)
+    apart, fused = activated("silu", 3, gated=True), activated("silu", 3, gated=True, fused=True)
+    filled(apart.gate, weight=gate)
+    filled(apart.up, weight=up)
+    filled(fused.gate_up, weight=torch.cat([gate, up]))
+    reference = nn.functional.silu(x @ gate.t()) * (x @ up.t())
+    assert torch.allclose(apart(x), reference, atol=1e-5)
+    assert torch.allclose(fused(x), reference, atol=1e-5)
+    products, activation = apart.kernels_of(4)
+    assert products.cost.total_flops + activation.cost.total_flops == apart.cost_of(4).total_flops
+    moved = products.cost.activation_bytes + activation.cost.activation_bytes
+    assert moved - apart.cost_of(4).activation_bytes == 4 * 4 * 12  # gate and up, written and read
+
+
+@pytest.mark.parametrize(("both", "norm"), [(AddRMSNorm, RMSNorm), (AddLayerNorm, LayerNorm)])
+def test_add_and_norm(both: type[AddRMSNorm], norm: type[RMSNorm]) -> None:
+    """The sum and its norm are those of two ops, bit for bit."""
+    x, y, weight = random(3, 4), random(3, 4, seed=1), random(4, seed=2)
+    own = {"weight": weight} | ({"bias": random(4, seed=3)} if norm is LayerNorm else {})
+    added, normed = filled(both(4, 1e-5, FP32), **own)(x.clone(), y)
+    assert torch.equal(added, x + y)
+    assert torch.equal(normed, filled(norm(4, 1e-5, FP32), **own)(x + y))
+
+
+def test_int8_rows_round_to_the_nearest_of_255() -> None:
+    """A product with quantised rows is within half a step of each weight; zeros stay zeros, biases are not touched."""
+    weight, bias, x = random(7, 33), random(7, seed=1), random(5, 33, seed=2)
+    weight[3] = 0
+    op = Linear(MatrixSpec(33, 7, FP32, bias=True))
+    op.store(weight_format_named("int8"))
+    for name, full in (("weight", weight), ("bias", bias)):
+        filled(op.matrix, **op.matrix.take(name, full))
+    error = (op(x) - (x @ weight.t() + bias)).abs()
+    assert (error <= x.abs().sum(1, keepdim=True) * (weight.abs().amax(1) / 254) * 1.001 + 1e-5).all()
+    assert torch.allclose(op(x)[:, 3], bias[3].expand(5))
+    assert op.stored_bytes() == 7 * 33 + 7 * 4 + 7 * 4
+    assert op.parameter_count() == 7 * 33 + 7
+
+
+def test_a_block_of_a_weight_format_is_outputs_by_inputs() -> None:
+    """Rows, groups of inputs, and blocks of both."""
+
+    def form(high: int | None, wide: int | None) -> WeightFormat:
+        return WeightFormat("x", 4, (high, wide), 16)
+
+    plain = 300 * 500 * 4 / 8
+    assert form(1, None).nbytes(300, 500) == plain + 300 * 2
+    assert form(1, 128).nbytes(300, 500) == plain + 300 * 4 * 2
+    assert form(128, 128).nbytes(300, 500) == plain + 3 * 4 * 2
+    assert form(None, None).nbytes(300, 500) == plain + 2

@@ -3,61 +3,115 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import (
+    CAUSAL,
+    CROSS,
+    ENCODER,
+    ENCODER_FULL,
+    FEW,
+    FULL,
+    Asked,
+    AttentionWork,
+    Reach,
+    Segment,
+    Work,
+)
 
-SEGMENTS = st.integers(1, 60).flatmap(lambda kv: st.integers(1, kv).map(lambda q: Segment(q, kv)))
-WINDOWS = st.none() | st.integers(1, 70)
+SIZES = st.integers(1, 70)
+REACHES = (
+    st.sampled_from([CAUSAL, FULL]) | SIZES.map(lambda n: Reach("window", n)) | SIZES.map(lambda n: Reach("chunked", n))
+)
+MORE = st.sampled_from([CROSS, ENCODER_FULL])
+SETS = st.sets(REACHES | MORE, min_size=1, max_size=4)
 
 
-def seen_pairs(segment: Segment, window: int | None) -> set[tuple[int, int]]:
+@st.composite
+def segments(draw: st.DrawFn) -> Segment:
+    """Sequences of a decoder, some of which look at an encoder that runs in this step or ran in an earlier one."""
+    kv_len = draw(st.integers(1, 60))
+    encoded = draw(st.just(0) | st.integers(1, 30))
+    return Segment(draw(st.integers(1, kv_len)), kv_len, encoded, encodes=bool(encoded) and draw(st.booleans()))
+
+
+def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
     """Query and key positions of every pair that the mask leaves."""
-    queries = range(segment.kv_len - segment.q_len, segment.kv_len)
-    return {
-        (query, key)
-        for query in queries
-        for key in range(segment.kv_len)
-        if key <= query and (window is None or query - key < window)
-    }
+    queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
+    if reach.space == ENCODER:
+        queries = keys = range(segment.encoded if segment.encodes else 0)
+    elif reach == CROSS:
+        keys = range(segment.encoded)
+    sees = {
+        "causal": lambda query, key: key <= query,
+        "window": lambda query, key: query - reach.size < key <= query,
+        "chunked": lambda query, key: key <= query and key // reach.size == query // reach.size,
+        "full": lambda query, key: True,
+        "cross": lambda query, key: True,
+    }[reach.kind]
+    return {(query, key) for query in queries for key in keys if sees(query, key)}
 
 
-@given(SEGMENTS, WINDOWS)
-def test_pairs_and_positions_read_of_a_segment(segment: Segment, window: int | None) -> None:
-    """Both closed forms equal the count."""
-    pairs = seen_pairs(segment, window)
-    assert segment.pairs(window) == len(pairs)
-    assert segment.kv_read(window) == len({key for _, key in pairs})
+@given(segments(), REACHES | MORE)
+def test_pairs_and_positions_read_of_a_segment(segment: Segment, reach: Reach) -> None:
+    """The closed forms equal the count; queries and keys are those of the pairs."""
+    pairs, asked = seen_pairs(segment, reach), segment.asked(reach)
+    assert asked.pairs == len(pairs)
+    assert asked.keys == len({key for _, key in pairs})
+    assert asked.queries == (len({query for query, _ in pairs}) if reach != CROSS else segment.q_len)
+    new = segment.encoded if segment.encodes else 0
+    assert asked.written == (new if reach in (CROSS, ENCODER_FULL) else segment.q_len)
 
 
-@given(st.lists(SEGMENTS, max_size=6), st.sets(WINDOWS, min_size=1, max_size=3), st.none() | st.integers(0, 50))
-def test_work_is_the_sum_of_its_segments(
-    segments: list[Segment], windows: set[int | None], logit_rows: int | None
-) -> None:
-    """By window class, and the tokens and rows beside them."""
-    work = Work.of(segments, windows, logit_rows)
-    assert work.tokens == sum(s.q_len for s in segments)
-    assert work.sequences == len(segments)
-    assert work.logit_rows == (len(segments) if logit_rows is None else logit_rows)
-    assert work.attention.keys() == windows
-    for window, asked in work.attention.items():
-        assert asked.pairs == sum(len(seen_pairs(s, window)) for s in segments)
-        assert asked.kv_read == sum(len({key for _, key in seen_pairs(s, window)}) for s in segments)
+@given(
+    st.lists(segments(), max_size=6), st.sets(REACHES | MORE, min_size=1, max_size=4), st.none() | st.integers(0, 50)
+)
+def test_work_is_the_sum_of_its_segments(parts: list[Segment], reaches: set[Reach], logit_rows: int | None) -> None:
+    """By reach and query-length class, and the rows beside them."""
+    work = Work.of(parts, reaches, logit_rows)
+    assert work.tokens == sum(s.q_len for s in parts)
+    assert work.sequences == len(parts)
+    assert work.logit_rows == (len(parts) if logit_rows is None else logit_rows)
+    assert work.rows.get(ENCODER, 0) == sum(s.encoded for s in parts if s.encodes)
+    assert work.attention.keys() == reaches
+    for reach, attention in work.attention.items():
+        assert attention.total.pairs == sum(len(seen_pairs(s, reach)) for s in parts)
+        classes = {
+            name: [s.asked(reach) for s in parts if low <= s.asked(reach).queries <= high]
+            for name, low, high in (("one", 1, 1), ("few", 2, FEW), ("many", FEW + 1, 99))
+        }
+        for name, asked in classes.items():
+            assert getattr(attention, name) == sum(asked, Asked())
 
 
-@given(st.lists(SEGMENTS, max_size=5), st.lists(SEGMENTS, max_size=5), st.sets(WINDOWS, min_size=1, max_size=3))
-def test_works_add_up(ours: list[Segment], theirs: list[Segment], windows: set[int | None]) -> None:
-    """The work of two steps is the work of one with the segments of both."""
-    assert Work.of(ours, windows) + Work.of(theirs, windows) == Work.of(ours + theirs, windows)
+@given(
+    st.lists(segments(), max_size=5), st.lists(segments(), max_size=5), st.sets(REACHES | MORE, min_size=1, max_size=3)
+)
+def test_works_add_up(ours: list[Segment], theirs: list[Segment], reaches: set[Reach]) -> None:
+    """The work of two steps is the work of one with the segments of both; of three alike, three times that of one."""
+    assert Work.of(ours, reaches) + Work.of(theirs, reaches) == Work.of(ours + theirs, reaches)
+    assert Work.of(ours, reaches) * 3 == Work.of(ours * 3, reaches)
 
 
-@given(st.lists(st.integers(1, 60), max_size=6), st.sets(WINDOWS, min_size=1, max_size=3))
-def test_decode_is_a_segment_of_one_each(contexts: list[int], windows: set[int | None]) -> None:
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=6), st.sets(REACHES | MORE, min_size=1))
+def test_decode_is_a_segment_of_one_each(contexts: list[tuple[int, int]], reaches: set[Reach]) -> None:
     """The short cut for simulators."""
-    assert Work.decode(contexts, windows) == Work.of([Segment(1, context) for context in contexts], windows)
+    parts = [Segment(1, context, encoded) for context, encoded in contexts]
+    quick = Work.decode([context for context, _ in contexts], reaches, [encoded for _, encoded in contexts])
+    assert quick == Work.of(parts, reaches)
 
 
 def test_a_prefill_by_hand() -> None:
     """S (S + 1) / 2 pairs; in two chunks the same, and the second reads the first again."""
+    window, chunks = Reach("window", 2), Reach("chunked", 2)
     assert Segment(5, 5).pairs() == 15
     assert Segment(3, 3).pairs() + Segment(2, 5).pairs() == 15
-    assert (Segment(3, 3).kv_read(), Segment(2, 5).kv_read()) == (3, 5)
-    assert (Segment(5, 5).pairs(2), Segment(2, 5).pairs(2), Segment(2, 5).kv_read(2)) == (9, 4, 3)
+    assert (Segment(3, 3).keys(), Segment(2, 5).keys()) == (3, 5)
+    assert (Segment(5, 5).pairs(window), Segment(2, 5).pairs(window), Segment(2, 5).keys(window)) == (9, 4, 3)
+    assert (Segment(5, 5).pairs(chunks), Segment(2, 5).pairs(chunks), Segment(2, 5).keys(chunks)) == (7, 3, 3)
+
+
+def test_queries_of_cross_attention_may_outnumber_keys() -> None:
+    """Nine queries over two encoder positions: 18 pairs, two positions read."""
+    assert Segment(9, 9, encoded=2).asked(CROSS) == Asked(1, 9, 18, 2, 0)
+    assert Work.of([Segment(9, 9, 2, encodes=True)], {CROSS}).attention[CROSS] == AttentionWork(
+        many=Asked(1, 9, 18, 2, 2)
+    )

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ridgeline.ops.work import Work
+from ridgeline.ops.work import CAUSAL, Work
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.serving import PromptQueue, Serving
 from support.planned import LLAMA_3_8B, case
@@ -138,7 +138,7 @@ def test_closed_loop_of_one_user_is_prefill_then_decodes(accuracy: ModuleType) -
     def clock(work: Work) -> float:
         return float(work.tokens)
 
-    ttft, tpot = loop.run(loop.Loop(1, 10, 5, rounds=3), clock, frozenset({None}))
+    ttft, tpot = loop.run(loop.Loop(1, 10, 5, rounds=3), clock, frozenset({CAUSAL}))
     assert (ttft, tpot) == (10, 1)
 
 
@@ -152,13 +152,13 @@ def test_closed_loop_policies(accuracy: ModuleType) -> None:
     seen: list[tuple[int, int]] = []
 
     def clock(work: Work) -> float:
-        seen.append((work.tokens, work.alone))
+        seen.append((work.tokens, work.attention[CAUSAL].one.sequences))
         return float(work.tokens)
 
-    loop.run(loop.Loop(4, 10, 3, "prefill first", rounds=1, step_tokens=20), clock, frozenset({None}))
+    loop.run(loop.Loop(4, 10, 3, "prefill first", rounds=1, step_tokens=20), clock, frozenset({CAUSAL}))
     assert seen == [(20, 0), (20, 0), (4, 4), (4, 4)]
     seen.clear()
-    ttft, _ = loop.run(loop.Loop(4, 10, 3, "mixed", rounds=1, step_tokens=20), clock, frozenset({None}))
+    ttft, _ = loop.run(loop.Loop(4, 10, 3, "mixed", rounds=1, step_tokens=20), clock, frozenset({CAUSAL}))
     # 2 tokens and 18 prompt positions; 3 tokens and the last 2 of them; then who is left.
     assert seen == [(20, 0), (20, 2), (5, 3), (2, 2), (1, 1)]
     assert ttft == (20 + 20 + 40 + 45) / 4

@@ -14,7 +14,7 @@ from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline import calibrate
 from ridgeline.roofline.calibrate import file, run
 from ridgeline.roofline.calibrate.calibration import Calibration
@@ -124,7 +124,7 @@ def test_host_constants_are_found_again() -> None:
         ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8))
     ):
         nbytes = float(mib % 3 << 20)
-        work = Work(tokens, sequences, sequences)
+        work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
         seconds = true.step + true.op * ops + true.sequence * sequences + true.token * tokens
         seconds += true.byte * nbytes
         rests.append(Rest(work, ops, nbytes, seconds, 10 * seconds))
@@ -134,7 +134,7 @@ def test_host_constants_are_found_again() -> None:
 
 
 def test_host_constants_are_never_negative() -> None:
-    rests = [Rest(Work(n, 1, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
+    rests = [Rest(Work({TOKENS: n, LOGITS: 1}, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
     found, _ = fit_host(rests)
     assert min(dataclasses.astuple(found)) >= 0
     assert found.token == 0
@@ -274,9 +274,9 @@ def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model)
     stage, watch = Stage(tiny, CPU, 64), Stopwatch(tiny, timer)
     assert watch.inside == 1.0  # one look at the clock between start and end
     timed = time_ops(stage, watch, decode(1, 5), budget=3.0)
-    assert len(timed) == len(tiny.ops())
+    assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())
     assert all(one.seconds < 1e-6 for one in timed), "what the watch itself takes is subtracted"
-    assert not any("forward" in vars(op) for _, op in tiny.ops())
+    assert not any(part in vars(op) for _, op in tiny.ops() for part in op.parts)
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
@@ -310,7 +310,7 @@ def calibrated() -> Calibration:
 def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibration, tiny: Model) -> None:
     device = calibrated.device()
     assert device.calibrated
-    work = Work.of([Segment(1, 40)], tiny.windows)
+    work = Work.of([Segment(1, 40)], tiny.reaches)
     for _, op in tiny.ops():
         for kernel in op.kernels(work):
             assert (f"{kernel.name}/{kernel.number}" if kernel.number else kernel.name) in device.efficiency

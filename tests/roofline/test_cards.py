@@ -135,7 +135,7 @@ LINKED = [name for name, device in CARDS.items() if device.link]
 def test_more_cards_never_reduce_faster(name: str) -> None:
     """In the bound and as expected, for the messages of a decode step and of a prefill; and never without latency."""
     for nbytes in (8192.0, 2.0**20, 2.0**25):
-        cost = Cost(communication_bytes=nbytes)
+        cost = Cost(communication={"all_reduce": nbytes})
         times = [communication_seconds(cost, CARDS[name], n) for n in (2, 3, 4, 6, 8, 16)]
         bounds, expected = [bound for bound, _ in times], [seconds for _, seconds in times]
         assert bounds == sorted(bounds)
@@ -165,7 +165,7 @@ def test_a_link_that_was_not_measured_is_like_its_kind() -> None:
 
 def test_counts_between_are_on_the_line_of_the_measured_four() -> None:
     """The four cards of an L40S are halfway between two and eight in log2: so is a count that is not in a table."""
-    cost = Cost(communication_bytes=2.0**24)
+    cost = Cost(communication={"all_reduce": 2.0**24})
     link = CARDS["l40s"].link
     assert link is not None
     without = dataclasses.replace(link, all_reduce={n: e for n, e in link.all_reduce.items() if n != 4})

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ridgeline.checkpoint import read_config
 from ridgeline.document.numbers import gb, gib
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.models.bill import bill
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.op import Op
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Setup, Workload
@@ -175,16 +177,16 @@ def test_a_tied_head_is_counted_once() -> None:
 class _Shapes:
     """Attention's output has the shape of its queries."""
 
-    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         return q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
 
 
 def traced_peak(model: nn.Module, tokens: int) -> int:
-    """Most bytes of op outputs alive at once in a forward on meta, storage by storage."""
+    """Most bytes of what ops and their parts give alive at once in a forward on meta, storage by storage."""
     alive: dict[int, int] = {}
     peak = 0
 
-    def take(module: nn.Module, args: Any, output: Any) -> None:
+    def take(output: Any) -> Any:
         nonlocal peak
         for tensor in output if isinstance(output, tuple) else (output,):
             storage = tensor.untyped_storage()
@@ -192,10 +194,15 @@ def traced_peak(model: nn.Module, tokens: int) -> int:
                 alive[id(storage)] = storage.nbytes()
                 weakref.finalize(storage, alive.pop, id(storage))
         peak = max(peak, sum(alive.values()))
+        return output
+
+    def taken(part: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: take(part(*arguments))
 
     for module in model.modules():
         if isinstance(module, Op):
-            module.register_forward_hook(take)
+            for part in module.parts:
+                setattr(module, part, taken(getattr(module, part)))
     ids_T = torch.zeros(tokens, dtype=torch.int64, device="meta")
     with torch.inference_mode():
         model(ids_T, ids_T, _Shapes(), ids_T[:1])

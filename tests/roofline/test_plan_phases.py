@@ -100,7 +100,7 @@ def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, len
     planned = case(config)
     workload = Workload(length, 1, batch=prompts, step_tokens=step)
     phase = prefill_of(planned, workload)
-    whole = planned.price.step(Work.of([Segment(length, length)] * prompts, planned.price.windows))
+    whole = planned.price.step(Work.of([Segment(length, length)] * prompts, planned.price.reaches))
     steps = prefill_steps(planned, workload, prompts)
     assert len(steps) == phase.steps == math.ceil(prompts * length / step)
     assert phase.tokens == prompts * length
@@ -171,7 +171,7 @@ def made_up(devices: int = 1) -> tuple[Any, list[Phase]]:
     planned = case(TINY, devices=devices)
 
     def work(rows: int, logits: int) -> Work:
-        return Work.of([Segment(rows, rows)], planned.price.windows, logits)
+        return Work.of([Segment(rows, rows)], planned.price.reaches, logits)
 
     return planned, [
         Phase("encode", (work(77, 1),), about="77 tokens"),

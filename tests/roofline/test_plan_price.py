@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel, Op
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
 from ridgeline.roofline import price as module
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.phases import decode_work
 from ridgeline.roofline.price import Price, StepPrice
-from ridgeline.roofline.time import compute_seconds, floor_seconds, host_seconds, kernel_seconds
+from ridgeline.roofline.time import compute_seconds, floor_seconds, host_seconds, op_seconds
 from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
 
 CONFIGS = {"full": TINY, "sliding": TINY_SLIDING, "mixture": TINY_MIXTURE}
@@ -36,11 +35,11 @@ def slow(price: Price, device: Device, work: Work) -> StepPrice:
     order = sorted(price.ops, key=lambda priced: priced.op.reads_context)
     total = Cost()
     for priced in order:
-        total += priced.op.cost(work) * priced.count
+        total += priced.cost(work) * priced.count
     nbytes = total.memory_bytes
     bound = expected = 0.0
     for priced in order:
-        time = kernel_seconds(priced.op.kernels(work), device, nbytes, price.devices, priced.share)
+        time = op_seconds(priced.cost(work), priced.kernels(work), device, nbytes, price.devices)
         bound += time.bound * priced.count
         expected += time.expected * priced.count
     host = host_seconds(work, total, price.count, device)
@@ -53,7 +52,7 @@ def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: l
     price = PRICES[key]
     if price.devices > 1 and device.link is None:
         return
-    work = Work.of(parts, price.windows, len(parts) + more)
+    work = Work.of(parts, price.reaches, len(parts) + more)
     fast, anew = price.on(device, work), slow(price, device, work)
     figures = ("cost", "floor", "bound", "expected", "working_set", "host")
     assert {name: getattr(fast, name) for name in figures} == {name: getattr(anew, name) for name in figures}
@@ -63,18 +62,21 @@ def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: l
 @given(st.sampled_from(sorted(PRICES)), segments)
 def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[Segment]) -> None:
     price = PRICES[key]
-    step = price.on(DEVICES[0], Work.of(parts, price.windows))
+    step = price.on(DEVICES[0], Work.of(parts, price.reaches))
     assert [row.priced for row in step.rows] == list(price.ops)
     assert sum(row.cost.total_flops * row.priced.count for row in step.rows) == pytest.approx(step.cost.total_flops)
     assert sum(row.time.bound * row.priced.count for row in step.rows) == pytest.approx(step.bound)
     assert sum(row.time.expected * row.priced.count for row in step.rows) + step.host == pytest.approx(step.expected)
 
 
-@given(st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.sampled_from([(None,), (None, 100), (7,)]))
-def test_decode_work_is_that_of_its_segments(contexts: list[int], windows: tuple[int | None, ...]) -> None:
-    assert Work.decode(contexts, windows) == Work.of([Segment(1, n) for n in contexts], windows)
-    alike = Work.of([Segment(1, contexts[0])] * len(contexts), windows)
-    assert decode_work(windows, len(contexts), contexts[0]) == alike
+@given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=40),
+    st.sampled_from([(CAUSAL,), (CAUSAL, windowed(100)), (windowed(7),)]),
+)
+def test_decode_work_is_that_of_its_segments(contexts: list[int], reaches: tuple[Reach, ...]) -> None:
+    assert Work.decode(contexts, reaches) == Work.of([Segment(1, n) for n in contexts], reaches)
+    alike = Work.of([Segment(1, contexts[0])] * len(contexts), reaches)
+    assert Work.decode(contexts[:1], reaches) * len(contexts) == alike
 
 
 def test_only_attention_reads_the_context() -> None:
@@ -120,6 +122,6 @@ def test_formats_with_units_of_their_own_overlap_in_the_floor() -> None:
     """A second of matrices and half a second of norms could run at once: 1 s; the bound of two ops is 1.5 s."""
     matrices, norms = Cost(flops={"bf16": 312e12}), Cost(flops={"fp32": 9.75e12})
     assert floor_seconds(matrices + norms, card(), 0) == pytest.approx(1.0)
-    ops = [kernel_seconds((Kernel("linear", n, 1, c),), card(), 0) for n, c in (("bf16", matrices), ("fp32", norms))]
+    ops = [op_seconds(c, (Kernel("linear", n, 1, c),), card(), 0) for n, c in (("bf16", matrices), ("fp32", norms))]
     assert sum(op.bound for op in ops) == pytest.approx(1.5)
     assert compute_seconds(Cost(), card()) == 0

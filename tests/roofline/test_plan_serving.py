@@ -74,7 +74,7 @@ def live(serving: Serving, users: int) -> tuple[float, float, float]:
                 else:
                     ended.append(asked)
             if (key := tuple(parts)) not in price:
-                price[key] = case.price.on(case.device, Work.of(parts, case.price.windows, len(ended))).expected
+                price[key] = case.price.on(case.device, Work.of(parts, case.price.reaches, len(ended))).expected
             clock += price[key]
             for asked in ended:
                 first.append(clock - asked)

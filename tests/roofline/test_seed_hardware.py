@@ -14,7 +14,7 @@ from ridgeline.models import build
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Linear
+from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.critical import (
@@ -230,17 +230,21 @@ def test_26_prefill_is_compute_bound_from_a_length_on() -> None:
 
 def test_26_attention_overtakes_the_matmuls() -> None:
     """At S = parameters of a layer / d: causal pairs are S^2 / 2 of 4 d FLOPs, the matmuls S x 2 parameters."""
-    linears = [op for path, op in model("llama-3-8b").ops() if ".layers.0." in path and isinstance(op, Linear)]
-    layer = sum(op.inputs * op.outputs for op in linears)
+    linears = [
+        op for path, op in model("llama-3-8b").ops() if ".layers.0." in path and isinstance(op, Linear | Projections)
+    ]
+    layer = sum(op.parameter_count() for op in linears)
     assert layer / 4096 == 53_248
 
     def excess(length: int) -> float:
-        rows = price("llama-3-8b").on(h100(), Work.of([Segment(length, length)])).rows
-        by_kind = {"attention": 0.0, "linear": 0.0}
-        for row in rows:
-            if row.priced.op.kind in by_kind:
-                by_kind[row.priced.op.kind] += row.cost.total_flops * row.priced.count
-        return by_kind["attention"] - by_kind["linear"]
+        work = Work.of([Segment(length, length)])
+        products = {"attend": 0.0, "linear": 0.0}
+        for priced in price("llama-3-8b").ops:
+            for kernel in priced.kernels(work):
+                name = "linear" if kernel.name.startswith("linear") else kernel.part
+                if name in products:
+                    products[name] += kernel.cost.total_flops * priced.count
+        return products["attend"] - products["linear"]
 
     assert excess(53_246) < 0 <= excess(53_248)
 

@@ -67,14 +67,16 @@ def entries_of(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], bytes]:
 
 
 def random_tensors(values: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor]:
-    """A random tensor for every parameter of the model of a config, by name, in the config's dtype."""
+    """A random tensor in the config's dtype for every parameter of its model, by its name in a checkpoint."""
     model = build(Fields(values, "config.json"))
     with torch.device("meta"):
         model.expand()
     generator = torch.Generator().manual_seed(seed)
     return {
-        name: (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(parameter.dtype)
-        for name, parameter in model.named_parameters()
+        model.checkpoint_name(path): (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(
+            parameter.dtype
+        )
+        for path, parameter in model.named_parameters()
     }
 
 
@@ -91,8 +93,10 @@ def random_ours(values: Mapping[str, Any], seed: int = 0) -> Model:
     model = build(Fields(values, "config.json"))
     with torch.device("meta"):
         model.expand()
-    for name, tensor in random_tensors(values, seed).items():
-        path, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(path), attribute, nn.Parameter(tensor, requires_grad=False))
-    model.retie()
+    tensors = random_tensors(values, seed)
+    for path in [path for path, _ in model.named_parameters()]:
+        module, _, attribute = path.rpartition(".")
+        parameter = nn.Parameter(tensors[model.checkpoint_name(path)], requires_grad=False)
+        setattr(model.get_submodule(module), attribute, parameter)
+    model.tie()
     return model

@@ -7,12 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ridgeline.models import decoder, gpt2
 from ridgeline.models.model import Model
+from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.linear import Projections
+from ridgeline.ops.norm import AddNorm
 from ridgeline.ops.op import Op
 from support.engines import uncached_logits
 
 TOLERANCE = 2e-5
-_THEIR_NAMES = (("block_sparse_moe", "mlp"), ("model.rotary", "model.rotary_emb"))
+_THEIR_NAMES = (("model.rotary", "model.rotary_emb"),)
 
 Event = tuple[str, str]  # "input of" or "output of", and a module's path
 
@@ -24,11 +28,17 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
     handles = []
     for path, module in model.named_modules():
 
-        def before(_: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
-            events["input of", path] = _tensors((*args, *kwargs.values()))[:1]
+        def before(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
+            events["input of", path] = _stream(_tensors((*args, *kwargs.values())), module)[:1]
 
-        def after(_: nn.Module, __: Any, out: Any, path: str = path) -> None:
-            events["output of", path] = _tensors(out if isinstance(out, tuple) else (out,))
+        def after(module: nn.Module, __: Any, out: Any, path: str = path) -> None:
+            tensors = _tensors(out if isinstance(out, tuple) else (out,))
+            if isinstance(module, Projections) and not isinstance(module, ActivatedProjections):
+                for name, matrix in zip(module.names, module.matrices, strict=True):
+                    parts = [tensors.pop(0) for _ in matrix.spec.own_parts]
+                    events["output of", f"{path}.{name}"] = [torch.cat(parts, dim=-1)]
+            else:
+                events["output of", path] = tensors[1:] if isinstance(module, AddNorm) else _stream(tensors, module)
 
         handles += [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
     try:
@@ -47,7 +57,8 @@ def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
     agreed, between = "the token ids", []
     for event, tensors in own.items():
         what, path = event
-        name = path
+        named = ours.checkpoint_name(f"{path}.x").removesuffix(".x") if path else path
+        name = named
         for mine, hers in _THEIR_NAMES:
             name = name.replace(mine, hers)
         error = _error(tensors, other.get((what, name), []))
@@ -56,10 +67,16 @@ def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
                 between.append(path)
         elif error > TOLERANCE:
             ran = f"; between them ran {', '.join(between)}" if between else ""
-            return f"first difference: {what} {path}, by {error:.1e} of its largest; {agreed} still agreed{ran}"
+            return f"first difference: {what} {named}, by {error:.1e} of its largest; {agreed} still agreed{ran}"
         else:
-            agreed, between = f"{what} {path}", []
+            agreed, between = f"{what} {named}", []
     return "no module differs"
+
+
+def _stream(tensors: list[Tensor], module: nn.Module) -> list[Tensor]:
+    """Ours pass the residual stream on as two summands, to the norm that adds them and from block to block."""
+    summands = isinstance(module, decoder.Block | gpt2.Block | AddNorm) and len(tensors) > 1
+    return [tensors[0] + tensors[1]] if summands and tensors[0].shape == tensors[1].shape else tensors
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:

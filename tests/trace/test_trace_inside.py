@@ -9,7 +9,7 @@ from torch.nn import functional
 from trace_models import FAMILIES, Maker, Tiny
 
 from ridgeline.ops.attention import Attention
-from ridgeline.trace.attention import attention_weights
+from ridgeline.trace.attention import attention_at
 from ridgeline.trace.capture import capture
 from ridgeline.trace.request import Wanted
 from support.engines import uncached_logits
@@ -33,7 +33,8 @@ def test_attention_is_that_of_transformers(tiny: Maker, family: str) -> None:
     assert len(captured.attention) == len(theirs) == 3
     for call, their_1HQL in zip(captured.attention, theirs, strict=True):
         assert isinstance(call.op, Attention)
-        ours_HQL = attention_weights(call.inputs[0], call.inputs[1], call.op.spec.window)
+        rows = [torch.tensor(attention_at([call], query).weights[0]) for query in range(len(ids))]
+        ours_HQL = torch.stack([functional.pad(row_HL, (0, len(ids) - row_HL.shape[1])) for row_HL in rows], dim=1)
         torch.testing.assert_close(ours_HQL, their_1HQL[0], atol=2e-6, rtol=1e-4)
         # The weights are those that the op itself used.
         v_HLD = call.inputs[2].transpose(0, 1).repeat_interleave(call.op.heads // call.op.spec.heads, 0)
@@ -152,9 +153,8 @@ def test_neurons_of_experts_and_the_way_to_them(tiny: Maker, family: str) -> Non
     assert sorted(mixtures) == ([0, 1, 2] if family == "mixtral" else [0, 2])
     for layer, routed in mixtures.items():
         x_D = _mlp_input(subject, layer, position)
-        block = subject.llm.loaded.model.model.layers[layer]
-        mixture = block.block_sparse_moe if family == "mixtral" else block.mlp
-        shares_E = (mixture.gate.weight @ x_D).softmax(-1)
+        mixture = subject.llm.loaded.model.model.layers[layer].mlp
+        shares_E = (mixture.gate.matrix.weight @ x_D).softmax(-1)
         weights_K, picked_K = shares_E.topk(2 if family == "mixtral" else 3)
         weights_K = weights_K / weights_K.sum()
         assert list(routed.picked[position]) == picked_K.tolist()

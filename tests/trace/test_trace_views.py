@@ -179,9 +179,9 @@ def test_table_has_a_line_for_every_group_and_fits(ledger: Ledger) -> None:
     lines = lines_of(op_table(ledger))
     assert max(map(len, lines)) <= WIDTH <= 112
     body = "\n".join(lines)
-    for name in ("q_proj", "k_norm", "attend", "experts", "mlp.gate", "lm_head", "between ops", "whole step"):
+    for name in ("self_attn.qkv", "k_norm", "attend", "experts", "mlp.gate", "lm_head", "between ops", "whole step"):
         assert re.search(rf"^{re.escape(name)}\b", body, re.MULTILINE), name
-    assert "gate_proj x1" in body, "the one dense layer is not taken for three"
+    assert "gate_up x1" in body, "the one dense layer is not taken for three"
     assert len(lines) < 45
 
 

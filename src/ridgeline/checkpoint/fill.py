@@ -14,9 +14,9 @@ from ridgeline.models.bill import bill
 from ridgeline.models.families import Family, build, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
-from ridgeline.ops.experts import Experts, Matrix
-from ridgeline.ops.op import Op
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.stored import Stored
 
 Progress = Callable[[int, int], None]
 _NAMES_SHOWN = 3
@@ -92,54 +92,68 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
     """
     places = _places(model)
+    tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
+    repeated: dict[str, str] = {}
     done = 0
     for name, tensor in checkpoint.tensors():
-        place = name if name in places else family.trunk + name
+        place = _renamed(name, family)
+        if place not in places and family.trunk + place in places:
+            place = family.trunk + place
         done += tensor.nbytes
         if place in places:
             if place in sources:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
-            _put(place, places[place], tensor)
+            _put(name, *places[place], tensor)
             sources[place] = name
-        elif not (model.tied and name == _HEAD) and not any(re.fullmatch(p, name) for p in family.ignored):
+        elif place in tied:
+            repeated[name] = tied[place]
+        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
     _refuse_names(checkpoint, "has tensors that the model does not", extra)
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in sources])
-    model.retie()
-    if model.tied and _HEAD in checkpoint.entries:
-        _check_repeated(checkpoint, model, sources)
+    model.tie()
+    for name, place in repeated.items():
+        _check_repeated(checkpoint, name, sources[place])
 
 
-def _check_repeated(checkpoint: Checkpoint, model: Model, sources: Mapping[str, str]) -> None:
+def _renamed(name: str, family: Family) -> str:
+    """What the model calls a tensor that a family's checkpoints call otherwise."""
+    for pattern, ours in family.renames:
+        name = re.sub(pattern, ours, name)
+    return name
+
+
+def _check_repeated(checkpoint: Checkpoint, name: str, embedding: str) -> None:
     """A tied head that the checkpoint holds all the same must be the embedding, or what it says would be lost."""
-    tied = model.get_parameter(_HEAD)
-    embedding = next(name for name, parameter in model.named_parameters() if parameter is tied)
-    if not checkpoint.same(_HEAD, sources[embedding]):
+    if not checkpoint.same(name, embedding):
         raise ModelRefused(
-            f"{checkpoint.folder}: {_HEAD} is not the embedding, though tie_word_embeddings says so; correct the config"
+            f"{checkpoint.folder}: {name} is not the embedding, though tie_word_embeddings says so; correct the config"
         )
 
 
-def _places(model: Model) -> dict[str, tuple[nn.Module, str]]:
-    """Where each parameter lives, by path; one that two modules share has its first path."""
+def _places(model: Model) -> dict[str, tuple[Stored, str]]:
+    """The module that takes each of the checkpoint's tensors, and the tensor's name there."""
     with torch.device("meta"):
         model.expand()
-    places: dict[str, tuple[nn.Module, str]] = {}
-    for name, _ in model.named_parameters():
-        path, _, attribute = name.rpartition(".")
-        places[name] = (model.get_submodule(path), attribute)
-    return places
+    return model.tensors()
 
 
-def _put(name: str, place: tuple[nn.Module, str], full: Tensor) -> None:
-    module, attribute = place
-    assert isinstance(module, Op | Matrix)
-    tensor = module.take(attribute, full)
-    wanted = getattr(module, attribute)
+def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
+    try:
+        parameters = module.take(own_name, full)
+    except ValueError as error:
+        raise ModelRefused(f"tensor {name} {error}") from None
+    for attribute, tensor in parameters.items():
+        _check(name, tensor, getattr(module, attribute))
+        _page_in(tensor)
+        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+
+
+def _check(name: str, tensor: Tensor, wanted: Tensor) -> None:
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
     if tensor.dtype != wanted.dtype:
@@ -147,8 +161,6 @@ def _put(name: str, place: tuple[nn.Module, str], full: Tensor) -> None:
     # Scales and biases are small enough to look at; one NaN in them spoils every token.
     if tensor.dim() == 1 and not torch.isfinite(tensor).all():
         raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
-    _page_in(tensor)
-    setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
 
 
 def _page_in(tensor: Tensor) -> None:
@@ -170,13 +182,15 @@ def fill_dummy(model: Model, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
     block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
-    for module, attribute in _places(model).values():
-        wanted = getattr(module, attribute)
-        tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
-        if wanted.dim() > 1:
-            _repeat(block, tensor.view(-1))
-        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
-    model.retie()
+    with torch.device("meta"):
+        model.expand()
+    for module in model.modules():
+        for attribute, wanted in list(module.named_parameters(recurse=False)):
+            tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
+            if wanted.dim() > 1:
+                _repeat(block.to(wanted.dtype), tensor.view(-1))
+            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+    model.tie()
 
 
 def _repeat(block: Tensor, flat: Tensor) -> None:

@@ -13,6 +13,7 @@ from ridgeline.engine.kv.pool import NULL_PAGE
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedSegment
+from ridgeline.ops.work import windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class BatchBuilder:
         """Decoding requests of about the same length: what pads the shorter ones is at most half of a call."""
         buckets: dict[int, list[tuple[int, PlanItem]]] = {}
         for row, item in decodes:
-            seen = item.segment.kv_read(window)
+            seen = item.segment.keys(windowed(window))
             buckets.setdefault((seen // self.page_size).bit_length(), []).append((row, item))
         yield from buckets.values()
 

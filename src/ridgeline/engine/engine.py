@@ -39,7 +39,7 @@ class Engine:
         self.open_stream = open_stream
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.windows = frozenset(spec.window for spec in ledger.specs)
+        self.reaches = frozenset(spec.reach for spec in ledger.specs)
         self.requests: dict[int, Request] = {}
         self._streams: dict[int, OutputStream] = {}
         self._group_of: dict[int, int] = {}  # a choice's own id -> the id that add() returned
@@ -140,7 +140,7 @@ class Engine:
         self.scheduler.settle(plan, self.requests)
         self._suspects = {r: end for r, end in self._suspects.items() if r.computed < end}
         if self.on_step is not None:
-            self.on_step(StepRecord(plan.work(self.windows), finished - started))
+            self.on_step(StepRecord(plan.work(self.reaches), finished - started))
         owners = [self.requests[item.request] for item in plan.items for _ in item.logits]
         for item in plan.items:
             timing = self.requests[item.request].timing

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import CAUSAL, Reach, Segment, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class StepPlan:
         """Positions that run."""
         return sum(len(item.tokens) for item in self.items)
 
-    def work(self, windows: Iterable[int | None] = (None,)) -> Work:
-        """What this step asks of a model whose layers have these windows."""
+    def work(self, reaches: Iterable[Reach] = (CAUSAL,)) -> Work:
+        """What this step asks of a model whose layers have these reaches."""
         rows = sum(len(item.logits) for item in self.items)
-        return Work.of([item.segment for item in self.items], windows, rows)
+        return Work.of([item.segment for item in self.items], reaches, rows)
 
     def to_json(self) -> str:
         """One line that says everything, for golden tests and bug reports."""

@@ -28,7 +28,7 @@ class Runner:
 
     def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
         """`most_tokens`: positions that a plan may hold."""
-        assert model.storage.runs, "a model in this storage is priced only"
+        assert model.runs, "a model that is stored so is priced only"
         self.model = model
         pages = (layout.pages,) * len(layout.specs)
         self.store = KVStore(layout.specs, layout.group_of_layer, pages, layout.page_size)

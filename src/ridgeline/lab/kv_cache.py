@@ -16,7 +16,7 @@ from ridgeline.document import Bullets, Document, Paragraph, Row, Table
 from ridgeline.document.figures import Lines
 from ridgeline.document.page import columns
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Uncached, attend_causal
+from ridgeline.ops.attention import Attention, Uncached, attend_segment
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
@@ -30,12 +30,14 @@ class KVCache:
         self.values = [torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for spec in specs]
         self.length = 0  # positions that every layer has
 
-    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
         """Keep what is new and attend to all that is kept (T rows, H heads, K kv heads, D head dim)."""
-        end = self.length + len(k_TKD)
+        assert k_TKD is not None
+        assert v_TKD is not None, "a cache of keys and values"
+        end, layer = self.length + len(k_TKD), op.layer
         self.keys[layer][:, self.length : end] = k_TKD.transpose(0, 1)
         self.values[layer][:, self.length : end] = v_TKD.transpose(0, 1)
-        return attend_causal(q_THD, self.keys[layer][:, :end], self.values[layer][:, :end], window)
+        return attend_segment(op, q_THD, self.keys[layer][:, :end], self.values[layer][:, :end])
 
 
 @dataclass(slots=True)
@@ -102,8 +104,8 @@ def compare(model: Model, first: int, count: int) -> Comparison:
     return Comparison(
         without,
         kept,
-        sum(price.step(Work.of([Segment(n, n)], model.windows)).total_flops for n in lengths),
-        sum(price.step(Work.of([Segment(1, n)], model.windows)).total_flops for n in lengths),
+        sum(price.step(Work.of([Segment(n, n)], model.reaches)).total_flops for n in lengths),
+        sum(price.step(Work.of([Segment(1, n)], model.reaches)).total_flops for n in lengths),
         sum(spec.bytes_per_token for spec in model.kv_specs),
     )
 

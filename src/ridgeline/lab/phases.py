@@ -98,7 +98,7 @@ def compare(model: Model, device: Device, prompt: int, measured: tuple[float, fl
 
 
 def _work(price: Price, segments: list[Segment]) -> Work:
-    return Work.of(segments, price.windows)
+    return Work.of(segments, price.reaches)
 
 
 def _phase(name: str, price: Price, device: Device, segments: list[Segment], measured: float | None) -> StepTiming:

@@ -6,7 +6,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Head
-from ridgeline.ops.norm import LayerNorm, RMSNorm
+from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
@@ -54,7 +54,7 @@ def part_of(model: Model, path: str, op: Op) -> str:
         return "head"
     if isinstance(op, Embedding):
         return "embedding"
-    if isinstance(op, RMSNorm | LayerNorm):
+    if isinstance(op, Norm):
         return "norms"
     while True:  # the nearest module above that says which part it is
         part = getattr(model.get_submodule(path), "part", None)

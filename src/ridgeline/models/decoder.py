@@ -1,63 +1,65 @@
-"""The decoder-only transformer: pre-norm blocks of attention and a gated MLP.
+"""The decoder-only transformer, in parts: pre-norm blocks of attention and a gated MLP, a trunk of them, a head.
 
-Llama, Mistral, Qwen, Phi-3 and Mixtral are this module with other settings. Modules carry the names of the checkpoint's
-tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight` is a path in both.
+A family's file puts them together with what is its own as arguments. Modules carry the names of the checkpoint's
+tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight` is a path in both, once modules that
+are `unnamed` are left out.
 
-Shapes: T rows of a step, R rows that need logits, D hidden, V vocabulary.
+The residual stream is passed on as two summands, x and what the last part adds to it, because the addition belongs to
+the norm that follows (`ops/norm.py`).
+
+Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 """
+
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.model import Model
-from ridgeline.models.settings import DecoderSettings
-from ridgeline.ops.activation import Activation
+from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Head
-from ridgeline.ops.norm import RMSNorm
-from ridgeline.ops.residual import Add
-from ridgeline.ops.rotary import RotaryTable, Rotate
-
-Angles = tuple[Tensor, Tensor]
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.linear import Head, Linear, Projections
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values from separate projections, optionally normalised by head (Qwen3)."""
+    """Attention of a sequence to itself, with heads that are normalised where `head_norms` gives a norm for queries and
+    one for keys (Qwen3)."""
 
     part = "attention"
 
-    def __init__(self, s: DecoderSettings, layer: int) -> None:
+    def __init__(
+        self,
+        d: Dimensions,
+        attend: Attention,
+        qkv: Mapping[str, MatrixSpec],
+        *,
+        output_bias: bool = False,
+        head_norms: tuple[RMSNorm, RMSNorm] | None = None,
+    ) -> None:
+        """qkv: what the queries, keys and values are projected with: three matrices, or a fused one."""
         super().__init__()
-        self.head_dim = s.head_dim
-        self.project(s)
-        heads, spec = s.shard.part(s.heads, "heads"), s.kv_spec(layer)
-        inner = s.heads * s.head_dim
-        self.o_proj = s.row(inner, s.hidden, s.output_bias)
-        self.all_reduce = all_reduce(s.hidden, s.dtype, s.shard)
-        self.q_norm = RMSNorm(s.head_dim, s.eps, s.dtype, per_token=heads) if s.qk_norm else None
-        self.k_norm = RMSNorm(s.head_dim, s.eps, s.dtype, per_token=spec.heads) if s.qk_norm else None
-        self.rotate = Rotate(heads, spec.heads, s.head_dim, s.rope, s.dtype)
-        self.attend = Attention(layer, heads, spec)
-
-    def project(self, s: DecoderSettings) -> None:
-        """Create the projections; Phi-3 stores them as one."""
-        wide, narrow = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        self.q_proj = s.column(s.hidden, wide, s.qkv_bias)
-        self.k_proj = s.column(s.hidden, narrow, s.qkv_bias, s.kv_shard)
-        self.v_proj = s.column(s.hidden, narrow, s.qkv_bias, s.kv_shard)
-
-    def qkv(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each flat [rows, heads x head_dim]."""
-        return self.q_proj(x_TD), self.k_proj(x_TD), self.v_proj(x_TD)
+        self.head_dim = d.head_dim
+        self.qkv = Projections(qkv)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if head_norms is not None:
+            self.q_norm, self.k_norm = head_norms
+        self.attend = attend
+        self.o_proj = Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         q_THD, k_TKD, v_TKD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         if self.q_norm is not None and self.k_norm is not None:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
-        q_THD, k_TKD = self.rotate(q_THD, k_TKD, *angles)
-        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv)))
+        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv, angles)))
         return out
 
 
@@ -66,88 +68,132 @@ class GatedMLP(nn.Module):
 
     part = "feed-forward"
 
-    def __init__(self, s: DecoderSettings) -> None:
+    def __init__(self, d: Dimensions, gate_up: Mapping[str, MatrixSpec], *, bias: bool = False) -> None:
+        """gate_up: the matrices of the gate and of what it gates: two, or a fused one."""
         super().__init__()
-        self.gate_proj = s.column(s.hidden, s.width, s.mlp_bias)
-        self.up_proj = s.column(s.hidden, s.width, s.mlp_bias)
-        self.down_proj = s.row(s.width, s.hidden, s.mlp_bias)
-        self.all_reduce = all_reduce(s.hidden, s.dtype, s.shard)
-        self.act = Activation(s.activation, s.shard.part(s.width, "MLP columns"), s.dtype, gated=True)
+        self.gate_up = ActivatedProjections(gate_up, d.activation)
+        self.down_proj = Linear(d.row(d.width, d.hidden, bias=bias))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.down_proj(self.act(self.gate_proj(x_TD), self.up_proj(x_TD))))
+        out: Tensor = self.all_reduce(self.down_proj(self.gate_up(x_TD)))
+        return out
+
+
+class Mixture(nn.Module):
+    """A mixture of experts in the place of an MLP: a router and its experts."""
+
+    part = "feed-forward"
+
+    def __init__(
+        self,
+        d: Dimensions,
+        count: int,
+        active: int,
+        width: int,
+        *,
+        renormalise: bool,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> None:
+        """count, active, width: experts, those that a token passes, and the columns of one. names: what the checkpoint
+        calls an expert's gate, up and down matrices."""
+        super().__init__()
+        self.gate = Linear(d.whole(d.hidden, count), exempt=True)
+        self.experts = Experts(
+            count, active, d.hidden, width, d.activation, d.dtype, renormalise=renormalise, names=names, shard=d.shard
+        )
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]."""
+        out: Tensor = self.all_reduce(self.experts(x_TD, self.gate(x_TD)))
         return out
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed-forward(norm(x)); the second sum is left to the norm that follows."""
 
-    attention: type[SelfAttention] = SelfAttention
-    feed_forward_name = "mlp"
-
-    def __init__(self, s: DecoderSettings, layer: int) -> None:
+    def __init__(self, d: Dimensions, attention: SelfAttention, feed_forward: nn.Module, *, first: bool) -> None:
+        """first: whether the block is the first, to which nothing is to be added."""
         super().__init__()
-        self.input_layernorm = RMSNorm(s.hidden, s.eps, s.dtype)
-        self.self_attn = self.attention(s, layer)
-        self.attention_add = Add(s.hidden, s.dtype)
-        self.post_attention_layernorm = RMSNorm(s.hidden, s.eps, s.dtype)
-        self.add_module(self.feed_forward_name, self.feed_forward(s, layer))
-        self.feed_forward_add = Add(s.hidden, s.dtype)
+        self.input_layernorm = (RMSNorm if first else AddRMSNorm)(d.hidden, d.eps, d.dtype)
+        self.self_attn = attention
+        self.post_attention_layernorm = AddRMSNorm(d.hidden, d.eps, d.dtype)
+        self.mlp = feed_forward
 
-    def feed_forward(self, s: DecoderSettings, layer: int) -> nn.Module:
-        """The second half of the block; mixtures override it."""
-        return GatedMLP(s)
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
+        x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
+        x_TD, normed_TD = self.post_attention_layernorm(x_TD, self.self_attn(normed_TD, angles, kv))
+        return x_TD, self.mlp(normed_TD)
 
-    def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        x_TD = self.attention_add(x_TD, self.self_attn(self.input_layernorm(x_TD), angles, kv))
-        mlp = self.get_submodule(self.feed_forward_name)
-        out: Tensor = self.feed_forward_add(x_TD, mlp(self.post_attention_layernorm(x_TD)))
-        return out
+
+def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
+    """x + y and its norm; of x alone where there is no y."""
+    if y_TD is None:
+        return x_TD, norm(x_TD)
+    sum_TD, normed_TD = norm(x_TD, y_TD)
+    return sum_TD, normed_TD
 
 
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm: what checkpoints call `model`."""
 
-    def __init__(self, s: DecoderSettings, block: type[Block]) -> None:
+    def __init__(
+        self,
+        d: Dimensions,
+        rope: Rope,
+        blocks: Sequence[nn.Module],
+        *,
+        norm: AddRMSNorm | None = None,
+        embedding_scale: float | None = None,
+    ) -> None:
+        """blocks: called as Block is. norm: the last one, AddRMSNorm by default."""
         super().__init__()
-        self.embed_tokens = Embedding(s.vocabulary, s.hidden, s.dtype, s.vocabulary_shard)
-        self.all_reduce = all_reduce(s.hidden, s.dtype, s.vocabulary_shard)
-        self.rotary = RotaryTable(s.rope)
-        self.layers = nn.ModuleList(block(s, layer) for layer in range(len(s.windows)))
-        self.norm = RMSNorm(s.hidden, s.eps, s.dtype, row_space="logits")
+        self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale)
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
+        self.rotary = RotaryTable(rope)
+        self.layers = nn.ModuleList(blocks)
+        self.norm = norm or AddRMSNorm(d.hidden, d.eps, d.dtype)
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> hidden states before the last norm [rows, hidden]."""
+    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
+        y_TD: Tensor | None = None
         angles: Angles = self.rotary(positions_T)
         for layer in self.layers:
-            x_TD = layer(x_TD, angles, kv)
-        return x_TD
+            x_TD, y_TD = layer(x_TD, y_TD, angles, kv)
+        assert y_TD is not None
+        _, normed_RD = self.norm(x_TD[rows_R], y_TD[rows_R])
+        out_RD: Tensor = normed_RD
+        return out_RD
 
 
 class Decoder(Model):
-    """A decoder with its head. A family's file sets `block` where its block differs."""
+    """A trunk with a head, which is the embedding where `tied`."""
 
-    block: type[Block] = Block
-
-    def __init__(self, s: DecoderSettings) -> None:
+    def __init__(self, d: Dimensions, trunk: Trunk, *, tied: bool, softcap: float | None = None) -> None:
+        """softcap: of the logits (Gemma 2)."""
         super().__init__()
-        self.kv_specs = tuple(s.kv_spec(layer) for layer in range(len(s.windows)))
-        self.context, self.vocabulary, self.storage, self.tied = s.context, s.vocabulary, s.storage, s.tied
-        self.model = Trunk(s, self.block)
-        self.lm_head = Head(s.hidden, s.vocabulary, s.dtype, split="column", shard=s.vocabulary_shard)
-        self.all_gather = all_gather(s.vocabulary, s.vocabulary_shard)
-        self.retie()
+        self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
+        self.model = trunk
+        self.lm_head = Head(
+            MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard), softcap=softcap
+        )
+        self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
+        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention))
+        self.ties = {"lm_head.matrix.weight": "model.embed_tokens.weight"} if tied else {}
+        self.tie()
 
-    def retie(self) -> None:
-        """As Model.retie."""
-        if self.tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+    def hidden(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
+    ) -> Tensor:
+        """As Model.hidden; only the wanted rows pass the last norm."""
+        out_RD: Tensor = self.model(ids_T, positions_T, kv, rows_R)
+        return out_RD
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """As Model.forward; only the wanted rows pass the last norm and the head."""
-        x_TD = self.model(ids_T, positions_T, kv)
-        logits: Tensor = self.all_gather(self.lm_head(self.model.norm(x_TD[rows_R])))
-        return logits
+    def head(self, x_RD: Tensor) -> Tensor:
+        """As Model.head."""
+        logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
+        return logits_RV

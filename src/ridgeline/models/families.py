@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.models import gpt2, llama, mistral, mixtral, phi3, qwen2, qwen3
+from ridgeline.models import gpt2, llama, mistral, phi3, qwen2, qwen3
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
 from ridgeline.ops.formats import KVFormat, WeightFormat
+from ridgeline.ops.linear import Linear
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 Builder = Callable[[Fields, Storage], Model]
@@ -22,6 +23,7 @@ class Family:
 
     model_type: what a config without `architectures` says instead.
     trunk: the prefix that checkpoints of the bare model leave out.
+    renames: patterns of what checkpoints call a part otherwise than its kin do, and what it is called here.
     ignored: patterns of tensors that old checkpoints carry and nothing reads.
     """
 
@@ -29,6 +31,7 @@ class Family:
     model_type: str
     build: Builder
     trunk: str = "model."
+    renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
 
 
@@ -38,9 +41,9 @@ FAMILIES = (
     Family("Qwen2ForCausalLM", "qwen2", qwen2.build),
     Family("Qwen3ForCausalLM", "qwen3", qwen3.build),
     Family("Phi3ForCausalLM", "phi3", phi3.build),
-    Family("MixtralForCausalLM", "mixtral", mixtral.build),
+    Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((r"\.block_sparse_moe\.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
-    Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", (r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
+    Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
 )
 
 
@@ -73,7 +76,8 @@ def build(
     """The model of a config on the meta device: shapes without memory, ready to be priced or filled.
 
     dtype: the number format of its weights, as the config says by default. shard: one rank of a tensor-parallel model.
-    weights, kv: narrower formats, priced only. Raises ModelRefused.
+    weights: a narrower format of the matrices in the blocks (embedding, head, router and norms are exempt, as
+    quantisers leave them). kv: a narrower format of keys and values, priced only. Raises ModelRefused.
     """
     family = family_of(fields)
     if fields.has("quantization_config"):
@@ -84,7 +88,9 @@ def build(
         )
     try:
         with torch.device("meta"):
-            model = family.build(fields, Storage(dtype or fields.dtype, shard, weights, kv)).eval()
+            model = family.build(fields, Storage(dtype or fields.dtype, shard, kv)).eval()
+            if weights is not None:
+                model.store(lambda _, op: None if isinstance(op, Linear) and op.exempt else weights)
     except ModelRefused:
         raise
     except Indivisible as error:

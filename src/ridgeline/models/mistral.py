@@ -1,9 +1,12 @@
-"""Mistral 7B (arXiv:2310.06825): Llama with a sliding window, where the config states one."""
+"""Mistral 7B (arXiv:2310.06825) and Mixtral (arXiv:2401.04088): Llama with a sliding window where the config states
+one; Mixtral's MLPs are mixtures of experts."""
 
-from ridgeline.models.decoder import Decoder
-from ridgeline.models.fields import Fields
-from ridgeline.models.llama import read_settings
+from ridgeline.models.decoder import Block, Decoder, GatedMLP, Mixture, SelfAttention
+from ridgeline.models.fields import MOST_EXPERTS, Fields
+from ridgeline.models.llama import decoder, read_dimensions
+from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.ops.attention import Attention
 
 UNSTATED_WINDOW = 4096  # what transformers takes for Mistral and Qwen where `sliding_window` is not null but absent
 
@@ -17,5 +20,27 @@ def read_window(fields: Fields, unstated: int | None = None) -> int | None:
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Mistral 7B and its descendants that keep the block."""
-    window = read_window(fields, UNSTATED_WINDOW)
-    return Decoder(read_settings(fields, storage, windows=(window,) * fields.layers))
+    d, window = read_dimensions(fields, storage), read_window(fields, UNSTATED_WINDOW)
+    rope = read_rope(fields, d.head_dim)
+
+    def block(layer: int) -> Block:
+        attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
+        return Block(d, SelfAttention(d, attend, d.qkv()), GatedMLP(d, d.gate_up()), first=layer == 0)
+
+    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+
+
+def build_mixture(fields: Fields, storage: Storage) -> Decoder:
+    """Mixtral 8x7B and 8x22B; weights of the experts picked are always renormalised."""
+    count, active = fields.count("num_local_experts", most=MOST_EXPERTS), fields.count("num_experts_per_tok")
+    if active > count:
+        raise fields.refuse(f"num_experts_per_tok {active} is more than num_local_experts {count}")
+    d, window = read_dimensions(fields, storage), read_window(fields)
+    rope = read_rope(fields, d.head_dim, 1_000_000.0)
+
+    def block(layer: int) -> Block:
+        attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
+        mixture = Mixture(d, count, active, d.width, renormalise=True, names=("w1", "w3", "w2"))  # gate, up, down
+        return Block(d, SelfAttention(d, attend, d.qkv()), mixture, first=layer == 0)
+
+    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

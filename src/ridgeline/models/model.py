@@ -1,37 +1,104 @@
-"""Model: the contract between a family and the engine."""
+"""Model: the contract between a family and whoever runs or prices it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from ridgeline.models.storage import Storage
-from ridgeline.ops.attention import KVContext
+from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.matrix import Matrix
 from ridgeline.ops.op import Op
+from ridgeline.ops.stored import Stored
+from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Reach, Segment, Space
+
+WeightChoice = Callable[[str, Op], WeightFormat | None]
+"""The format of an op's matrices, by its path; None for the model's dtype."""
 
 
 class Model(nn.Module, ABC):
-    """What the engine runs: token ids, positions and a KV context in, logits of the wanted rows out."""
+    """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
+    of them where the model has a head.
+
+    kv_specs: what each layer that keeps K and V keeps. context: positions a sequence may have. ties: parameters that
+    are others, by path: a head that is the embedding. encodes: whether sequences look at the rows of an encoder.
+    has_head: whether it gives logits.
+    """
 
     kv_specs: tuple[KVSpec, ...]
     context: int
     vocabulary: int
     storage: Storage
-    tied: bool
+    ties: Mapping[str, str] = {}
+    encodes = False
+    has_head = True
 
     @abstractmethod
+    def hidden(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
+    ) -> Tensor:
+        """ids_T, positions_T int64 [rows]; rows_R int64: the rows that are wanted -> their last hidden states, normed,
+        [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none."""
+
+    def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]."""
+        raise AssertionError("this model has no encoder")
+
+    def head(self, x_RD: Tensor) -> Tensor:
+        """Last hidden states [R, hidden] -> logits fp32 [R, vocabulary]."""
+        raise AssertionError("this model has no head")
+
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows]; rows_R int64: the rows whose logits are wanted -> fp32 [R, vocabulary]."""
+        """The logits of the rows that are wanted: `head` of `hidden`."""
+        return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
-    @abstractmethod
-    def retie(self) -> None:
-        """Point a tied head at the embedding again, after a loader has put a new parameter there."""
+    def outline(self, rows: Mapping[Space, int]) -> None:
+        """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not): for
+        the price to see which ops are called, over which rows."""
+        tokens, encoded = rows[TOKENS], rows[ENCODER] if self.encodes else 0
+        kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
+        with torch.device("meta"), torch.inference_mode(), _emptied(self):
+            ids_T, ids_E = torch.arange(tokens), torch.arange(encoded)
+            encoded_ED = self.encode(ids_E, ids_E, kv) if encoded else None
+            x_RD = self.hidden(ids_T, ids_T, kv, torch.arange(rows[LOGITS]), encoded_ED)
+            if self.has_head:
+                self.head(x_RD)
 
     @property
-    def windows(self) -> frozenset[int | None]:
-        """The window classes of its layers, as Work wants them."""
-        return frozenset(spec.window for spec in self.kv_specs)
+    def reaches(self) -> frozenset[Reach]:
+        """What its attention reaches, as Work wants it."""
+        return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention))
+
+    @property
+    def tied(self) -> bool:
+        """Whether some parameter is another."""
+        return bool(self.ties)
+
+    def tie(self) -> None:
+        """Make tied parameters one, again after a loader has put new ones there."""
+        for path, source in self.ties.items():
+            module, _, name = path.rpartition(".")
+            setattr(self.get_submodule(module), name, self.get_parameter(source))
+
+    def store(self, choose: WeightChoice) -> None:
+        """Keep the matrices in the formats that `choose(path, op)` names, unfilled."""
+        for path, op in self.ops():
+            if isinstance(op, Linear | Projections | Experts):
+                op.store(choose(path, op))
+
+    @property
+    def runs(self) -> bool:
+        """Whether it can run as it is stored, or is only priced."""
+        priced = any(isinstance(module, Matrix) and not module.runs for module in self.modules())
+        return (
+            self.storage.kv is None and not priced and all(op.runs for _, op in self.ops() if isinstance(op, Experts))
+        )
 
     def expand(self) -> None:
         """Create the parameters that pricing does without, before a loader fills them."""
@@ -42,3 +109,40 @@ class Model(nn.Module, ABC):
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
+
+    def tensors(self) -> dict[str, tuple[Stored, str]]:
+        """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
+        there. What is tied has no tensor of its own."""
+        return {
+            self.checkpoint_name(f"{path}.{name}"): (module, name)
+            for path, module in self.named_modules()
+            if isinstance(module, Stored)
+            for name in module.tensors()
+            if f"{path}.{name}" not in self.ties
+        }
+
+    def checkpoint_name(self, path: str) -> str:
+        """What a checkpoint calls the tensor at a path of the model: the path without the modules that are unnamed."""
+        module: nn.Module = self
+        named = []
+        *above, name = path.split(".")
+        for segment in above:
+            module = getattr(module, segment)
+            if not getattr(module, "unnamed", False):
+                named.append(segment)
+        return ".".join([*named, name])
+
+
+@contextmanager
+def _emptied(model: nn.Module) -> Iterator[None]:
+    """While it lasts, the model's parameters are on meta: shapes without numbers."""
+    held = [(module, dict(module._parameters)) for module in model.modules()]
+    for module, parameters in held:
+        for name, parameter in parameters.items():
+            if parameter is not None and not parameter.is_meta:
+                module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, parameters in held:
+            module._parameters.update(parameters)

@@ -1,62 +1,60 @@
 """Qwen3 (arXiv:2505.09388), dense and mixture of experts: Llama with an RMSNorm on each head's queries and keys."""
 
-from typing import Any
-
 from torch import nn
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP
+from ridgeline.models.decoder import Block, Decoder, GatedMLP, Mixture, SelfAttention
+from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_EXPERTS, Fields
-from ridgeline.models.llama import read_settings
+from ridgeline.models.llama import decoder, read_dimensions
 from ridgeline.models.mistral import UNSTATED_WINDOW, read_window
-from ridgeline.models.mixture import Mixture
 from ridgeline.models.qwen2 import upper_windows
-from ridgeline.models.settings import DecoderSettings, MixtureSettings
+from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.norm import RMSNorm
+from ridgeline.ops.rotary import Rope
 
 
-def _own(fields: Fields) -> dict[str, Any]:
-    bias = fields.flag("attention_bias", False)
-    return {"qk_norm": True, "qkv_bias": bias, "output_bias": bias}
+def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: int | None) -> SelfAttention:
+    bias, spec = fields.flag("attention_bias", False), d.kv_spec(window)
+    norms = tuple(RMSNorm(d.head_dim, d.eps, d.dtype, per_token=heads) for heads in (d.own_heads, spec.heads))
+    attend = Attention(layer, d.own_heads, spec, rope=rope)
+    return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=(norms[0], norms[1]))
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3, dense."""
-    return Decoder(read_settings(fields, storage, windows=upper_windows(fields), **_own(fields)))
+    d, windows = read_dimensions(fields, storage), upper_windows(fields)
+    rope = read_rope(fields, d.head_dim)
+
+    def block(layer: int) -> Block:
+        attention = _attention(fields, d, rope, layer, windows[layer])
+        return Block(d, attention, GatedMLP(d, d.gate_up()), first=layer == 0)
+
+    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
-class MixtureBlock(Block):
-    """A block whose MLP is a mixture, in the layers that have one."""
-
-    def feed_forward(self, s: DecoderSettings, layer: int) -> nn.Module:
-        mixture = s.mixtures[layer]
-        if mixture is None:
-            return GatedMLP(s)
-        return Mixture(s, mixture, ("gate_proj", "up_proj", "down_proj"))
-
-
-class MixtureDecoder(Decoder):
-    """Qwen3-MoE."""
-
-    block = MixtureBlock
-
-
-def build_mixture(fields: Fields, storage: Storage) -> MixtureDecoder:
+def build_mixture(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
-    count = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
-    mixture = MixtureSettings(
-        fields.count(count, most=MOST_EXPERTS),
-        fields.count("num_experts_per_tok"),
-        fields.count("moe_intermediate_size"),
-        fields.flag("norm_topk_prob", False),
-    )
-    if mixture.active > mixture.count:
-        raise fields.refuse(f"num_experts_per_tok {mixture.active} is more than {count} {mixture.count}")
+    name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
+    count, active = fields.count(name, most=MOST_EXPERTS), fields.count("num_experts_per_tok")
+    if active > count:
+        raise fields.refuse(f"num_experts_per_tok {active} is more than {name} {count}")
+    width, renormalise = fields.count("moe_intermediate_size"), fields.flag("norm_topk_prob", False)
     step, dense = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
-    mixtures = tuple(
-        mixture if layer not in dense and (layer + 1) % step == 0 else None for layer in range(fields.layers)
-    )
     # Unlike its dense kin it has one window for all layers, whatever these say.
     fields.passed_over("max_window_layers", "layer_types")
-    window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None
-    own = {"windows": (window,) * fields.layers, "mixtures": mixtures, **_own(fields)}
-    return MixtureDecoder(read_settings(fields, storage, **own))
+    window = read_window(fields, UNSTATED_WINDOW)
+    window = window if fields.flag("use_sliding_window", False) else None
+    d = read_dimensions(fields, storage)
+    rope = read_rope(fields, d.head_dim)
+
+    def feed_forward(layer: int) -> nn.Module:
+        if layer in dense or (layer + 1) % step:
+            return GatedMLP(d, d.gate_up())
+        return Mixture(d, count, active, width, renormalise=renormalise)
+
+    def block(layer: int) -> Block:
+        return Block(d, _attention(fields, d, rope, layer, window), feed_forward(layer), first=layer == 0)
+
+    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])

@@ -23,7 +23,8 @@ def read_rope(fields: Fields, head_dim: int, theta: float = 10_000.0, *, partial
     # transformers 5 keeps base and scaling together, under a new name.
     new = fields.section("rope_parameters")
     section = old if old.values else new
-    fields.passed_over("rope_theta", "original_max_position_embeddings")  # where the section says them
+    # Where the section says them too, what it says counts.
+    fields.passed_over("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     holder = section if section.has("rope_theta") else fields
     theta = holder.positive("rope_theta", theta)
     holder = section if section.has("partial_rotary_factor") else fields

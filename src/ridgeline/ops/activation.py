@@ -1,17 +1,19 @@
-"""Activations between the matrices of an MLP, plain or gated."""
+"""Activations, and the projections that feed them: the first half of an MLP, plain or gated."""
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import Work
+from ridgeline.ops.linear import Projections, product_kernel, products_cost
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.op import Kernel
 
 _gelu_tanh = partial(functional.gelu, approximate="tanh")
 
@@ -30,42 +32,58 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 )
 
 
-class Activation(Op):
-    """act(x), or act(gate) * up where a gate is given (Shazeer, arXiv:2002.05202)."""
+class ActivatedProjections(Projections):
+    """act(x W), or act(x Wg) * (x Wu) where there is a gate (Shazeer, arXiv:2002.05202). One boundary, as Projections.
 
-    kind = "elementwise"
+    The gate is the first of two matrices, or the first part of a fused one.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ("products", "activate")
     FLOPS_PER_ELEMENT = 5  # exp or tanh counted as one, with the products around it
 
-    def __init__(self, name: str, width: int, dtype: torch.dtype, *, gated: bool) -> None:
-        super().__init__()
-        self.name, self.width, self.dtype, self.gated = name, width, dtype, gated
-        self.function = ACTIVATIONS[name]
+    def __init__(self, specs: Mapping[str, MatrixSpec], activation: str) -> None:
+        super().__init__(specs)
+        self.activation, self.function = activation, ACTIVATIONS[activation]
+        results = [part for spec in specs.values() for part in spec.own_parts]
+        assert len(results) == 1 or (len(results) == 2 and results[0] == results[1]), (
+            "a gate is as wide as what it gates"
+        )
+        self.gated, self.width = len(results) == 2, results[0]
 
-    def forward(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
-        """x_TF and, if gated, up_TF [rows, width] -> [rows, width]."""
-        assert (up_TF is not None) == self.gated
+    def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
+        """x_TI [rows, inputs] -> [rows, width]."""
+        return self.activate(*self.products(x_TI))
+
+    def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
+        """The activation of the products [rows, width] -> [rows, width]."""
         activated = self.function(x_TF)
         return activated if up_TF is None else activated * up_TF
 
-    def cost(self, work: Work) -> Cost:
-        elements = work.tokens * self.width
+    def cost_of(self, rows: int) -> Cost:
+        """The products and the activation; what lies between them needs no memory."""
+        products, first = products_cost(rows, self.matrices), self.matrices[0]
+        own = Cost({"fp32": self._flops(rows)})
+        moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
+        return replace(products + own, activation_bytes=moved)
+
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the products, then the activation over what they left in memory."""
+        products = products_cost(rows, self.matrices)
+        name = product_kernel(self.kind, rows, self.matrices[0])
         streams = 3 if self.gated else 2
-        return Cost(
-            flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
-            activation_bytes=elements * streams * format_of(self.dtype).bytes,
+        dtype = self.matrices[0].spec.dtype
+        activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
+        kind = "elementwise.gated" if self.gated else "elementwise.plain"
+        return (
+            Kernel(name, self.number, len(self.names), products, "products"),
+            Kernel(kind, format_of(dtype).name, 1, activation, "activate"),
         )
 
-    def kernel(self, work: Work) -> str:
-        """As Op.kernel."""
-        return "elementwise.gated" if self.gated else "elementwise.plain"
-
-    @property
-    def number(self) -> str:
-        """As Op.number."""
-        return format_of(self.dtype).name
+    def _flops(self, rows: int) -> float:
+        return float(self.FLOPS_PER_ELEMENT * rows * self.width)
 
     def signature(self) -> Hashable:
-        return self.width, self.gated, self.dtype
+        return super().signature(), self.gated
 
     def extra_repr(self) -> str:
-        return f"{self.name}, {self.width}"
+        return f"{super().extra_repr()}, {self.activation}"

@@ -1,72 +1,172 @@
-"""Grouped-query attention over segments, causal or with a sliding window. Pure: where K and V live is the caller's.
+"""Attention over segments, of every reach. Pure: where K and V live is the caller's.
 
-Shapes: T rows of a step, B sequences, Q queries and L keys of one sequence, H heads, K kv heads, G = H / K, D head dim.
+Shapes: T rows of a step, E rows of an encoder, B sequences, Q queries and L keys of one sequence, H heads, K kv heads,
+G = H / K, D head dim, W width of a value.
 """
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.cost import Cost
+from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.rotary import Angles, Rope, rotate
+from ridgeline.ops.stored import weight
+from ridgeline.ops.work import ENCODER, TOKENS, Asked, Reach, Segment, Space, Work
+
+PositionBias = Callable[[Tensor], Tensor]
+"""Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
 
 
 class KVContext(Protocol):
     """Where one forward keeps its keys and values: pages, or nowhere (`Uncached`)."""
 
-    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
-        """Store the step's K and V for `layer`, and attend every query to what its sequence has so far."""
+    def attend(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
+        """Keep what is given of the step's K and V for the op's layer, and attend every query to what it reaches of its
+        sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked."""
         ...
 
 
 class Attention(Op):
-    """softmax(q k^T / sqrt(D)) v over the positions that the mask leaves (GQA: Ainslie et al., arXiv:2305.13245)."""
+    """softmax(q k^T x scale) v over what the reach leaves (GQA: Ainslie et al., arXiv:2305.13245). One boundary:
+    rotate, store and attend.
+
+    softcap: scores are squashed to (-softcap, softcap) (Gemma 2, arXiv:2408.00118). sinks: a learned score a head that
+    takes part in the softmax and has no value (gpt-oss). bias: of the distance of two positions (T5). Where v is not
+    kept (`spec.v_dim` 0) it is the first `value_dim` entries of k: a latent (DeepSeek-V2, arXiv:2405.04434).
+    """
 
     kind = "attention"
+    parts: ClassVar[tuple[str, ...]] = ("rotate", "attend")
     reads_context = True
+    ROTATE_FLOPS = 3  # of each entry
 
-    def __init__(self, layer: int, heads: int, spec: KVSpec) -> None:
+    def __init__(
+        self,
+        layer: int,
+        heads: int,
+        spec: KVSpec,
+        *,
+        rope: Rope | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        bias: PositionBias | None = None,
+        value_dim: int | None = None,
+    ) -> None:
+        """layer: its place among the model's layers that keep K and V. scale: 1 / sqrt(D) where none is given."""
         super().__init__()
-        self.layer, self.heads, self.spec = layer, heads, spec
-        self._decode, self._prefill = by_head("attention.decode", spec.k_dim), by_head("attention.prefill", spec.k_dim)
+        assert spec.v_dim or value_dim, "a latent says how much of it is the value"
+        self.layer, self.heads, self.spec, self.rope = layer, heads, spec, rope
+        self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
+        self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
+        self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
+        self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill", "prefill.few")}
 
-    def forward(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, kv: KVContext) -> Tensor:
-        """q_THD [rows, heads, D], k_TKD and v_TKD [rows, kv_heads, D] -> [rows, heads x D]."""
-        return kv.attend(self.layer, q_THD, k_TKD, v_TKD, self.spec.window).flatten(1)
+    @property
+    def reach(self) -> Reach:
+        """Which keys a query sees."""
+        return self.spec.reach
 
-    def cost(self, work: Work) -> Cost:
-        """4 x heads x D FLOPs a pair (q.k and p.v); K and V of the context read once a step, the new ones written."""
-        asked = work.attention[self.spec.window]
-        return self._cost(work.tokens, asked.pairs, asked.kv_read)
+    @property
+    def plain(self) -> bool:
+        """Whether its scores are q k^T x scale and nothing more, as kernels at hand compute them."""
+        return self.softcap is None and self.sinks_H is None and self.bias is None
 
-    def _cost(self, tokens: int, pairs: int, kv_read: int) -> Cost:
-        number = format_of(self.spec.dtype)
-        position = self.spec.bytes_per_token
+    def forward(
+        self,
+        q_THD: Tensor,
+        k_TKD: Tensor | None,
+        v_TKW: Tensor | None,
+        kv: KVContext,
+        angles: Angles | None = None,
+    ) -> Tensor:
+        """q_THD [rows, heads, D], k_TKD [rows, kv_heads, D], v_TKW [rows, kv_heads, W] -> [rows, heads x W].
+
+        k and v may be those of an encoder, of other rows, or None where they are kept from an earlier step; v None
+        where it is part of k. angles: of the rows, where the op has a rope.
+        """
+        assert (angles is not None) == (self.rope is not None)
+        if angles is not None and k_TKD is not None:
+            q_THD, k_TKD = self.rotate(q_THD, k_TKD, angles)
+        return self.attend(q_THD, k_TKD, v_TKW, kv)
+
+    def rotate(self, q_THD: Tensor, k_TKD: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+        """Queries and keys turned by their positions' angles."""
+        return rotate(q_THD, angles), rotate(k_TKD, angles)
+
+    def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
+        """Store, and attend."""
+        return kv.attend(self, q_THD, k_TKD, v_TKW).flatten(1)
+
+    # -- cost ---------------------------------------------------------------------------------------------------------
+
+    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+        """2 x heads x (D + W) FLOPs a pair (q.k and p.v); K and V of the context read once a step, the new ones written
+        where they are kept; queries, new K and V in, results out."""
+        asked = work.attention[self.reach].total
+        if not asked.queries and not asked.written:
+            return NO_COST
+        new = Cost(activation_bytes=asked.written * self._position if self.spec.kept else 0.0)
+        return self._attend_cost(asked) + self._rotate_cost(asked, 0) + new
+
+    def cost_of(self, rows: int) -> Cost:
+        """Rows do not say how long their sequences are."""
+        raise AssertionError("attention is priced by what it is asked, not by rows")
+
+    def _attend_cost(self, asked: Asked) -> Cost:
+        """Of storing and attending."""
+        number, kept = format_of(self.spec.dtype), self.spec.kept
+        keys, written = asked.keys * self._position, asked.written * self._position
+        rows = asked.queries * self.heads * (self.spec.k_dim + self.value_dim) * number.bytes
         return Cost(
-            flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.spec.v_dim) * pairs},
-            kv_read_bytes=kv_read * position,
-            kv_write_bytes=tokens * position,
-            activation_bytes=tokens * self.heads * (self.spec.k_dim + self.spec.v_dim) * number.bytes,
+            flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * asked.pairs},
+            kv_read_bytes=keys if kept else 0.0,
+            kv_write_bytes=written if kept else 0.0,
+            activation_bytes=rows if kept else rows + keys,
         )
 
-    def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """As Op.kernels: one call for the sequences that run a single position, one for each of the others."""
-        asked = work.attention[self.spec.window]
-        if work.tokens == work.sequences:
-            return (Kernel(self._decode, self.number, 1, self.cost(work)),)
-        others = work.sequences - work.alone
-        tokens, pairs, kv_read = work.tokens - work.alone, asked.pairs - asked.alone, asked.kv_read - asked.alone
-        several = Kernel(self._prefill, self.number, others, self._cost(tokens, pairs, kv_read))
-        if not work.alone:
-            return (several,)
-        return (Kernel(self._decode, self.number, 1, self._cost(work.alone, asked.alone, asked.alone)), several)
+    def _rotate_cost(self, asked: Asked, streams: int) -> Cost:
+        """Of turning queries and keys, read and written `streams` times in all."""
+        if self.rope is None:
+            return NO_COST
+        elements = (asked.queries * self.heads + asked.written * self.spec.heads) * self.spec.k_dim
+        return Cost(
+            {"fp32": float(self.ROTATE_FLOPS * elements)},
+            activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
+        )
+
+    @property
+    def _position(self) -> float:
+        """Bytes of K and V of one position."""
+        return self.spec.bytes_per_token
+
+    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
+        others."""
+        asked = work.attention[self.reach]
+        if not asked.total.queries and not asked.total.written:
+            return ()
+        classes = (
+            ("decode", 1, asked.one),
+            ("prefill.few", asked.few.sequences, asked.few),
+            ("prefill", asked.many.sequences, asked.many),
+        )
+        kernels = tuple(
+            Kernel(self._names[name], self.number, calls, self._attend_cost(own), "attend")
+            for name, calls, own in classes
+            if own.sequences
+        )
+        if self.rope is None:
+            return kernels
+        turned = self._rotate_cost(asked.total, 2)
+        return (Kernel(by_head("elementwise.rotate", self.spec.k_dim), self.number, 1, turned, "rotate"), *kernels)
 
     @property
     def number(self) -> str:
@@ -77,57 +177,112 @@ class Attention(Op):
         """What a kernel that keeps its score matrix in memory moves beside `cost`: q k^T written, read for the softmax,
         written back, read for the product with v (Dao et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
         """
-        return 4 * self.heads * work.attention[self.spec.window].pairs * format_of(self.spec.dtype).bytes
+        pairs = work.attention[self.reach].total.pairs
+        return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
     def signature(self) -> Hashable:
-        return self.heads, self.spec
+        return self.heads, self.spec, self.value_dim, self.rope is None
 
     def extra_repr(self) -> str:
-        window = "" if self.spec.window is None else f", window {self.spec.window}"
-        return f"{self.heads} heads over {self.spec.heads} x {self.spec.k_dim}{window}"
+        reach = "" if self.reach.kind == "causal" else f", {self.reach}"
+        return f"{self.heads} heads over {self.spec.heads} x {self.spec.k_dim}{reach}"
 
 
-def attend_causal(q_QHD: Tensor, k_KLD: Tensor, v_KLD: Tensor, window: int | None) -> Tensor:
-    """One sequence: its last Q positions over all L, each seeing itself and what came before (within the window).
+# -- one sequence, or one query each of several -----------------------------------------------------------------------
 
-    q_QHD [Q, heads, D], k_KLD and v_KLD [kv_heads, L, D] with L >= Q -> [Q, heads, D].
+
+def attend_segment(op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0) -> Tensor:
+    """One sequence: its queries over L of its keys. Queries are its last Q positions, or in cross-attention and for
+    full reach any; `first`: the position of the first key.
+
+    q_QHD [Q, heads, D], k_KLD [kv_heads, L, D], v_KLW [kv_heads, L, W] -> [Q, heads, W].
     """
     queries, keys = q_QHD.shape[0], k_KLD.shape[1]
-    mask = None
-    if keys > queries or (window is not None and keys > window):
-        mask = causal_mask(queries, keys, window, q_QHD.device)
-    out_1HQD = functional.scaled_dot_product_attention(
-        q_QHD.transpose(0, 1)[None],
-        k_KLD[None],
-        v_KLD[None],
-        attn_mask=mask,
-        is_causal=mask is None,
-        enable_gqa=q_QHD.shape[1] != k_KLD.shape[0],
-    )
-    return out_1HQD[0].transpose(0, 1)
+    mask_QL, causal = None, op.reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
+    if op.reach.kind in ("causal", "window", "chunked") and not (causal and not _binds(op.reach, keys)):
+        mask_QL, causal = reach_mask(op.reach, queries, first + keys, first, q_QHD.device), False
+    if op.plain:
+        out_1HQW = functional.scaled_dot_product_attention(
+            q_QHD.transpose(0, 1)[None],
+            k_KLD[None],
+            v_KLW[None],
+            attn_mask=mask_QL,
+            is_causal=causal,
+            scale=op.scale,
+            enable_gqa=q_QHD.shape[1] != k_KLD.shape[0],
+        )
+        return out_1HQW[0].transpose(0, 1)
+    if causal:
+        mask_QL = reach_mask(op.reach, queries, keys, 0, q_QHD.device)
+    groups = q_QHD.shape[1] // k_KLD.shape[0]
+    k_HLD, v_HLW = k_KLD.repeat_interleave(groups, 0), v_KLW.repeat_interleave(groups, 0)
+    scores_HQL = (q_QHD.transpose(0, 1) @ k_HLD.transpose(-1, -2)).float() * op.scale
+    position_Q = torch.arange(first + keys - queries, first + keys, device=q_QHD.device)
+    distance_QL = torch.arange(first, first + keys, device=q_QHD.device) - position_Q[:, None]
+    visible_QL = torch.ones_like(distance_QL, dtype=torch.bool) if mask_QL is None else mask_QL
+    weights_HQL = attention_weights(op, scores_HQL, distance_QL, visible_QL)
+    return (weights_HQL.to(v_HLW.dtype) @ v_HLW).transpose(0, 1)
 
 
-def causal_mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
-    """True where the last `queries` of `keys` positions may look: bool [queries, keys]."""
-    key = torch.arange(keys, device=device)
-    query = torch.arange(keys - queries, keys, device=device)[:, None]
-    mask = key <= query
-    return mask if window is None else mask & (key > query - window)
-
-
-def attend_padded(q_BHD: Tensor, k_KBLD: Tensor, v_KBLD: Tensor, visible_BL: Tensor) -> Tensor:
+def attend_padded(
+    op: Attention, q_BHD: Tensor, k_KBLD: Tensor, v_KBLW: Tensor, distance_BL: Tensor, visible_BL: Tensor
+) -> Tensor:
     """One query each of B sequences, over keys padded to one length.
 
-    q_BHD [B, heads, D], k_KBLD and v_KBLD [kv_heads, B, L, D], visible_BL bool [B, L] -> [B, heads, D].
-    What is not visible must be finite: its weight is exactly 0, and 0 x NaN would not be.
+    q_BHD [B, heads, D], k_KBLD [kv_heads, B, L, D], v_KBLW [kv_heads, B, L, W], distance_BL int64 (key - query) and
+    visible_BL bool [B, L] -> [B, heads, W]. What is not visible must be finite: its weight is exactly 0, and 0 x NaN
+    would not be.
     """
     sequences, heads, dim = q_BHD.shape
     kv_heads = k_KBLD.shape[0]
     q_KBGD = q_BHD.view(sequences, kv_heads, heads // kv_heads, dim).transpose(0, 1)
-    scores_KBGL = (q_KBGD @ k_KBLD.transpose(-1, -2)).float() / math.sqrt(dim)
-    scores_KBGL.masked_fill_(~visible_BL[None, :, None, :], float("-inf"))
-    out_KBGD = scores_KBGL.softmax(dim=-1).to(v_KBLD.dtype) @ v_KBLD
-    return out_KBGD.transpose(0, 1).reshape(sequences, heads, v_KBLD.shape[-1])
+    scores_KBGL = (q_KBGD @ k_KBLD.transpose(-1, -2)).float() * op.scale
+    if op.plain:
+        weights_KBGL = scores_KBGL.masked_fill_(~visible_BL[None, :, None, :], float("-inf")).softmax(dim=-1)
+    else:
+        scores_HBL = scores_KBGL.transpose(1, 2).flatten(0, 1)
+        weights_HBL = attention_weights(op, scores_HBL, distance_BL, visible_BL)
+        weights_KBGL = weights_HBL.view(kv_heads, -1, *weights_HBL.shape[1:]).transpose(1, 2)
+    out_KBGW = weights_KBGL.to(v_KBLW.dtype) @ v_KBLW
+    return out_KBGW.transpose(0, 1).reshape(sequences, heads, v_KBLW.shape[-1])
+
+
+def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, visible_xL: Tensor) -> Tensor:
+    """Scaled scores fp32 [heads, ..., L] -> softmax weights, by all that the op says of itself."""
+    if op.softcap is not None:
+        scores_HxL = (scores_HxL / op.softcap).tanh() * op.softcap
+    if op.bias is not None:
+        scores_HxL = scores_HxL + op.bias(distance_xL).float()
+    scores_HxL = scores_HxL.masked_fill(~visible_xL, float("-inf"))
+    if op.sinks_H is None:
+        return scores_HxL.softmax(dim=-1)
+    sink_Hx1 = op.sinks_H.float().view(-1, *[1] * (scores_HxL.dim() - 1)).expand(*scores_HxL.shape[:-1], 1)
+    return torch.cat([scores_HxL, sink_Hx1], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def _binds(reach: Reach, keys: int) -> bool:
+    """Whether a window or chunk hides anything of a sequence of so many positions."""
+    return reach.size != 0 and keys > reach.size
+
+
+def reach_mask(reach: Reach, queries: int, end: int, first: int, device: torch.device) -> Tensor:
+    """True where the last `queries` of `end` positions may look, over keys from position `first`: bool [Q, L]."""
+    key_L = torch.arange(first, end, device=device)
+    query_Q1 = torch.arange(end - queries, end, device=device)[:, None]
+    return visible(reach, query_Q1, key_L)
+
+
+def visible(reach: Reach, query: Tensor, key: Tensor) -> Tensor:
+    """Whether the query at a position sees the key at another, of its own sequence; shapes broadcast."""
+    match reach.kind:
+        case "window":
+            return (key <= query) & (key > query - reach.size)
+        case "chunked":
+            return (key <= query) & (key // reach.size == query // reach.size)
+        case "causal":
+            return key <= query
+        case _:
+            return torch.ones_like(key <= query)
 
 
 class Uncached:
@@ -136,9 +291,15 @@ class Uncached:
     def __init__(self, segments: Sequence[Segment]) -> None:
         if any(s.q_len != s.kv_len for s in segments):
             raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
-        self.lengths = [s.q_len for s in segments]
+        own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
+        self.lengths: dict[Space, list[int]] = {TOKENS: own, ENCODER: encoded}
 
-    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
         """As KVContext.attend; nothing is stored."""
-        parts = zip(*(torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
-        return torch.cat([attend_causal(q, k.transpose(0, 1), v.transpose(0, 1), window) for q, k, v in parts])
+        assert k_TKD is not None, "nothing is kept from an earlier step"
+        v_TKW = k_TKD[..., : op.value_dim] if v_TKW is None else v_TKW
+        queries = self.lengths[op.reach.space]
+        keys = self.lengths[ENCODER] if op.reach.kind == "cross" else queries
+        split = torch.split
+        parts = zip(split(q_THD, queries), split(k_TKD, keys), split(v_TKW, keys), strict=True)
+        return torch.cat([attend_segment(op, q, k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in parts])

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Op, RowSpace
+from ridgeline.ops.op import Op
 from ridgeline.ops.shard import Shard
-from ridgeline.ops.work import Work
 
 
 class AllReduce(Op):
@@ -26,9 +25,9 @@ class AllReduce(Op):
             distributed.all_reduce(x_TD)
         return x_TD
 
-    def cost(self, work: Work) -> Cost:
+    def cost_of(self, rows: int) -> Cost:
         """The message: every rank's rows. How often each byte travels is the link's affair."""
-        return Cost(communication_bytes=self.rows(work) * self.width * self.dtype.itemsize)
+        return Cost(communication={"all_reduce": float(rows * self.width * self.dtype.itemsize)})
 
     def signature(self) -> Hashable:
         return self.width, self.size, self.dtype
@@ -41,7 +40,6 @@ class AllGather(Op):
     """Joins the columns that each rank computed of the logits."""
 
     kind = "communication"
-    row_space: RowSpace = "logits"
 
     def __init__(self, width: int, shard: Shard) -> None:
         super().__init__()
@@ -55,9 +53,9 @@ class AllGather(Op):
         distributed.all_gather(parts, x_RV.contiguous())
         return torch.cat(parts, dim=-1)
 
-    def cost(self, work: Work) -> Cost:
-        """Half of the joined rows, fp32: each byte travels to every rank once, where an all-reduce sends it twice."""
-        return Cost(communication_bytes=self.rows(work) * self.width * 4 / 2)
+    def cost_of(self, rows: int) -> Cost:
+        """The joined rows, fp32."""
+        return Cost(communication={"all_gather": float(rows * self.width * 4)})
 
     def signature(self) -> Hashable:
         return self.width, self.size

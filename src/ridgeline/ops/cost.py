@@ -10,6 +10,7 @@ class Cost:
 
     Compulsory figures only: a multiply-add is 2 FLOPs, a weight is read once a step at its stored width,
     activations are an op's inputs and outputs once each. A faster kernel changes the time, never the cost.
+    communication: bytes that all ranks have in the end, by collective (`all_reduce`, `all_gather`).
     """
 
     flops: Mapping[str, float] = field(default_factory=dict)
@@ -17,7 +18,7 @@ class Cost:
     kv_read_bytes: float = 0.0
     kv_write_bytes: float = 0.0
     activation_bytes: float = 0.0
-    communication_bytes: float = 0.0
+    communication: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total_flops(self) -> float:
@@ -35,21 +36,23 @@ class Cost:
         return self.memory_bytes + self.activation_bytes
 
     @property
+    def communication_bytes(self) -> float:
+        """Bytes of all collectives together."""
+        return sum(self.communication.values())
+
+    @property
     def intensity(self) -> float:
         """FLOPs a byte; infinite for an op that moves nothing."""
         return self.total_flops / self.total_bytes if self.total_bytes else float("inf")
 
     def __add__(self, other: "Cost") -> "Cost":
-        flops = dict(self.flops)
-        for name, count in other.flops.items():
-            flops[name] = flops.get(name, 0.0) + count
         return Cost(
-            flops,
+            _sum(self.flops, other.flops),
             self.weight_bytes + other.weight_bytes,
             self.kv_read_bytes + other.kv_read_bytes,
             self.kv_write_bytes + other.kv_write_bytes,
             self.activation_bytes + other.activation_bytes,
-            self.communication_bytes + other.communication_bytes,
+            _sum(self.communication, other.communication),
         )
 
     def __mul__(self, count: float) -> "Cost":
@@ -59,5 +62,18 @@ class Cost:
             self.kv_read_bytes * count,
             self.kv_write_bytes * count,
             self.activation_bytes * count,
-            self.communication_bytes * count,
+            {name: nbytes * count for name, nbytes in self.communication.items()},
         )
+
+
+def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
+    """Both, name by name."""
+    if not others:  # most ops neither talk nor compute in a format that the rest does not
+        return some
+    both = dict(some)
+    for name, count in others.items():
+        both[name] = both.get(name, 0.0) + count
+    return both
+
+
+NO_COST = Cost()

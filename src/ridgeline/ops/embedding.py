@@ -8,30 +8,37 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op, weight
+from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.work import Work
+from ridgeline.ops.stored import weight
 
 
 class Embedding(Op):
     """Gathers rows of a table [entries, width]: token embeddings, or learned positions (GPT-2).
 
-    Of a shard's entries the others' rows are zero, for an AllReduce to add up.
+    scale: what rows are multiplied with, in the table's dtype (Gemma). Of a shard's entries the others' rows are zero,
+    for an AllReduce to add up.
     """
 
     kind = "embedding"
 
-    def __init__(self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
+    def __init__(
+        self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None
+    ) -> None:
         super().__init__()
-        self.shard = shard
+        self.shard, self.scale = shard, scale
         self.weight = weight(shard.part(entries, "embeddings"), width, dtype=dtype)
 
-    def take(self, name: str, full: Tensor) -> Tensor:
-        """As Op.take."""
-        return self.shard.slice(full, 0)
+    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.shard.slice(full, 0)}
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, width]."""
+        x_TD = self._gather(ids_T)
+        return x_TD if self.scale is None else x_TD * torch.tensor(self.scale, dtype=x_TD.dtype)
+
+    def _gather(self, ids_T: Tensor) -> Tensor:
         if self.shard.size == 1:
             return functional.embedding(ids_T, self.weight)
         entries = self.weight.shape[0]
@@ -39,10 +46,10 @@ class Embedding(Op):
         own_T = (local_T >= 0) & (local_T < entries)
         return functional.embedding(local_T.clamp(0, entries - 1), self.weight) * own_T[:, None]
 
-    def cost(self, work: Work) -> Cost:
+    def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
         row = self.weight.shape[1] * self.weight.element_size()
-        return Cost(weight_bytes=work.tokens * row / self.shard.size, activation_bytes=work.tokens * row)
+        return Cost(weight_bytes=rows * row / self.shard.size, activation_bytes=rows * row)
 
     @property
     def number(self) -> str:
@@ -50,7 +57,7 @@ class Embedding(Op):
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
-        return tuple(self.weight.shape), self.weight.dtype, self.shard.size
+        return tuple(self.weight.shape), self.weight.dtype, self.shard.size, self.scale is None
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]} x {self.weight.shape[1]}"

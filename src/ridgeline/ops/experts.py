@@ -4,27 +4,13 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
-from ridgeline.ops.op import Kernel, Op, weight
+from ridgeline.ops.matrix import MatrixSpec, matrix_of
+from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.work import Work
-
-
-class Matrix(nn.Module):
-    """One matrix of one expert, under the name that the checkpoint gives it."""
-
-    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, shard: Shard, shard_dim: int) -> None:
-        super().__init__()
-        self.weight = weight(outputs, inputs, dtype=dtype)
-        self.shard, self.shard_dim = shard, shard_dim
-
-    def take(self, name: str, full: Tensor) -> Tensor:
-        """As Op.take."""
-        return self.shard.slice(full, self.shard_dim)
 
 
 class Experts(nn.ModuleList, Op):
@@ -48,33 +34,44 @@ class Experts(nn.ModuleList, Op):
         renormalise: bool,
         names: tuple[str, str, str],
         shard: Shard = WHOLE,
-        stored: WeightFormat | None = None,
     ) -> None:
         """`names`: what the checkpoint calls an expert's gate, up and down matrices. `width`: of all ranks together."""
         super().__init__()
         self.count, self.active, self.hidden, self.dtype = count, active, hidden, dtype
         self.width = shard.part(width, "columns of an expert")
         self.activation, self.renormalise = ACTIVATIONS[activation], renormalise
-        self.names, self.shard, self.stored = names, shard, stored
+        column = MatrixSpec(hidden, width, dtype, split="column", shard=shard)
+        row = MatrixSpec(width, hidden, dtype, split="row", shard=shard)
+        self.specs = dict(zip(names, (column, column, row), strict=True))
+        self.stored: WeightFormat | None = None
+
+    def store(self, stored: WeightFormat | None) -> None:
+        """As Linear.store, of every expert."""
+        assert not len(self), "experts are stored in another form before they are created"
+        self.stored = stored
+
+    @property
+    def runs(self) -> bool:
+        """As Matrix.runs, of its matrices."""
+        with torch.device("meta"):
+            return all(matrix_of(spec, self.stored).runs for spec in self.specs.values())
 
     def expand(self) -> None:
         """Create every expert's parameters on the current device."""
         if len(self):
             return
-        gate, up, down = self.names
         for _ in range(self.count):
             expert = nn.Module()
-            expert.add_module(gate, Matrix(self.width, self.hidden, self.dtype, self.shard, shard_dim=0))
-            expert.add_module(up, Matrix(self.width, self.hidden, self.dtype, self.shard, shard_dim=0))
-            expert.add_module(down, Matrix(self.hidden, self.width, self.dtype, self.shard, shard_dim=1))
+            for name, spec in self.specs.items():
+                expert.add_module(name, matrix_of(spec, self.stored))
             self.append(expert)
 
     def parameter_count(self) -> int:
-        """As Op.parameter_count, of all experts."""
+        """As Stored.parameter_count, of all experts."""
         return self.count * 3 * self.hidden * self.width
 
     def stored_bytes(self) -> float:
-        """As Op.stored_bytes, of all experts."""
+        """As Stored.stored_bytes, of all experts."""
         return self.count * self._expert_bytes()
 
     def _expert_bytes(self) -> float:
@@ -98,9 +95,9 @@ class Experts(nn.ModuleList, Op):
             return out_TD  # which experts are hit depends on data; their cost is an expectation over the router
         for expert in torch.unique(picked).tolist():
             row, slot = (picked == expert).nonzero(as_tuple=True)
-            gate, up, down = self[expert].parameters()
+            gate, up, down = (getattr(self[expert], name) for name in self.specs)
             x = x_TD[row]
-            y = functional.linear(self.activation(functional.linear(x, gate)) * functional.linear(x, up), down)
+            y = down.product(self.activation(gate.product(x)) * up.product(x))
             out_TD.index_add_(0, row, (y * weights[row, slot, None]).to(out_TD.dtype))
         return out_TD
 
@@ -109,18 +106,18 @@ class Experts(nn.ModuleList, Op):
         missed: float = (1 - self.active / self.count) ** tokens
         return self.count * (1 - missed)
 
-    def cost(self, work: Work) -> Cost:
+    def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
-        rows = work.tokens * self.active
+        run = rows * self.active
         return Cost(
-            flops={self.number: 2.0 * rows * 3 * self.hidden * self.width},
-            weight_bytes=self.touched(work.tokens) * self._expert_bytes(),
-            activation_bytes=(2 * work.tokens * self.hidden + 3 * rows * self.width) * format_of(self.dtype).bytes,
+            flops={self.number: 2.0 * run * 3 * self.hidden * self.width},
+            weight_bytes=self.touched(rows) * self._expert_bytes(),
+            activation_bytes=(2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes,
         )
 
-    def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """As Op.kernels: a call each touched expert."""
-        return (Kernel(self.kernel(work), self.number, self.touched(work.tokens), self.cost(work)),)
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: a call each touched expert."""
+        return (Kernel(self.kind, self.number, self.touched(rows), self.cost_of(rows)),)
 
     @property
     def number(self) -> str:

@@ -25,21 +25,24 @@ class Format:
 class WeightFormat:
     """A way to store matrices narrower than the model's dtype.
 
-    group: inputs that share a scale (None: a whole output row). scale_bits and zero_bits: of each group. computes: the
-    format whose arithmetic units it uses, None for the model's dtype, to which weights are widened on the way.
+    block: how many outputs and how many inputs share a scale; None for all of them. scale_bits and zero_bits: of each
+    block. activations: the format that the other factor is narrowed to, so that the product is one of that format; None
+    for the model's dtype, to which weights are widened on the way.
     """
 
     name: str
     bits: int
-    group: int | None
+    block: tuple[int | None, int | None]
     scale_bits: int
     zero_bits: int = 0
-    computes: str | None = None
+    activations: str | None = None
 
     def nbytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a matrix with its scales."""
-        groups = outputs * (1 if self.group is None else math.ceil(inputs / self.group))
-        return (outputs * inputs * self.bits + groups * (self.scale_bits + self.zero_bits)) / 8
+        high, wide = (
+            1 if size is None else math.ceil(n / size) for n, size in zip((outputs, inputs), self.block, strict=True)
+        )
+        return (outputs * inputs * self.bits + high * wide * (self.scale_bits + self.zero_bits)) / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,9 @@ FORMATS = (FP32, FP16, BF16)
 # fp8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of 128
 # with a scale and a zero, as AWQ and GPTQ store them.
 WEIGHT_FORMATS = (
-    WeightFormat("fp8", 8, None, 32, computes="fp8"),
-    WeightFormat("int8", 8, None, 16),
-    WeightFormat("int4", 4, 128, 16, 4),
+    WeightFormat("fp8", 8, (1, None), 32, activations="fp8"),
+    WeightFormat("int8", 8, (1, None), 16),
+    WeightFormat("int4", 4, (1, 128), 16, 4),
 )
 KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16))
 
@@ -96,7 +99,7 @@ def kv_format_named(name: str) -> KVFormat:
 
 def arithmetic(dtype: torch.dtype, stored: WeightFormat | None) -> str:
     """The format whose arithmetic units a matrix of this dtype, stored so, keeps busy."""
-    return format_of(dtype).name if stored is None or stored.computes is None else stored.computes
+    return format_of(dtype).name if stored is None or stored.activations is None else stored.activations
 
 
 def _named(name: str, known: tuple[F, ...], what: str) -> F:

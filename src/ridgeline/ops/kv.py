@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ridgeline.ops.formats import KVFormat, format_of
+from ridgeline.ops.work import Reach, windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,16 @@ class KVSpec:
     window: int | None
     dtype: torch.dtype
     stored: KVFormat | None = None
+
+    @property
+    def reach(self) -> Reach:
+        """Which of the kept positions a query sees."""
+        return windowed(self.window)
+
+    @property
+    def kept(self) -> bool:
+        """Whether later steps read what a step wrote."""
+        return self.reach.kind != "full"
 
     @property
     def bytes_per_token(self) -> float:

@@ -1,108 +1,190 @@
-"""Linear: y = x W^T + b. Whole, or a rank's columns or rows of it."""
+"""Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
 
-from collections.abc import Hashable, Sequence
-from typing import Literal
+from collections.abc import Hashable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import WeightFormat, arithmetic
-from ridgeline.ops.op import Op, weight
-from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.work import Work
-
-Split = Literal["column", "row"]
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
+from ridgeline.ops.op import Kernel, Op
 
 
 class Linear(Op):
-    """A matrix product with a stored weight [out, in] ([in, out] where the checkpoint stores it `transposed`).
+    """A matrix product with a stored weight, whole or a rank's columns or rows of it.
 
-    split: "column" holds a part of the outputs, "row" a part of the inputs (then an AllReduce adds the ranks up).
-    parts: the outputs of each matrix that the checkpoint fused into this one. stored: a format narrower than the dtype,
-    priced but not run.
+    exempt: whether its numbers stay in the model's dtype whatever the other matrices are stored in, as quantisers leave
+    routers and heads.
     """
 
     kind = "linear"
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        dtype: torch.dtype,
-        bias: bool = False,
-        *,
-        transposed: bool = False,
-        split: Split | None = None,
-        shard: Shard = WHOLE,
-        parts: Sequence[int] | None = None,
-        stored: WeightFormat | None = None,
-    ) -> None:
+    def __init__(self, spec: MatrixSpec, *, exempt: bool = False) -> None:
         super().__init__()
-        self.inputs = shard.part(inputs, "inputs") if split == "row" else inputs
-        self.outputs = sum(shard.part(n, "outputs") for n in parts or [outputs]) if split == "column" else outputs
-        self.transposed, self.split, self.shard, self.parts, self.stored = transposed, split, shard, parts, stored
-        shape = (self.inputs, self.outputs) if transposed else (self.outputs, self.inputs)
-        self.weight = weight(*shape, dtype=dtype)
-        self.bias = weight(self.outputs, dtype=dtype) if bias else None
+        self.matrix, self.exempt = matrix_of(spec), exempt
+        self.matrix.unnamed = True
 
-    def take(self, name: str, full: Tensor) -> Tensor:
-        """As Op.take."""
-        if self.split is None or (name == "bias" and self.split == "row"):
-            return full
-        if self.split == "row":
-            return self.shard.slice(full, 0 if self.transposed else 1)
-        return self.shard.slice(full, 1 if self.transposed and name == "weight" else 0, self.parts)
+    def store(self, stored: WeightFormat | None) -> None:
+        """Keep the matrix in another form, unfilled."""
+        self.matrix = matrix_of(self.matrix.spec, stored)
+        self.matrix.unnamed = True
+
+    @property
+    def stored(self) -> WeightFormat | None:
+        """The format of its numbers; None for the model's dtype."""
+        return self.matrix.stored
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
-        matrix = self.weight.t() if self.transposed else self.weight
-        once = self.split == "row" and self.shard.rank > 0  # the sum over ranks has one bias
-        return functional.linear(x_TI, matrix, None if once else self.bias)
+        return self.matrix.product(x_TI)
 
-    def cost(self, work: Work) -> Cost:
+    def cost_of(self, rows: int) -> Cost:
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
-        rows, width = self.rows(work), self.weight.element_size()
-        return Cost(
-            flops={self.number: 2.0 * rows * self.inputs * self.outputs},
-            weight_bytes=self.stored_bytes(),
-            activation_bytes=rows * (self.inputs + self.outputs) * width,
-        )
+        return product_cost(rows, self.matrix)
 
-    def kernel(self, work: Work) -> str:
-        """A matrix times one row is another kernel than times several; so is one that is stored the other way."""
-        rows = "vector" if self.rows(work) == 1 else "matrix"
-        return f"{self.kind}.{rows}{'.transposed' if self.transposed else ''}"
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return product_kernel(self.kind, rows, self.matrix)
 
     @property
     def number(self) -> str:
         """As Op.number."""
-        return arithmetic(self.weight.dtype, self.stored)
+        return self.matrix.number
+
+    def parameter_count(self) -> int:
+        """As Stored.parameter_count."""
+        return self.matrix.parameter_count()
 
     def stored_bytes(self) -> float:
-        """As Op.stored_bytes; biases stay in the model's dtype."""
-        if self.stored is None:
-            return super().stored_bytes()
-        bias = 0 if self.bias is None else self.bias.nbytes
-        return self.stored.nbytes(self.outputs, self.inputs) + bias
+        """As Stored.stored_bytes."""
+        return self.matrix.nbytes
 
     def signature(self) -> Hashable:
-        return self.inputs, self.outputs, self.bias is None, self.weight.dtype, self.stored
+        return self.matrix.spec, self.matrix.stored
 
     def extra_repr(self) -> str:
-        return f"{self.inputs} -> {self.outputs}"
+        return self.matrix.extra_repr()
 
 
 class Head(Linear):
-    """The last projection: hidden state -> logits in fp32, only for the rows that are wanted.
+    """The last projection: hidden state -> logits in fp32.
 
+    softcap: logits are squashed to (-softcap, softcap) by softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118).
     Tied to the embedding by sharing its parameter; it is read in full either way, so the cost is the same.
     """
 
     kind = "head"
-    row_space = "logits"
+
+    def __init__(self, spec: MatrixSpec, *, softcap: float | None = None) -> None:
+        super().__init__(spec, exempt=True)
+        self.softcap = softcap
 
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
-        return super().forward(x_RI).float()
+        logits_RV = super().forward(x_RI)
+        if self.softcap is not None:  # in the model's dtype, as the reference has it
+            logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
+        return logits_RV.float()
+
+
+class Projections(Op):
+    """Several products of the same rows: queries, keys and values. One boundary, which a kernel may do at once.
+
+    Its matrices have the names that the checkpoint gives them; its own name is left out of theirs.
+    """
+
+    kind = "linear"
+    unnamed = True
+
+    def __init__(self, specs: Mapping[str, MatrixSpec]) -> None:
+        """specs: of each matrix, by its name in the checkpoint, in the order of the results."""
+        super().__init__()
+        self.names = tuple(specs)
+        for name, spec in specs.items():
+            self.add_module(name, matrix_of(spec))
+        assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """In the order of the results."""
+        return tuple(cast(Matrix, getattr(self, name)) for name in self.names)
+
+    def store(self, stored: WeightFormat | None) -> None:
+        """As Linear.store, of every matrix."""
+        for name, matrix in zip(self.names, self.matrices, strict=True):
+            self.add_module(name, matrix_of(matrix.spec, stored))
+
+    @property
+    def stored(self) -> WeightFormat | None:
+        """As Linear.stored, of every matrix."""
+        return self.matrices[0].stored
+
+    def forward(self, x_TI: Tensor) -> tuple[Tensor, ...]:
+        """x_TI [rows, inputs] -> [rows, outputs] of each matrix, a fused one in its parts."""
+        return self.products(x_TI)
+
+    def products(self, x_TI: Tensor) -> tuple[Tensor, ...]:
+        """As forward."""
+        parts: list[Tensor] = []
+        for name in self.names:
+            matrix: Matrix = getattr(self, name)
+            y_TO = matrix.product(x_TI)
+            parts += torch.split(y_TO, list(matrix.spec.own_parts), dim=-1) if matrix.spec.parts else (y_TO,)
+        return tuple(parts)
+
+    @property
+    def outputs(self) -> int:
+        """Columns of all results together."""
+        return sum(matrix.outputs for matrix in self.matrices)
+
+    def cost_of(self, rows: int) -> Cost:
+        """The products, the rows read once."""
+        return products_cost(rows, self.matrices)
+
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: a launch a matrix."""
+        name = product_kernel(self.kind, rows, self.matrices[0])
+        return (Kernel(name, self.number, len(self.names), products_cost(rows, self.matrices)),)
+
+    @property
+    def number(self) -> str:
+        """As Op.number."""
+        return self.matrices[0].number
+
+    def parameter_count(self) -> int:
+        """As Stored.parameter_count."""
+        return sum(matrix.parameter_count() for matrix in self.matrices)
+
+    def stored_bytes(self) -> float:
+        """As Stored.stored_bytes."""
+        return sum(matrix.nbytes for matrix in self.matrices)
+
+    def signature(self) -> Hashable:
+        return tuple((matrix.spec, matrix.stored) for matrix in self.matrices)
+
+    def extra_repr(self) -> str:
+        return f"{self.matrices[0].inputs} -> {' + '.join(str(matrix.outputs) for matrix in self.matrices)}"
+
+
+def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
+    """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
+    other way."""
+    return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
+
+
+def product_cost(rows: int, matrix: Matrix) -> Cost:
+    """The cost of one product."""
+    return products_cost(rows, (matrix,))
+
+
+def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
+    """The cost of products of the same rows."""
+    first = matrices[0]
+    inputs, outputs = first.inputs, sum(matrix.outputs for matrix in matrices)
+    return Cost(
+        flops={first.number: 2.0 * rows * inputs * outputs},
+        weight_bytes=sum(matrix.nbytes for matrix in matrices),
+        activation_bytes=rows * (inputs + outputs) * first.spec.dtype.itemsize,
+    )

@@ -1,6 +1,9 @@
-"""Normalisations, in fp32 whatever the model's dtype."""
+"""Normalisations, in fp32 whatever the model's dtype; alone, or with the residual addition that comes before."""
 
+from abc import abstractmethod
 from collections.abc import Hashable
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -8,43 +11,47 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op, RowSpace, weight
-from ridgeline.ops.work import Work
+from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.stored import weight
 
 
-class RMSNorm(Op):
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
-
-    `per_token` is how many vectors of `width` a token has: 1, or its heads where queries and keys are normalised.
-    """
+class Norm(Op):
+    """A normalisation of vectors of `width`. per_token: how many a row has: 1, or its heads where queries and keys are
+    normalised."""
 
     kind = "norm"
-    FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
+    FLOPS_PER_ELEMENT: ClassVar[int]
+    kernel_name: ClassVar[str]
 
-    def __init__(
-        self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1, row_space: RowSpace = "tokens"
-    ) -> None:
+    def __init__(self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1) -> None:
         super().__init__()
-        self.width, self.eps, self.per_token, self.row_space = width, eps, per_token, row_space
+        self.width, self.eps, self.per_token = width, eps, per_token
         self.weight = weight(width, dtype=dtype)
+
+    @property
+    def scale(self) -> Tensor:
+        """What a normalised vector is multiplied with, fp32 [width]."""
+        return self.weight.float()
+
+    @abstractmethod
+    def normalise(self, x_xD: Tensor) -> Tensor:
+        """x_xD [..., width] -> the same shape and dtype."""
 
     def forward(self, x_xD: Tensor) -> Tensor:
         """x_xD [..., width] -> the same shape and dtype."""
-        normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
-        # The cast comes before the weight: Llama's order, which decides the last bit in bf16.
-        return self.weight * normed.to(x_xD.dtype)
+        return self.normalise(x_xD)
 
-    def cost(self, work: Work) -> Cost:
-        elements = self.rows(work) * self.per_token * self.width
+    def cost_of(self, rows: int) -> Cost:
+        elements = rows * self.per_token * self.width
         return Cost(
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
             weight_bytes=self.stored_bytes(),
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
-    def kernel(self, work: Work) -> str:
+    def kernel(self, rows: int) -> str:
         """As Op.kernel."""
-        return "norm.rms"
+        return self.kernel_name
 
     @property
     def number(self) -> str:
@@ -52,48 +59,92 @@ class RMSNorm(Op):
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
-        return self.width, self.per_token, self.row_space, self.weight.dtype
+        return self.width, self.per_token, self.weight.dtype
 
     def extra_repr(self) -> str:
         return f"{self.per_token} x {self.width}"
 
 
-class LayerNorm(Op):
-    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., arXiv:1607.06450)."""
+class RMSNorm(Norm):
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
 
-    kind = "norm"
-    FLOPS_PER_ELEMENT = 7  # mean, difference, square, sum, scale, weight, bias
+    from_one: whether the stored weight is what is added to 1, and the product is in fp32 (Gemma).
+    """
 
-    def __init__(self, width: int, eps: float, dtype: torch.dtype, row_space: RowSpace = "tokens") -> None:
-        super().__init__()
-        self.width, self.eps, self.row_space = width, eps, row_space
-        self.weight = weight(width, dtype=dtype)
-        self.bias = weight(width, dtype=dtype)
+    FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
+    kernel_name = "norm.rms"
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, width] -> the same shape and dtype."""
-        normed = functional.layer_norm(x_TD.float(), (self.width,), self.weight.float(), self.bias.float(), self.eps)
-        return normed.to(x_TD.dtype)
-
-    def cost(self, work: Work) -> Cost:
-        elements = self.rows(work) * self.width
-        return Cost(
-            flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
-            weight_bytes=self.stored_bytes(),
-            activation_bytes=2 * elements * self.weight.element_size(),
-        )
-
-    def kernel(self, work: Work) -> str:
-        """As Op.kernel."""
-        return "norm.layer"
+    def __init__(
+        self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1, *, from_one: bool = False
+    ) -> None:
+        super().__init__(width, eps, dtype, per_token)
+        self.from_one = from_one
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
-        return format_of(self.weight.dtype).name
+    def scale(self) -> Tensor:
+        """As Norm.scale."""
+        return self.weight.float() + 1 if self.from_one else self.weight.float()
 
-    def signature(self) -> Hashable:
-        return self.width, self.row_space, self.weight.dtype
+    def normalise(self, x_xD: Tensor) -> Tensor:
+        """As Norm.normalise."""
+        normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
+        if self.from_one:
+            return (normed * self.scale).to(x_xD.dtype)
+        # The cast comes before the weight: Llama's order, which decides the last bit in bf16.
+        return self.weight * normed.to(x_xD.dtype)
 
-    def extra_repr(self) -> str:
-        return f"{self.width}"
+
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., arXiv:1607.06450)."""
+
+    FLOPS_PER_ELEMENT = 7  # mean, difference, square, sum, scale, weight, bias
+    kernel_name = "norm.layer"
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
+        super().__init__(width, eps, dtype)
+        self.bias = weight(width, dtype=dtype)
+
+    def normalise(self, x_xD: Tensor) -> Tensor:
+        """As Norm.normalise."""
+        normed = functional.layer_norm(x_xD.float(), (self.width,), self.weight.float(), self.bias.float(), self.eps)
+        return normed.to(x_xD.dtype)
+
+
+class AddNorm(Norm):
+    """A residual addition and the norm of its sum. One boundary, which a kernel may do at once: the sum is written and
+    normalised without being read again."""
+
+    parts: ClassVar[tuple[str, ...]] = ("add", "normalise")
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Two of [rows, width] -> their sum, in the place of x, and its norm."""
+        sum_TD = self.add(x_TD, y_TD)
+        return sum_TD, self.normalise(sum_TD)
+
+    def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
+        """x + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
+        more row of the stream."""
+        return x_TD.add_(y_TD)
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two streams in, two out."""
+        elements = rows * self.width
+        norm, added = super().cost_of(rows), Cost({"fp32": float(elements)})
+        return replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
+
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the sum goes through memory between the two."""
+        elements, width = rows * self.width, self.weight.element_size()
+        add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)
+        return (
+            Kernel("elementwise.add", self.number, 1, add, "add"),
+            Kernel(self.kernel_name, self.number, 1, super().cost_of(rows), "normalise"),
+        )
+
+
+class AddRMSNorm(AddNorm, RMSNorm):
+    """AddNorm with an RMSNorm."""
+
+
+class AddLayerNorm(AddNorm, LayerNorm):
+    """AddNorm with a LayerNorm."""

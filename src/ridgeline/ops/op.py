@@ -4,15 +4,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
-
-from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import Work
-
-RowSpace = Literal["tokens", "logits"]
+from ridgeline.ops.cost import NO_COST, Cost
+from ridgeline.ops.stored import Stored
+from ridgeline.ops.work import TOKENS, Space, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +16,15 @@ class Kernel:
     """What one sort of kernel does of an op in a step.
 
     name: its calibration class, from the general to the particular: `attention.decode`. number: the format it works
-    on. calls: how often it is launched. cost: of all calls together.
+    on. calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for
+    a watch to time.
     """
 
     name: str
     number: str
     calls: float
     cost: Cost
+    part: str = "forward"
 
 
 def by_head(kernel: str, head_dim: int) -> str:
@@ -35,25 +33,42 @@ def by_head(kernel: str, head_dim: int) -> str:
     return f"{kernel}.{1 << round(math.log2(head_dim))}"
 
 
-class Op(nn.Module, ABC):
+class Op(Stored, ABC):
     """A step of computation that states its own price.
 
     A model calls ops and nothing else computes, so the ops that a forward runs and the ops that a price sums are the
-    same objects. `kind` is what it is called in tables; the kernels that it runs, each a calibration class of its own,
-    are its `kernels`. `reads_context`: whether its cost depends on `Work.attention`, that is on how long the sequences
-    are.
+    same objects. An op belongs to no row space, each call of it does: one embedding may serve an encoder and a decoder.
+    Its first argument has a row for each of the call's.
+
+    kind: what it is called in tables. parts: the methods that its forward calls, where it runs kernels of several
+    classes. reads_context: whether its cost depends on `Work.attention`, that is on how long the sequences are.
     """
 
     kind: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]] = ("forward",)
     reads_context: ClassVar[bool] = False
-    row_space: RowSpace = "tokens"
+
+    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+        """What one call over the rows of `space` must do in a step of `work`; nothing for no rows."""
+        rows = work.rows.get(space, 0)
+        return self.cost_of(rows) if rows else NO_COST
+
+    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """The kernels that such a call of `forward` runs; none for no rows. A kernel that can do all of an op at once
+        has less to move than those that do it in parts: what they move adds up to `cost` or more."""
+        rows = work.rows.get(space, 0)
+        return self.kernels_of(rows) if rows else ()
 
     @abstractmethod
-    def cost(self, work: Work) -> Cost:
-        """What this op must do for a step of `work`."""
+    def cost_of(self, rows: int) -> Cost:
+        """What must be done for so many rows, at least 1."""
 
-    def kernel(self, work: Work) -> str:
-        """The sort of kernel that `forward` calls for such a step, from the general to the particular."""
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """The kernels that run over so many rows. Most ops call one."""
+        return (Kernel(self.kernel(rows), self.number, 1, self.cost_of(rows)),)
+
+    def kernel(self, rows: int) -> str:
+        """The sort of kernel that runs over so many rows, from the general to the particular."""
         return self.kind
 
     @property
@@ -61,31 +76,6 @@ class Op(nn.Module, ABC):
         """The format that its kernel works on; empty where there is but one."""
         return ""
 
-    def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """`cost`, by the kernels that `forward` calls for such a step. Most ops call one."""
-        return (Kernel(self.kernel(work), self.number, 1, self.cost(work)),)
-
     @abstractmethod
     def signature(self) -> Hashable:
         """Equal for two ops of one class whose `cost` is the same function, so that a price evaluates them once."""
-
-    def rows(self, work: Work) -> int:
-        """How many rows the op runs over in such a step: every token, or only those whose logits are wanted."""
-        return work.tokens if self.row_space == "tokens" else work.logit_rows
-
-    def parameter_count(self) -> int:
-        """How many parameters it holds."""
-        return sum(p.numel() for p in self.parameters(recurse=False))
-
-    def stored_bytes(self) -> float:
-        """Bytes that its parameters take as stored, scales included."""
-        return float(sum(p.nbytes for p in self.parameters(recurse=False)))
-
-    def take(self, name: str, full: Tensor) -> Tensor:
-        """What this rank holds of the checkpoint tensor for its parameter `name`: all, unless the op is divided."""
-        return full
-
-
-def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
-    """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""
-    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

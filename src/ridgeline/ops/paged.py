@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attention import attend_causal, attend_padded
+from ridgeline.ops.attention import Attention, attend_padded, attend_segment, visible
+from ridgeline.ops.work import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,12 @@ class PagedDecode:
     first_B: Tensor
     lengths_B: Tensor
 
-    def visible(self, page_size: int, window: int | None) -> Tensor:
-        """Which gathered positions each query sees: bool [B, P x S]."""
+    def seen(self, page_size: int, reach: Reach) -> tuple[Tensor, Tensor]:
+        """How far each gathered position is from the query (int64), and whether it sees it (bool), each [B, P x S]."""
         count = self.pages_BP.shape[1] * page_size
         position_BL = self.first_B[:, None] + torch.arange(count, device=self.first_B.device)
-        visible = position_BL < self.lengths_B[:, None]
-        return visible if window is None else visible & (position_BL >= self.lengths_B[:, None] - window)
+        query_B1 = self.lengths_B[:, None] - 1
+        return position_BL - query_B1, visible(reach, query_B1, position_BL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,17 @@ class PagedKV:
     def __init__(self, stores: Sequence[Tensor], group_of_layer: Sequence[int], groups: Sequence[PagedGroup]) -> None:
         self.stores, self.group_of_layer, self.groups = stores, group_of_layer, groups
 
-    def attend(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, window: int | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        store, group = self.stores[layer], self.groups[self.group_of_layer[layer]]
+        assert k_TKD is not None
+        assert v_TKD is not None
+        store, group = self.stores[op.layer], self.groups[self.group_of_layer[op.layer]]
         write_slots(store, group.slots_T, k_TKD, v_TKD)
         out_THD = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], v_TKD.shape[2])
         for decode in group.decodes:
             k_KBLD, v_KBLD = (gather_pages(half, decode.pages_BP) for half in store)
-            visible = decode.visible(store.shape[3], window)
-            out_THD[decode.rows_B] = attend_padded(q_THD[decode.rows_B], k_KBLD, v_KBLD, visible)
+            distance_BL, visible_BL = decode.seen(store.shape[3], op.reach)
+            out_THD[decode.rows_B] = attend_padded(op, q_THD[decode.rows_B], k_KBLD, v_KBLD, distance_BL, visible_BL)
         for s in group.segments:
             rows = slice(s.start, s.start + s.q_len)
             if s.pages_P is None:
@@ -78,7 +81,7 @@ class PagedKV:
             else:
                 length = s.kv_len - s.first
                 k_KLD, v_KLD = (gather_pages(half, s.pages_P[None])[:, 0, :length] for half in store)
-            out_THD[rows] = attend_causal(q_THD[rows], k_KLD, v_KLD, window)
+            out_THD[rows] = attend_segment(op, q_THD[rows], k_KLD, v_KLD, s.first)
         return out_THD
 
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Op, by_head
-from ridgeline.ops.work import Work
+from ridgeline.ops.op import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,8 @@ class Yarn:
 
 
 Scaling = Linear | Llama3 | Yarn
+Angles = tuple[Tensor, Tensor]
+"""cos and sin of each row's position, each fp32 [rows, 1, dim / 2]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +108,16 @@ class RotaryTable(Op):
         self.rope = rope
         self.frequencies = rope.frequencies()  # a plain attribute: computed, not loaded, and never on meta
 
-    def forward(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, positions_T: Tensor) -> Angles:
         """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""
         angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
-    def cost(self, work: Work) -> Cost:
-        elements = work.tokens * self.rope.dim
+    def cost_of(self, rows: int) -> Cost:
+        elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
-    def kernel(self, work: Work) -> str:
+    def kernel(self, rows: int) -> str:
         """As Op.kernel."""
         return "elementwise.angles"
 
@@ -128,46 +128,15 @@ class RotaryTable(Op):
         return f"{self.rope.dim}, theta {self.rope.theta:g}"
 
 
-class Rotate(Op):
-    """Turns the queries and keys of one layer by their positions' angles ("rotate half" order, in fp32)."""
+def rotate(x_THD: Tensor, angles: Angles) -> Tensor:
+    """Turn the first entries of each head by their position's angles ("rotate half" order, in fp32).
 
-    kind = "elementwise"
-    FLOPS_PER_ELEMENT = 3
-
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, rope: Rope, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.heads, self.head_dim, self.dim, self.dtype = heads + kv_heads, head_dim, rope.dim, dtype
-
-    def forward(self, q_THD: Tensor, k_TKD: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """q_THD [rows, heads, head_dim], k_TKD [rows, kv_heads, head_dim] -> the same shapes, turned."""
-        return self._turn(q_THD, cos, sin), self._turn(k_TKD, cos, sin)
-
-    def _turn(self, x_THD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        half = self.dim // 2
-        first, second = x_THD[..., :half].float(), x_THD[..., half : self.dim].float()
-        parts = [first * cos - second * sin, second * cos + first * sin]
-        if self.dim < self.head_dim:
-            parts.append(x_THD[..., self.dim :].float())
-        return torch.cat(parts, dim=-1).to(x_THD.dtype)
-
-    def cost(self, work: Work) -> Cost:
-        elements = work.tokens * self.heads * self.head_dim
-        return Cost(
-            flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
-            activation_bytes=2 * elements * format_of(self.dtype).bytes,
-        )
-
-    def kernel(self, work: Work) -> str:
-        """As Op.kernel."""
-        return by_head("elementwise.rotate", self.head_dim)
-
-    @property
-    def number(self) -> str:
-        """As Op.number."""
-        return format_of(self.dtype).name
-
-    def signature(self) -> Hashable:
-        return self.heads, self.head_dim, self.dim, self.dtype
-
-    def extra_repr(self) -> str:
-        return f"{self.heads} x {self.head_dim}"
+    x_THD [rows, heads, D], angles [rows, 1, dim / 2] with dim at most D -> [rows, heads, D].
+    """
+    cos, sin = angles
+    half = cos.shape[-1]
+    first, second = x_THD[..., :half].float(), x_THD[..., half : 2 * half].float()
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    if 2 * half < x_THD.shape[-1]:
+        parts.append(x_THD[..., 2 * half :].float())
+    return torch.cat(parts, dim=-1).to(x_THD.dtype)

@@ -1,100 +1,256 @@
-"""Work: what one step asks of a model, as sums. An op turns it into a Cost."""
+"""Work: what one step asks of a model, as sums. An op turns it into a Cost.
+
+A step runs rows of several sorts, each a space of its own: tokens of the sequences, the positions whose logits are
+wanted, positions of an encoder. Attention is asked by reach, which says what keys a query sees.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import Literal
+
+Space = str
+"""What rows are rows of: TOKENS, LOGITS, ENCODER, or a name that a model gives (latents of a denoiser)."""
+
+TOKENS: Space = "tokens"
+LOGITS: Space = "logits"
+ENCODER: Space = "encoder"
+
+FEW = 8
+"""Most queries of a sequence for which its attention is still bound by reading keys, as in a decode step: the positions
+that a speculative step verifies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which keys a query sees.
+
+    causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
+    `size` positions (Llama 4). full: all of its sequence. cross: all of the encoder's. space: the rows that ask.
+    """
+
+    kind: Literal["causal", "window", "chunked", "full", "cross"]
+    size: int = 0
+    space: Space = TOKENS
+
+    def __post_init__(self) -> None:
+        assert (self.size > 0) == (self.kind in ("window", "chunked")), f"{self} has a size that its kind does not"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.size}" if self.size else self.kind
+
+
+CAUSAL = Reach("causal")
+FULL = Reach("full")
+ENCODER_FULL = Reach("full", space=ENCODER)
+CROSS = Reach("cross")
+
+
+def windowed(size: int | None) -> Reach:
+    """The reach of a sliding window; None for no window."""
+    return CAUSAL if size is None else Reach("window", size)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of one sequence that a step runs: its last `q_len` positions of `kv_len`, causally masked."""
+    """The part of one sequence that a step runs: its last `q_len` positions of `kv_len`.
+
+    encoded: positions of the encoder that the sequence looks at. encodes: whether this step runs them.
+    """
 
     q_len: int
     kv_len: int
+    encoded: int = 0
+    encodes: bool = False
 
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
 
-    def pairs(self, window: int | None = None) -> int:
-        """Query-key pairs that the mask leaves, per head: position p sees min(p + 1, window) keys."""
-        first, last = self.kv_len - self.q_len + 1, self.kv_len  # keys that the first and the last query would see
-        if window is None or last <= window:
-            return (first + last) * self.q_len // 2
-        if first >= window:
-            return window * self.q_len
-        growing = window - first
-        return (first + window - 1) * growing // 2 + window * (self.q_len - growing)
+    def asked(self, reach: Reach) -> "Asked":
+        """What attention of this reach has to do for it."""
+        if reach.space == ENCODER:
+            rows = self.encoded if self.encodes else 0
+            return Asked(bool(rows), rows, rows * rows, rows, rows)
+        if reach.kind == "cross":
+            written = self.encoded if self.encodes else 0
+            return Asked(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
+        return Asked(1, self.q_len, self.pairs(reach), self.keys(reach), self.q_len)
 
-    def kv_read(self, window: int | None = None) -> int:
-        """Cached positions that some query of the segment sees, itself included."""
-        return self.kv_len if window is None else min(self.kv_len, window + self.q_len - 1)
+    def pairs(self, reach: Reach = CAUSAL) -> int:
+        """Query-key pairs among its own positions that the reach leaves, per head."""
+        start, end, size = self.kv_len - self.q_len, self.kv_len, reach.size
+        match reach.kind:
+            case "full":
+                return self.q_len * self.kv_len
+            case "window":
+                return (
+                    _triangle(min(end, size)) - _triangle(min(start, size)) + size * (max(end, size) - max(start, size))
+                )
+            case "chunked":
+                return _sawtooth(end, size) - _sawtooth(start, size)
+            case _:
+                return _triangle(end) - _triangle(start)
+
+    def keys(self, reach: Reach = CAUSAL) -> int:
+        """Positions of its own that some query of the segment sees, itself included."""
+        start = self.kv_len - self.q_len
+        match reach.kind:
+            case "window":
+                return min(self.kv_len, reach.size + self.q_len - 1)
+            case "chunked":
+                return self.kv_len - start // reach.size * reach.size
+            case _:
+                return self.kv_len
+
+
+def _triangle(n: int) -> int:
+    """1 + 2 + ... + n: the pairs of the first n positions."""
+    return n * (n + 1) // 2
+
+
+def _sawtooth(n: int, size: int) -> int:
+    """The pairs of the first n positions where each sees only its own chunk."""
+    return n // size * _triangle(size) + _triangle(n % size)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Attention asked of one layer for several sequences.
+
+    sequences: how many ask. queries: their rows. pairs: of a query and a key that it sees, per head. keys: positions
+    whose keys and values are read, once a sequence. written: positions whose keys and values are new.
+    """
+
+    sequences: int = 0
+    queries: int = 0
+    pairs: int = 0
+    keys: int = 0
+    written: int = 0
+
+    def __add__(self, other: "Asked") -> "Asked":
+        return Asked(
+            self.sequences + other.sequences,
+            self.queries + other.queries,
+            self.pairs + other.pairs,
+            self.keys + other.keys,
+            self.written + other.written,
+        )
+
+    def __mul__(self, count: int) -> "Asked":
+        return Asked(
+            self.sequences * count, self.queries * count, self.pairs * count, self.keys * count, self.written * count
+        )
+
+
+_NOTHING = Asked()
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Attention asked of every layer with one window: query-key pairs a head, and KV positions read.
+    """What attention of one reach is asked, by how many queries a sequence has: one, a few (2 to FEW), or many. Each
+    class is served by a kernel of its own."""
 
-    alone: those of both that belong to sequences with a single query, which another kernel serves: a pair a position.
-    """
+    one: Asked = _NOTHING
+    few: Asked = _NOTHING
+    many: Asked = _NOTHING
 
-    pairs: int
-    kv_read: int
-    alone: int = 0
+    @classmethod
+    def of(cls, each: Iterable[Asked]) -> "AttentionWork":
+        """The sum of what single sequences ask."""
+        sums = [_NOTHING, _NOTHING, _NOTHING]
+        for asked in each:
+            if asked.queries or asked.written:
+                index = 0 if asked.queries <= 1 else 1 if asked.queries <= FEW else 2
+                sums[index] = sums[index] + asked
+        return cls(*sums)
+
+    @property
+    def total(self) -> Asked:
+        """All classes together."""
+        if self.few is _NOTHING and self.many is _NOTHING:  # a decode step, of which a simulator prices thousands
+            return self.one
+        return self.one + self.few + self.many
 
     def __add__(self, other: "AttentionWork") -> "AttentionWork":
-        return AttentionWork(self.pairs + other.pairs, self.kv_read + other.kv_read, self.alone + other.alone)
+        return AttentionWork(self.one + other.one, self.few + other.few, self.many + other.many)
+
+    def __mul__(self, count: int) -> "AttentionWork":
+        return AttentionWork(self.one * count, self.few * count, self.many * count)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """One step, summed over its sequences.
 
-    tokens: positions that run through the layers; each also writes its K and V.
-    logit_rows: positions whose logits are wanted.
-    sequences: how many sequences they belong to.
-    attention: by window class (None is full attention) of the model's layers.
-    alone: how many of the sequences run a single position.
+    rows: by space, how many rows run; a space that is not there has none. sequences: how many sequences they belong to.
+    attention: by the reaches of the model's layers.
     """
 
-    tokens: int
-    logit_rows: int
+    rows: Mapping[Space, int]
     sequences: int
-    attention: Mapping[int | None, AttentionWork] = field(default_factory=dict)
-    alone: int = 0
+    attention: Mapping[Reach, AttentionWork] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        """Positions of sequences that run through the layers."""
+        return self.rows.get(TOKENS, 0)
+
+    @property
+    def logit_rows(self) -> int:
+        """Positions whose logits are wanted."""
+        return self.rows.get(LOGITS, 0)
+
+    @property
+    def shape(self) -> tuple[tuple[Space, int], ...]:
+        """All that ops which do not read the context depend on."""
+        return tuple(self.rows.items())
 
     @classmethod
     def of(
-        cls, segments: Iterable[Segment], windows: Iterable[int | None] = (None,), logit_rows: int | None = None
+        cls, segments: Iterable[Segment], reaches: Iterable[Reach] = (CAUSAL,), logit_rows: int | None = None
     ) -> "Work":
-        """The work of `segments` in a model whose layers have these `windows`; by default one logit row a segment."""
+        """The work of `segments` in a model whose layers have these `reaches`; by default one logit row a segment."""
         segments = list(segments)
-        alone = [s for s in segments if s.q_len == 1]
-        attention = {
-            w: AttentionWork(
-                sum(s.pairs(w) for s in segments),
-                sum(s.kv_read(w) for s in segments),
-                sum(s.kv_read(w) for s in alone),
-            )
-            for w in set(windows)
-        }
-        rows = len(segments) if logit_rows is None else logit_rows
-        return cls(sum(s.q_len for s in segments), rows, len(segments), attention, len(alone))
+        attention = {reach: AttentionWork.of(s.asked(reach) for s in segments) for reach in set(reaches)}
+        rows = {TOKENS: sum(s.q_len for s in segments), LOGITS: len(segments) if logit_rows is None else logit_rows}
+        encoder = sum(s.encoded for s in segments if s.encodes)
+        return cls(rows | ({ENCODER: encoder} if encoder else {}), len(segments), attention)
 
     @classmethod
-    def decode(cls, contexts: Sequence[int], windows: Iterable[int | None] = (None,)) -> "Work":
+    def decode(
+        cls, contexts: Sequence[int], reaches: Iterable[Reach] = (CAUSAL,), encoded: Sequence[int] = ()
+    ) -> "Work":
         """One new position in each of several sequences; `contexts`: the positions each has, the new one included.
+        encoded: the encoder's positions that each looks at.
 
         Equal to `of` one segment each, without making them: a simulator asks this for every step.
         """
         count = len(contexts)
         attention = {}
-        for window in set(windows):
-            seen = sum(contexts) if window is None else sum(map(min, contexts, repeat(window)))
-            attention[window] = AttentionWork(seen, seen, seen)
-        return cls(count, count, count, attention, count)
+        for reach in set(reaches):
+            if reach.space == ENCODER:
+                attention[reach] = AttentionWork()
+                continue
+            seen = sum(encoded) if reach.kind == "cross" else _decode_keys(contexts, reach)
+            attention[reach] = AttentionWork(Asked(count, count, seen, seen, 0 if reach.kind == "cross" else count))
+        return cls({TOKENS: count, LOGITS: count}, count, attention)
 
     def __add__(self, other: "Work") -> "Work":
         assert self.attention.keys() == other.attention.keys(), "works of different models cannot be added"
-        attention = {w: self.attention[w] + other.attention[w] for w in self.attention}
-        rows, sequences = self.logit_rows + other.logit_rows, self.sequences + other.sequences
-        return Work(self.tokens + other.tokens, rows, sequences, attention, self.alone + other.alone)
+        attention = {reach: self.attention[reach] + other.attention[reach] for reach in self.attention}
+        rows = {space: self.rows.get(space, 0) + other.rows.get(space, 0) for space in {**self.rows, **other.rows}}
+        return Work(rows, self.sequences + other.sequences, attention)
+
+    def __mul__(self, count: int) -> "Work":
+        """The work of `count` steps like this one in one."""
+        rows = {space: rows * count for space, rows in self.rows.items()}
+        return Work(rows, self.sequences * count, {reach: asked * count for reach, asked in self.attention.items()})
+
+
+def _decode_keys(contexts: Sequence[int], reach: Reach) -> int:
+    """Keys that the last position of each of these contexts sees."""
+    if reach.kind == "window":
+        return sum(map(min, contexts, repeat(reach.size)))
+    if reach.kind == "chunked":
+        return sum((context - 1) % reach.size + 1 for context in contexts)
+    return sum(contexts)

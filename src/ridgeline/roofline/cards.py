@@ -183,7 +183,6 @@ def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
         watts=card.positive("watts") if card.has("watts") else None,
         price=price,
         efficiency=efficiency,
-        fuses=kind != "cpu",
         sources=sources,
     )
 
@@ -288,7 +287,8 @@ def _efficiency(name: str, card: Card, kind: str, catalogue: Mapping[str, Any]) 
         launch, compute, memory = table.numbers(key, 3)
         if not 0 < compute <= 1 or not 0 < memory <= 1:
             raise table.wrong(key, table.values[key], "[launch in us, share of peak, share of bandwidth], shares to 1")
-        constants[key] = Efficiency(launch * 1e-6, compute, memory)
+        # An engine on a card runs what an op calls several times as one kernel; on a processor they are called in turn.
+        constants[key] = Efficiency(launch * 1e-6, compute, memory, again=1.0 if kind == "cpu" else 0.0)
     for other, base in ALIKE.items():
         for key in [key for key in constants if key.partition("/")[0] == base]:
             constants.setdefault(key.replace(base, other, 1), constants[key])

@@ -7,7 +7,7 @@ format at its own peak: elementwise operations run on units of their own.
 from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
@@ -35,10 +35,10 @@ def critical_batch(price: Price, device: Device, context: int) -> float | None:
     Weights are read once a step and shared, KV is each sequence's own: where a token's KV takes longer to read than
     the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included.
     """
-    one = Work.of([Segment(1, context)], price.windows)
+    one = Work.of([Segment(1, context)], price.reaches)
 
     def excess(batch: int) -> float:
-        arithmetic, memory = _seconds(price.step(_times(one, batch)), device)
+        arithmetic, memory = _seconds(price.step(one * batch), device)
         return arithmetic - memory
 
     batch = _first(lambda batch: excess(batch) >= 0)
@@ -52,7 +52,7 @@ def compute_bound_prompt(price: Price, device: Device) -> int | None:
     """The prompt length from which one prompt's prefill is compute-bound; None if none is."""
 
     def holds(length: int) -> bool:
-        return balance([price.step(Work.of([Segment(length, length)], price.windows))], device) >= 1
+        return balance([price.step(Work.of([Segment(length, length)], price.reaches))], device) >= 1
 
     return _first(holds)
 
@@ -62,16 +62,10 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1) -> int | No
     below for good."""
 
     def holds(context: int) -> bool:
-        cost = price.step(_times(Work.of([Segment(1, context)], price.windows), batch))
+        cost = price.step(Work.of([Segment(1, context)], price.reaches) * batch)
         return cost.kv_read_bytes >= cost.weight_bytes
 
     return _first(holds)
-
-
-def _times(one: Work, batch: int) -> Work:
-    """The work of `batch` sequences like this one."""
-    attention = {w: AttentionWork(asked.pairs * batch, asked.kv_read * batch) for w, asked in one.attention.items()}
-    return Work(one.tokens * batch, one.logit_rows * batch, one.sequences * batch, attention)
 
 
 def _seconds(cost: Cost, device: Device) -> tuple[float, float]:

@@ -85,8 +85,7 @@ class Device:
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
     shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
     kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
-    where it is known. fuses: whether engines on it run the projections of one input (q, k and v; gate and up) as one
-    kernel, so that they share a launch. calibrated: whether those come from this very machine. sources: of every
+    where it is known. calibrated: whether those come from this very machine. sources: of every
     figure, by its field in cards.toml; of `efficiency` also how far it can be trusted.
     """
 
@@ -102,7 +101,6 @@ class Device:
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
     host: Host | None = None
-    fuses: bool = False
     calibrated: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,39 +1,51 @@
-"""The price of a step: the costs of all ops of a model, each distinct one evaluated once.
+"""The price of a step: the costs of all calls of a model's ops, each distinct one evaluated once.
 
 Most ops cost the same however long the sequences are. Their sum is kept for each shape of step, so that pricing the
 next decode step evaluates attention alone: one formula, tens of thousands of steps a second.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
+
+from torch import Tensor
 
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.linear import Linear
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import Work
+from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Space, Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.time import OpTime, floor_seconds, host_seconds, kernel_seconds
+from ridgeline.roofline.time import OpTime, floor_seconds, host_seconds, op_seconds
 
 # Shapes of steps whose standing costs are kept; a simulation of mixed chunks must not grow without end.
 _MOST_KEPT = 4096
 
-Shape = tuple[int, int, int]  # tokens, logit rows, sequences
+# Rows of each space in the forward that is traced: primes tell them apart, whatever an op does with its rows.
+_TRACED: Mapping[Space, int] = MappingProxyType({TOKENS: 13, LOGITS: 7, ENCODER: 11})
+
+Shape = tuple[tuple[Space, int], ...]
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class PricedOp:
-    """One of `count` ops with the same cost function; `path` is where the first of them is. share: of a launch, where
-    projections of one input are one kernel."""
+    """One of `count` calls of ops with the same cost function over rows of one space; `path` is where the first is."""
 
     op: Op
     path: str
+    space: Space
     count: int
-    share: float = 1.0
+
+    def cost(self, work: Work) -> Cost:
+        """Of one call."""
+        return self.op.cost(work, self.space)
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """Of one call."""
+        return self.op.kernels(work, self.space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +92,24 @@ class _StandingTime:
 
 
 class Price:
-    """The priced ops of a model, filled or on meta."""
+    """The priced calls of a model, filled or on meta. What a step reads is counted by call, so that an op that is
+    called twice is read twice; what lies in memory is counted by op."""
 
     def __init__(self, model: Model, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `index`: for every
-        path in the model its place in `ops`."""
-        ops = model.ops()
-        shares = _launch_shares(ops)
-        keys: list[Hashable] = [(type(op), op.signature(), shares[path]) for path, op in ops]
+        call of a forward, by its path and how often that was called before, its place in `ops`."""
+        calls = traced_calls(model)
+        keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
-        first = {key: (path, op) for key, (path, op) in reversed(list(zip(keys, ops, strict=True)))}
-        self.windows, self.devices, self.count = model.windows, devices, len(ops)
-        self.ops = tuple(
-            PricedOp(first[key][1], first[key][0], count, shares[first[key][0]]) for key, count in counts.items()
-        )
+        first = dict(reversed(list(zip(keys, calls, strict=True))))
+        self.reaches, self.devices, self.count = model.reaches, devices, len(calls)
+        self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
-        self.index = {path: order[key] for key, (path, _) in zip(keys, ops, strict=True)}
+        seen: Counter[str] = Counter()
+        self.index: dict[tuple[str, int], int] = {}
+        for key, (path, _, _) in zip(keys, calls, strict=True):
+            self.index[path, seen[path]] = order[key]
+            seen[path] += 1
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[Shape, _Standing] = {}
@@ -105,7 +119,7 @@ class Price:
         """What a step of `work` must cost."""
         total = self._standing_of(work).total
         for _, priced in self._context_ops:
-            total += priced.op.cost(work) * priced.count
+            total += priced.cost(work) * priced.count
         return total
 
     def on(self, device: Device, work: Work) -> StepPrice:
@@ -113,15 +127,14 @@ class Price:
         total = self._standing_of(work).total
         reading = []
         for index, priced in self._context_ops:
-            kernels = priced.op.kernels(work)
-            cost = kernels[0].cost if len(kernels) == 1 else priced.op.cost(work)
+            cost = priced.cost(work)
             total += cost * priced.count
-            reading.append((index, priced, kernels, cost))
+            reading.append((index, priced, cost))
         working_set = total.memory_bytes
         standing = self._times_of(device, work, working_set)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
-        for index, priced, kernels, cost in reading:
-            time = kernel_seconds(kernels, device, working_set, self.devices, priced.share)
+        for index, priced, cost in reading:
+            time = op_seconds(cost, priced.kernels(work), device, working_set, self.devices)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
@@ -129,12 +142,12 @@ class Price:
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:
-        shape = (work.tokens, work.logit_rows, work.sequences)
+        shape = work.shape
         found = self._standing.get(shape)
         if found is None:
             # Without attention in it, an op that reads the context and does not say so fails here.
-            blind = Work(*shape)
-            costs = tuple(priced.op.cost(blind) for priced in self._standing_ops)
+            blind = Work(work.rows, work.sequences)
+            costs = tuple(priced.cost(blind) for priced in self._standing_ops)
             total = Cost()
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
@@ -142,17 +155,12 @@ class Price:
         return found
 
     def _times_of(self, device: Device, work: Work, working_set: float) -> _StandingTime:
-        shape = (work.tokens, work.logit_rows, work.sequences)
-        key = (id(device), device.bandwidth_of(working_set), shape)
+        key = (id(device), device.bandwidth_of(working_set), work.shape)
         found = self._times.get(key)
         if found is None:
-            blind = Work(*shape)
+            blind = Work(work.rows, work.sequences)
             rows = tuple(
-                PricedRow(
-                    priced,
-                    cost,
-                    kernel_seconds(priced.op.kernels(blind), device, working_set, self.devices, priced.share),
-                )
+                PricedRow(priced, cost, op_seconds(cost, priced.kernels(blind), device, working_set, self.devices))
                 for priced, cost in zip(self._standing_ops, self._standing_of(work).costs, strict=True)
             )
             bound = sum(row.time.bound * row.priced.count for row in rows)
@@ -161,15 +169,25 @@ class Price:
         return found
 
 
-def _launch_shares(ops: Sequence[tuple[str, Op]]) -> dict[str, float]:
-    """By path: one over the column-split projections of an op's module, itself included; they have their input in
-    common, and engines that fuse run them as one."""
+def traced_calls(model: Model) -> list[tuple[str, Op, Space]]:
+    """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
+    calls: list[tuple[str, Op, Space]] = []
+    spaces = {rows: space for space, rows in _TRACED.items()}
 
-    def group(path: str, op: Op) -> Hashable:
-        return (path.rpartition(".")[0], op.inputs) if isinstance(op, Linear) and op.split == "column" else path
+    def note(path: str, op: Op) -> Callable[..., None]:
+        def hook(_: object, inputs: tuple[Tensor, ...]) -> None:
+            assert inputs[0].shape[0] in spaces, f"{path} runs over {inputs[0].shape[0]} rows, which are of no space"
+            calls.append((path, op, spaces[inputs[0].shape[0]]))
 
-    sizes = Counter(group(path, op) for path, op in ops)
-    return {path: 1 / sizes[group(path, op)] for path, op in ops}
+        return hook
+
+    handles = [op.register_forward_pre_hook(note(path, op)) for path, op in model.ops()]
+    try:
+        model.outline(_TRACED)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> V:

@@ -16,6 +16,8 @@ from ridgeline.ops.op import Kernel
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device, Link
 
+_ROUNDS = {"all_reduce": 2, "all_gather": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
@@ -40,15 +42,21 @@ def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
 
 
 def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[float, float]:
-    """Bound and expected seconds of an all-reduce over `devices` cards. Raises ValueError if nothing joins them."""
-    if not cost.communication_bytes:
+    """Bound and expected seconds of collectives over `devices` cards. Raises ValueError if nothing joins them."""
+    if not cost.communication:
         return 0.0, 0.0
     if device.link is None:
         raise ValueError(f"{device.name} has no link to other cards; use one, or a card with a link")
-    # A ring moves 2 (N - 1) / N of the message through every card.
-    bound = 2 * (devices - 1) / devices * cost.communication_bytes / device.link.bandwidth
     alpha, beta = _all_reduce(device.link, devices)
-    return bound, max(bound, alpha + cost.communication_bytes / beta)
+    bound = expected = 0.0
+    for collective, nbytes in cost.communication.items():
+        # A ring moves (N - 1) / N of the message through every card: twice where it adds up, once where it joins. All
+        # that was measured is an all-reduce.
+        rounds = _ROUNDS[collective]
+        least = rounds * (devices - 1) / devices * nbytes / device.link.bandwidth
+        bound += least
+        expected += max(least, alpha + rounds / 2 * nbytes / beta)
+    return bound, expected
 
 
 def _all_reduce(link: Link, devices: int) -> tuple[float, float]:
@@ -67,22 +75,19 @@ def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
     return max(compute_seconds(cost, device), cost.memory_bytes / device.bandwidth_of(working_set))
 
 
-def kernel_seconds(
-    kernels: Sequence[Kernel], device: Device, working_set: float, devices: int = 1, share: float = 1.0
-) -> OpTime:
-    """Bound and expected seconds of one op that runs these kernels: expected is their sum, the bound that of a kernel
-    for them all. share: the op's part of a launch, on a device that fuses."""
-    if not device.fuses:
-        share = 1.0
-    if kernels[0].cost.communication_bytes:
-        return OpTime(*communication_seconds(kernels[0].cost, device, devices), "communication")
-    compute = memory = expected = 0.0
+def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_set: float, devices: int = 1) -> OpTime:
+    """Bound and expected seconds of one call of an op: the bound is that of one kernel for all of it, expected the sum
+    of the kernels that it runs."""
+    if cost.communication:
+        return OpTime(*communication_seconds(cost, device, devices), "communication")
+    compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
+    expected = 0.0
     for kernel in kernels:
         e = device.efficiency_of(kernel.name, kernel.number)
-        arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
-        compute += arithmetic
-        memory += traffic
-        expected += e.seconds(share * e.launches(kernel.calls), arithmetic, traffic)
+        arithmetic, traffic = compute, memory
+        if kernel.cost is not cost:
+            arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
+        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 

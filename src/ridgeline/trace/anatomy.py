@@ -1,9 +1,9 @@
-"""Where a model keeps what every family has: blocks, the last norm, the head. Found by what ops are, not by names."""
+"""Where a model keeps what every family has: blocks and the last norm. Found by what ops are, not by names."""
 
 from torch import nn
 
 from ridgeline.models.model import Model
-from ridgeline.ops.linear import Head
+from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
 
@@ -20,17 +20,9 @@ def blocks(model: Model) -> list[nn.Module]:
     raise ValueError("this model has no list of layers to look into")
 
 
-def final_norm(model: Model) -> Op:
-    """The norm before the head."""
-    for _, op in model.ops():
-        if op.kind == "norm" and op.row_space == "logits":
+def final_norm(model: Model) -> Norm:
+    """The norm before the head: the last of all."""
+    for _, op in reversed(model.ops()):
+        if isinstance(op, Norm):
             return op
     raise ValueError("this model has no norm before its head")
-
-
-def head(model: Model) -> Head:
-    """The projection to the vocabulary."""
-    for _, op in model.ops():
-        if isinstance(op, Head):
-            return op
-    raise ValueError("this model has no head")

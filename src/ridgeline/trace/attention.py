@@ -1,16 +1,15 @@
 """Whom a token looked at: the weights of one query in every layer and head.
 
-Shapes: Q queries, L keys, H heads, K kv heads, G = H / K, D head dim.
+Shapes: L keys, H heads, K kv heads, D head dim.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, causal_mask
+from ridgeline.ops.attention import Attention, attention_weights, visible
 from ridgeline.trace.capture import CapturedCall
 
 
@@ -33,14 +32,15 @@ class AttentionWeights:
         return [sum(column) / len(heads) for column in zip(*heads, strict=True)]
 
 
-def attention_weights(q_QHD: Tensor, k_LKD: Tensor, window: int | None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) of the last Q of L positions under the causal mask, in fp32: [H, Q, L]."""
-    queries, heads, dim = q_QHD.shape
-    keys, kv_heads, _ = k_LKD.shape
-    q_KGQD = q_QHD.float().permute(1, 0, 2).reshape(kv_heads, heads // kv_heads, queries, dim)
-    scores_KGQL = q_KGQD @ k_LKD.float().permute(1, 2, 0)[:, None] / math.sqrt(dim)
-    hidden = ~causal_mask(queries, keys, window, q_QHD.device)
-    return scores_KGQL.masked_fill(hidden, float("-inf")).softmax(-1).reshape(heads, queries, keys)
+def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
+    """The weights of the last of L positions over all of them, in fp32: [H, L]."""
+    keys, groups = len(k_LKD), q_HD.shape[0] // k_LKD.shape[1]
+    k_HLD = k_LKD.float().transpose(0, 1).repeat_interleave(groups, 0)
+    scores_HL = (k_HLD @ q_HD.float()[:, :, None])[:, :, 0] * op.scale
+    distance_L = torch.arange(1 - keys, 1)
+    return attention_weights(
+        op, scores_HL, distance_L, visible(op.reach, distance_L[-1:] + keys - 1, distance_L + keys - 1)
+    )
 
 
 def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeights:
@@ -48,8 +48,10 @@ def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeigh
     layers = []
     for call in calls:
         assert isinstance(call.op, Attention)
-        q_THD, k_TKD = call.inputs[0], call.inputs[1]
+        q_THD, k_TKD, _, _, *angles = call.inputs
         with torch.inference_mode():
-            weights_H1L = attention_weights(q_THD[position : position + 1], k_TKD[: position + 1], call.op.spec.window)
-        layers.append(tuple(tuple(head) for head in weights_H1L[:, 0].tolist()))
+            if angles and angles[0] is not None:
+                q_THD, k_TKD = call.op.rotate(q_THD, k_TKD, angles[0])
+            weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])
+        layers.append(tuple(tuple(head) for head in weights_HL.tolist()))
     return AttentionWeights(position, tuple(layers))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.model import Model
-from ridgeline.ops.activation import Activation
+from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Linear
@@ -34,8 +34,8 @@ class CapturedCall:
 class Capture:
     """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
 
-    attention, experts: the calls of those ops. neurons: each Activation with the Linear that ran next, its
-    down-projection. logits_V: the model's own, at `position`.
+    attention, experts: the calls of those ops. neurons: the first half of each MLP with the Linear that ran
+    next, its down-projection. logits_V: the model's own, at `position`.
     """
 
     position: int
@@ -64,16 +64,25 @@ def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
 def _residual(block: nn.Module, captured: Capture, *, first: bool) -> Iterator[None]:
     """Keep the stream that leaves a block, and that which enters the first one."""
 
-    def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        if first:
-            captured.residual.append(inputs[0][captured.position].clone())
-        captured.residual.append(output[captured.position].clone())
+    def stream(x_TD: Tensor, y_TD: Tensor | None) -> Tensor:
+        """At the position; blocks pass it on as two summands."""
+        x_D = x_TD[captured.position]
+        return x_D.clone() if y_TD is None else x_D + y_TD[captured.position]
 
-    handle = block.register_forward_hook(keep)
+    def enter(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        captured.residual.append(stream(inputs[0], inputs[1]))
+
+    def leave(_: nn.Module, __: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        captured.residual.append(stream(*output))
+
+    handles = [block.register_forward_hook(leave)]
+    if first:
+        handles.append(block.register_forward_pre_hook(enter))
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -87,7 +96,7 @@ def _ops(model: Model, captured: Capture) -> Iterator[None]:
             captured.attention.append(call)
         elif isinstance(op, Experts):
             captured.experts.append(call)
-        elif isinstance(op, Activation):
+        elif isinstance(op, ActivatedProjections):
             waiting.append(CapturedCall(path, op, (), output[captured.position].clone()))
         elif isinstance(op, Linear) and waiting:
             captured.neurons.append((waiting.pop(), op))

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.models.model import Model
 from ridgeline.text import Tokenizer
-from ridgeline.trace.anatomy import final_norm, head
+from ridgeline.trace.anatomy import final_norm
 from ridgeline.trace.capture import Capture
 from ridgeline.trace.tokens import Token, likeliest
 
@@ -48,7 +48,7 @@ class Lens:
 def lens(model: Model, captured: Capture, tokenizer: Tokenizer, count: int = 5) -> Lens:
     """Read the stream of a pass at every depth; `count`: tokens to keep of each."""
     stream_ND = torch.stack(captured.residual)
-    shares_NV = head(model)(final_norm(model)(stream_ND)).softmax(-1)
+    shares_NV = model.head(final_norm(model).normalise(stream_ND)).softmax(-1)
     word = int(captured.logits_V.argmax())
     names = ["embedding", *(str(layer) for layer in range(len(captured.residual) - 1))]
     rows = []

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.matrix import Matrix
 from ridgeline.text import Tokenizer
-from ridgeline.trace.anatomy import final_norm, head, layer_of
+from ridgeline.trace.anatomy import final_norm, layer_of
 from ridgeline.trace.capture import Capture, CapturedCall
 from ridgeline.trace.tokens import Token, likeliest
 
@@ -56,7 +56,7 @@ def memory(model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int =
     found: dict[int, list[_Fired]] = {}
     for call, down in captured.neurons:
         layer = _layer(call)
-        rows_FD = down.weight if down.transposed else down.weight.t()
+        rows_FD = _rows_of(down.matrix)
         found.setdefault(layer, []).extend(_most(layer, None, call.output.float(), rows_FD, neurons))
     for call in captured.experts:
         layer = _layer(call)
@@ -95,17 +95,24 @@ def _of_experts(layer: int, call: CapturedCall, position: int, neurons: int) -> 
     weights_1K, picked_1K = op.route(call.inputs[1][position : position + 1])
     fired = []
     for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):
-        gate, up, down = op[expert].parameters()
-        activation_F = op.activation(functional.linear(x_D, gate)) * functional.linear(x_D, up)
-        fired += _most(layer, expert, activation_F.float() * weight, down.t(), neurons)
+        gate, up, down = (getattr(op[expert], name) for name in op.specs)
+        activation_F = op.activation(gate.product(x_D)) * up.product(x_D)
+        fired += _most(layer, expert, activation_F.float() * weight, _rows_of(down), neurons)
     return fired
+
+
+def _rows_of(down: Matrix) -> Tensor:
+    """What each neuron adds to the stream: the columns of the down-projection, [F, D]."""
+    rows_FD = down.product(torch.eye(down.inputs, dtype=down.spec.dtype))
+    bias = down.own_bias
+    return rows_FD if bias is None else rows_FD - bias
 
 
 def _promoted(
     model: Model, fired: list[_Fired], tokenizer: Tokenizer, words: int
 ) -> list[tuple[tuple[Token, float], ...]]:
     """For each neuron the tokens whose logits its contribution raises most; one pass over the head for all."""
-    scale_D = dict(final_norm(model).named_parameters())["weight"].float()
+    scale_D = final_norm(model).scale
     added_ND = torch.stack([one.activation * one.row_D * scale_D for one in fired])
-    raised_NV = head(model)(added_ND.to(model.storage.dtype))
+    raised_NV = model.head(added_ND.to(model.storage.dtype))
     return [likeliest(raised_V, words, tokenizer) for raised_V in raised_NV]

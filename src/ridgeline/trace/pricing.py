@@ -1,6 +1,7 @@
 """The price of what was traced: each call's cost on the device, beside its measurement."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.models.model import Model
@@ -19,19 +20,19 @@ from ridgeline.trace.measure import Measurement
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A measured step with its price; `rows` by the path of each op."""
+    """A measured step with its price; `rows` of each call, in order."""
 
     measured: Measurement
     device: Device
     at_hand: bool
     work: Work
     price: StepPrice
-    rows: Mapping[str, PricedRow]
+    rows: Sequence[PricedRow]
 
     def entry(self, index: int) -> Entry:
         """The entry in the ledger of the call of this index."""
         call, measured = self.measured.calls[index], self.measured.seconds[index]
-        row, note = self.rows[call.path], ""
+        row, note = self.rows[index], ""
         must = row.cost.memory_bytes
         if isinstance(call.op, Experts) and call.experts_hit is not None:
             priced = call.op.touched(self.work.tokens)
@@ -68,7 +69,6 @@ def price_steps(
     first, *others = measured.values()
     paths = [call.path for call in first.calls]
     assert all([call.path for call in other.calls] == paths for other in others), "the steps ran different ops"
-    assert sorted(paths) == sorted(price.index), "a step ran other ops than those that are priced"
     rows = [
         Row(
             call.path,
@@ -83,9 +83,15 @@ def price_steps(
 
 
 def _priced(price: Price, measured: Measurement, model: Model, device: Device, at_hand: bool) -> _Priced:
-    work = measured.plan.work(model.windows)
+    work = measured.plan.work(model.reaches)
     on = price.on(device, work)
-    return _Priced(measured, device, at_hand, work, on, {path: on.rows[i] for path, i in price.index.items()})
+    seen: Counter[str] = Counter()
+    rows = []
+    for call in measured.calls:
+        rows.append(on.rows[price.index[call.path, seen[call.path]]])
+        seen[call.path] += 1
+    assert len(rows) == len(price.index), "a step ran other ops than those that are priced"
+    return _Priced(measured, device, at_hand, work, on, rows)
 
 
 def _step(name: str, priced: _Priced, model: Model) -> Step:

@@ -25,7 +25,7 @@ def verdict(account: Account, price: Price, device: Device) -> list[str]:
 
 def _number(price: Price) -> str:
     """The number format that most of a token's arithmetic is done in."""
-    flops = price.step(Work.of([Segment(1, 1)], price.windows)).flops
+    flops = price.step(Work.of([Segment(1, 1)], price.reaches)).flops
     return max(flops, key=lambda number: flops[number])
 
 

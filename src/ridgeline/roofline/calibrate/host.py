@@ -65,33 +65,33 @@ def rests(
         for prompts in TRAFFIC:
             whole = list(drive(model, prompts, TOKENS, timer.now))
             inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, timer.now)))
-            for index, ((work, seconds), (calls, ops)) in enumerate(zip(whole, inside, strict=True)):
-                seen.setdefault((prompts, index), []).append(_Seen(work, calls, seconds / slower, ops / slower))
-    return [_rest(runs, min(cached_bytes, price.step(runs[0].work).total_bytes)) for runs in seen.values()]
+            for index, ((work, seconds), ops) in enumerate(zip(whole, inside, strict=True)):
+                seen.setdefault((prompts, index), []).append(_Seen(work, seconds / slower, ops / slower))
+    return [_rest(runs, price.count, min(cached_bytes, price.step(runs[0].work).total_bytes)) for runs in seen.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A step of one run: the seconds of all of it, and of its `calls` ops."""
+    """A step of one run: the seconds of all of it, and of its ops."""
 
     work: Work
-    calls: int
     whole: float
     ops: float
 
 
-def _rest(runs: Sequence[_Seen], nbytes: float) -> Rest:
-    whole, ops = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
-    return Rest(runs[0].work, runs[0].calls, nbytes, max(0.0, whole - ops), whole)
+def _rest(runs: Sequence[_Seen], ops: int, nbytes: float) -> Rest:
+    """What `ops` ops, which moved so many bytes, leave of a step: medians of its runs."""
+    whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
+    return Rest(runs[0].work, ops, nbytes, max(0.0, whole - inside), whole)
 
 
-def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[tuple[int, float]]:
-    """Of each step how many ops ran, and their seconds. The step itself is timed without the watch, which would be in
+def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[float]:
+    """The seconds of each step's ops. The step itself is timed without the watch, which would be in
     the way between ops: there it takes longer than it does when it is all that runs."""
     with watch.on():
         watch.clear()
         for _ in steps:
-            yield watch.calls, watch.spent
+            yield watch.spent
             watch.clear()
 
 

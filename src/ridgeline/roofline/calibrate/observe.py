@@ -13,6 +13,7 @@ from ridgeline.roofline.calibrate.probe import Pace, Probe
 from ridgeline.roofline.calibrate.steps import PAGE, Stage, Stopwatch, time_ops
 from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 
 
@@ -42,7 +43,15 @@ def watch_trial(
         after = probe()
         pace = before.midpoint(after)
         work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
-        run = [(one.seconds, kernel) for one in timed for kernel in one.op.kernels(work)]
+        spaces = {(op, space) for _, op, space in traced_calls(model)}
+        run = [
+            (one.seconds, kernel)
+            for one in timed
+            for op, space in spaces
+            if op is one.op
+            for kernel in op.kernels(work, space)
+            if kernel.part == one.part
+        ]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
         for seconds, kernel in run:
             compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)

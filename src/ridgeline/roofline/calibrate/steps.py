@@ -28,9 +28,10 @@ _SHORTEST = 1e-8  # seconds: no call is shorter, whatever the watch subtracts
 
 @dataclass(frozen=True, slots=True)
 class TimedOp:
-    """One op in a step: its median seconds there."""
+    """A part of an op in a step (`Op.parts`): its median seconds there."""
 
     op: Op
+    part: str
     seconds: float
 
 
@@ -40,7 +41,7 @@ class Stopwatch:
     def __init__(self, model: Model, timer: Timer) -> None:
         self.ops = [op for _, op in model.ops()]
         self.timer = timer
-        self.seconds: dict[Op, list[float]] = {op: [] for op in self.ops}
+        self.seconds: dict[tuple[Op, str], list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
         self.inside = _own_seconds(timer)
 
     @property
@@ -56,13 +57,13 @@ class Stopwatch:
     @contextmanager
     def on(self) -> Iterator[None]:
         """While it lasts, calls of ops are timed."""
-        for op in self.ops:
-            op.forward = _timed(op.forward, self.timer, self.seconds[op])
+        for (op, part), seconds in self.seconds.items():
+            setattr(op, part, _timed(getattr(op, part), self.timer, seconds))
         try:
             yield
         finally:
-            for op in self.ops:
-                del op.forward
+            for op, part in self.seconds:
+                delattr(op, part)
 
     def clear(self) -> None:
         """Forget what was timed."""
@@ -72,8 +73,8 @@ class Stopwatch:
     def medians(self) -> list[TimedOp]:
         """The ops that ran, each with its median."""
         return [
-            TimedOp(op, max(_SHORTEST, statistics.median(times) - self.inside))
-            for op, times in self.seconds.items()
+            TimedOp(op, part, max(_SHORTEST, statistics.median(times) - self.inside))
+            for (op, part), times in self.seconds.items()
             if times
         ]
 
@@ -125,7 +126,7 @@ class Stage:
 
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""
-        return Work.of([Segment(q, kv) for q, kv in sequences], self.model.windows)
+        return Work.of([Segment(q, kv) for q, kv in sequences], self.model.reaches)
 
 
 def _paged(sequences: Sequences, device: torch.device) -> PagedGroup:

@@ -110,8 +110,7 @@ class Case:
     @property
     def weights(self) -> str:
         """The format of the matrices in the blocks."""
-        stored = self.model.storage.weights
-        return format_of(self.model.storage.dtype).name if stored is None else stored.name
+        return self.setup.weights or format_of(self.model.storage.dtype).name
 
     @property
     def kv(self) -> str:

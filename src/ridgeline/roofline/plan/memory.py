@@ -9,7 +9,6 @@ from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import Head
-from ridgeline.ops.residual import Add
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
@@ -129,8 +128,7 @@ def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
 
 def weight_bytes(case: Case) -> float:
     """Bytes of one card's weights; a tied head is the embedding's."""
-    kept = (p for p in case.price.ops if not (isinstance(p.op, Head) and case.model.tied))
-    return sum(priced.op.stored_bytes() * priced.count for priced in kept)
+    return sum(op.stored_bytes() for _, op in case.model.ops() if not (isinstance(op, Head) and case.model.tied))
 
 
 def weights_table(case: Case) -> list[WeightsRow]:
@@ -155,9 +153,10 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_RO
     block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
     bf16, the figure of vLLM's memory profiler.
     """
-    work = Work.of([Segment(tokens, tokens)], price.windows, min(tokens, logit_rows))
-    widest = max(priced.op.cost(work).activation_bytes for priced in price.ops)
-    residual = max(p.op.cost(work).activation_bytes for p in price.ops if isinstance(p.op, Add))  # two in, one out
+    work = Work.of([Segment(tokens, tokens)], price.reaches, min(tokens, logit_rows))
+    kernels = [kernel for priced in price.ops for kernel in priced.kernels(work)]
+    widest = max(kernel.cost.activation_bytes for kernel in kernels)
+    residual = max(k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
     return widest + residual
 
 

@@ -2,19 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from ridgeline.ops.collective import AllGather, AllReduce
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.op import Op
-from ridgeline.ops.work import AttentionWork, Segment, Work
+from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import balance, matrix_flops
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price, StepPrice
 from ridgeline.roofline.time import compute_seconds
-
-_COLLECTIVES: Mapping[type[Op], str] = MappingProxyType({AllReduce: "all_reduce", AllGather: "all_gather"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +130,7 @@ def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     return PhasePrice(
         phase.name, phase.count, phase.about,
         len(steps), sum(work.tokens for work in phase.works), phase.context, cost.total_flops,
-        cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, _communication(steps),
+        cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication,
         intensity=intensity,
         ridge=intensity / over,
         limit="communication" if talking > seconds.bound / 2 else "compute" if over >= 1 else "memory",
@@ -172,14 +167,13 @@ def prefill_phase(case: Case, workload: Workload) -> Phase:
 
 def decode_phase(case: Case, batch: int, context: int, count: int = 1) -> Phase:
     """Decode steps of `batch` sequences at this context."""
-    works = (decode_work(case.price.windows, batch, context),)
+    works = (decode_work(case, batch, context),)
     return Phase("decode", works, count, f"{batch:,} x 1 token at {context:,}", context)
 
 
-def decode_work(windows: Iterable[int | None], batch: int, context: int) -> Work:
-    """The work of `Segment(1, context)`, `batch` times."""
-    seen = {w: batch * min(context, w or context) for w in windows}
-    return Work(batch, batch, batch, {w: AttentionWork(n, n, n) for w, n in seen.items()}, batch)
+def decode_work(case: Case, batch: int, context: int) -> Work:
+    """One new position in each of `batch` sequences at this context."""
+    return Work.decode([context], case.price.reaches) * batch
 
 
 def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
@@ -192,12 +186,12 @@ def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
         count = min(length - done, end - start)
         segments.append(Segment(count, done + count))
         start += count
-    return Work.of(segments, case.price.windows, ends)
+    return Work.of(segments, case.price.reaches, ends)
 
 
 def decode_step(case: Case, batch: int, context: int) -> StepPrice:
     """One step that gives `batch` sequences of `context` positions a token each."""
-    return case.price.on(case.device, decode_work(case.price.windows, batch, context))
+    return case.price.on(case.device, decode_work(case, batch, context))
 
 
 def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:
@@ -206,16 +200,6 @@ def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPr
 
 
 # -- by class ---------------------------------------------------------------------------------------------------------
-
-
-def _communication(steps: Sequence[StepPrice]) -> Mapping[str, float]:
-    """Bytes between cards by the collective that moves them."""
-    moved: dict[str, float] = {}
-    for row in (row for step in steps for row in step.rows):
-        for collective, name in _COLLECTIVES.items():
-            if isinstance(row.priced.op, collective):
-                moved[name] = moved.get(name, 0.0) + row.cost.communication_bytes * row.priced.count
-    return moved
 
 
 def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:

@@ -1,0 +1,104 @@
+"""Matrix: one stored matrix of a model, y = x W^T + b, in whatever form its numbers are kept."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ridgeline.ops.formats import WeightFormat, arithmetic
+from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.stored import Stored, weight
+
+Split = Literal["column", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSpec:
+    """What a matrix is, whatever form it is stored in. inputs and outputs: of all ranks together.
+
+    split: "column" holds a part of the outputs, "row" a part of the inputs (then an AllReduce adds the ranks up).
+    parts: the outputs of each matrix that the checkpoint fused into this one; one entry where it did not.
+    transposed: whether the checkpoint stores it [in, out].
+    """
+
+    inputs: int
+    outputs: int
+    dtype: torch.dtype
+    bias: bool = False
+    split: Split | None = None
+    shard: Shard = WHOLE
+    parts: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def own_inputs(self) -> int:
+        """Inputs of this rank."""
+        return self.shard.part(self.inputs, "inputs") if self.split == "row" else self.inputs
+
+    @property
+    def own_parts(self) -> tuple[int, ...]:
+        """Outputs of this rank, of each part."""
+        parts = self.parts or (self.outputs,)
+        return tuple(self.shard.part(n, "outputs") for n in parts) if self.split == "column" else parts
+
+    @property
+    def own_outputs(self) -> int:
+        """Outputs of this rank."""
+        return sum(self.own_parts)
+
+
+class Matrix(Stored, ABC):
+    """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
+
+    stored: the format of its numbers, None for the model's dtype. runs: whether `product` computes with weights in that
+    form, or they are only priced.
+    """
+
+    runs = True
+
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
+        super().__init__()
+        self.spec, self.stored = spec, stored
+        self.inputs, self.outputs = spec.own_inputs, spec.own_outputs
+        self.bias = weight(self.outputs, dtype=spec.dtype) if spec.bias else None
+
+    @abstractmethod
+    def product(self, x_TI: Tensor) -> Tensor:
+        """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
+
+    @property
+    def number(self) -> str:
+        """The format whose arithmetic units a product keeps busy."""
+        return arithmetic(self.spec.dtype, self.stored)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes as stored: scales included, biases in the model's dtype."""
+        return self.stored_bytes()
+
+    def parameter_count(self) -> int:
+        """As Stored.parameter_count; scales are no parameters."""
+        return self.inputs * self.outputs + (self.outputs if self.spec.bias else 0)
+
+    def tensors(self) -> tuple[str, ...]:
+        """As Stored.tensors."""
+        return ("weight", "bias") if self.spec.bias else ("weight",)
+
+    def own(self, name: str, full: Tensor) -> Tensor:
+        """This rank's part of the checkpoint's weight or bias."""
+        spec = self.spec
+        if spec.split is None or (name == "bias" and spec.split == "row"):
+            return full
+        if spec.split == "row":
+            return spec.shard.slice(full, 0 if spec.transposed else 1)
+        return spec.shard.slice(full, 1 if spec.transposed and name == "weight" else 0, spec.parts or None)
+
+    @property
+    def own_bias(self) -> Tensor | None:
+        """The bias that this rank adds: of a row split only the first does, because the sum over ranks has one."""
+        return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs} -> {self.outputs}"

@@ -1,0 +1,39 @@
+"""Matrices in the model's dtype, and those whose narrower form is only priced."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.stored import weight
+
+
+class PlainMatrix(Matrix):
+    """A matrix in the model's dtype: `weight` [out, in], or [in, out] where the checkpoint stores it transposed."""
+
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
+        super().__init__(spec, stored)
+        shape = (self.inputs, self.outputs) if spec.transposed else (self.outputs, self.inputs)
+        self.weight = weight(*shape, dtype=spec.dtype)
+
+    def product(self, x_TI: Tensor) -> Tensor:
+        """As Matrix.product."""
+        return functional.linear(x_TI, self.weight.t() if self.spec.transposed else self.weight, self.own_bias)
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.own(name, full)}
+
+
+class PricedMatrix(PlainMatrix):
+    """A matrix in a form that is priced, not run: it has the shape of a plain one and the bytes of its format."""
+
+    runs = False
+
+    def stored_bytes(self) -> float:
+        """As Stored.stored_bytes."""
+        assert self.stored is not None
+        bias = 0 if self.bias is None else self.bias.nbytes
+        return self.stored.nbytes(self.outputs, self.inputs) + bias
