@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ridgeline.version import __version__
+
 if TYPE_CHECKING:
     from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
-
-__version__ = "0.1.0"
 
 __all__ = ["LLM", "AsyncLLM", "EngineSettings", "SamplingParams", "__version__"]
 

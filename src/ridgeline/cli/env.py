@@ -6,10 +6,10 @@ from importlib.metadata import version
 
 import torch
 
-from ridgeline import __version__
 from ridgeline.cli import options
 from ridgeline.host import GIB, available_memory
 from ridgeline.roofline.calibrate.file import processor
+from ridgeline.version import __version__
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")
 

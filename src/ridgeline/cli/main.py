@@ -7,11 +7,11 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from ridgeline import __version__
 from ridgeline.cli.process import INTERRUPTED, USAGE, abandon_output, signal_interrupts
 from ridgeline.cli.terminal import one_line, shortened
 from ridgeline.host import out_of_memory
 from ridgeline.models.fields import DivisionRefused, ModelRefused
+from ridgeline.version import __version__
 
 FAULT, REFUSED = 1, 3
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import torch
 
-from ridgeline import __version__, ops, roofline
+from ridgeline import ops, roofline
 from ridgeline.files import write_whole
 from ridgeline.host import cores
 from ridgeline.roofline.calibrate.calibration import Calibration
 from ridgeline.untrusted import read_object
+from ridgeline.version import __version__
 
 _RUN = {"cpu": "run `ridgeline calibrate` (two minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
 _PRICING = ("time.py", "price.py", "device.py")  # what the constants mean
