@@ -15,7 +15,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
 
 VOCABULARY = 1000
 _MASK = (1 << 61) - 1
@@ -57,7 +57,7 @@ class NullExecutor:
 
     def __init__(self, windows: Sequence[int | None], pages: int, page_size: int) -> None:
         self.windows, self.page_size = tuple(windows), page_size
-        self.states: list[list[int | None]] = [[None] * ((pages + 1) * page_size) for _ in windows]
+        self.states: list[int | None] = [None] * ((pages + 1) * page_size)  # slot by slot, for all groups
         self.tables: dict[int, list[list[int]]] = {}
         self.ends: dict[int, int] = {}  # how far each request's pages are filled
         self.computed = 0
@@ -83,10 +83,10 @@ class NullExecutor:
         for item in plan.items:
             self._update_table(item)
         size = self.page_size
-        for group, page in plan.blank:
-            self.states[group][page * size : (page + 1) * size] = [0] * size
+        own = self.states
+        for page in plan.blank:
+            own[page * size : (page + 1) * size] = [0] * size
         for copy in plan.copies:
-            own = self.states[copy.group]
             own[copy.target * size : (copy.target + 1) * size] = own[copy.source * size : (copy.source + 1) * size]
         return [Sampled(self._run(item, offset)) for item in plan.items for offset in self._offsets(item)]
 
@@ -103,10 +103,10 @@ class NullExecutor:
 
     def _offsets(self, item: PlanItem) -> Sequence[int]:
         """Computes the item's positions; returns those that sample."""
-        size, tables = self.page_size, self.tables[item.request]
+        size, tables, own = self.page_size, self.tables[item.request], self.states
         for position, token in enumerate(item.tokens, item.start):
             value = token
-            for own, table, window in zip(self.states, tables, self.windows, strict=True):
+            for table, window in zip(tables, self.windows, strict=True):
                 if position:
                     back, far = position - 1, farthest(window, position)
                     before = own[table[back // size] * size + back % size]
@@ -114,7 +114,7 @@ class NullExecutor:
                     assert before is not None, f"position {position} reads nothing at {back}"
                     assert edge is not None, f"position {position} reads nothing at {far}"
                     value = mix(mix(value, before), edge)
-            for own, table in zip(self.states, tables, strict=True):
+            for table in tables:
                 page = table[position // size]
                 assert page, f"position {position} is written to the page of zeros"
                 own[page * size + position % size] = value
@@ -123,16 +123,21 @@ class NullExecutor:
     def _run(self, item: PlanItem, offset: int) -> int:
         position = item.start + offset
         page = self.tables[item.request][0][position // self.page_size]
-        value = self.states[0][page * self.page_size + position % self.page_size]
+        value = self.states[page * self.page_size + position % self.page_size]
         assert value is not None
         return value % VOCABULARY
 
     def poison(self, ledger: KVLedger) -> None:
         """Make what free pages hold unreadable."""
         size = self.page_size
-        for own, pool in zip(self.states, ledger.pools, strict=True):
-            for page in pool.free_pages:
-                own[page * size : (page + 1) * size] = [None] * size
+        for page in ledger.pool.free_pages:
+            self.states[page * size : (page + 1) * size] = [None] * size
+
+
+def layout_of(windows: Sequence[int | None], pages: int, page_size: int) -> KVLayout:
+    """A pool of pages for one layer a window, each a group of its own."""
+    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
+    return KVLayout(8 * page_size, pages, page_size, tuple(KVGroup(s, (i,), page_size) for i, s in enumerate(specs)))
 
 
 def null_engine(
@@ -146,11 +151,11 @@ def null_engine(
     executor: NullExecutor | None = None,
 ) -> Engine:
     """An engine around a null model with one KV group a window."""
-    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
+    limits = limits or Limits()
     return Engine(
         executor or NullExecutor(windows, pages, page_size),
-        KVLedger(specs, [pages] * len(specs), page_size, prefix_cache=prefix_cache),
-        limits or Limits(),
+        KVLedger(layout_of(windows, pages, page_size), limits.most_of_one, prefix_cache=prefix_cache),
+        limits,
         context=context,
         vocabulary=VOCABULARY,
     )

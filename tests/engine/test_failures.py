@@ -319,7 +319,7 @@ def plan_of(line: str) -> StepPlan:
         for item in values["items"]
     )
     copies = tuple(PageCopy(**copy) for copy in values["copies"])
-    return StepPlan(values["step"], items, copies, pages(values["blank"]), tuple(values["forget"]))
+    return StepPlan(values["step"], items, copies, tuple(values["blank"]), tuple(values["forget"]))
 
 
 def test_a_plan_survives_as_json() -> None:
@@ -440,5 +440,5 @@ def test_torch_is_not_asked_for_gradients(model: Model) -> None:
     engine.add([1, 2, 3], greedy(2))
     finish_all(engine)
     assert isinstance(engine.executor, Runner)
-    assert all(not store.requires_grad for store in engine.executor.store.layers)
+    assert not engine.executor.store.buffer.requires_grad
     assert torch.is_grad_enabled()

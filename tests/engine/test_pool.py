@@ -9,16 +9,15 @@ import hashlib
 from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.null_model import layout_of
 from ridgeline.engine.kv import prefix
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import KVSpec
 
 BLANK: tuple[int, ...] = ()
 POISON = None
@@ -28,9 +27,11 @@ SOME = st.integers(0, 1_000)  # picks one of what there is, by its remainder
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
 
 
+CHUNK = 9  # most positions of a request that a step runs here
+
+
 def make_ledger(windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
-    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
-    return KVLedger(specs, [pages] * len(specs), page_size, prefix_cache=prefix_cache)
+    return KVLedger(layout_of(windows, pages, page_size), CHUNK, prefix_cache=prefix_cache)
 
 
 class Pages(RuleBasedStateMachine):
@@ -43,24 +44,24 @@ class Pages(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
     )
     def begin(self, windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
-        self.ledger = make_ledger(windows, pages, page_size, prefix_cache)
+        self.ledger, self.windows = make_ledger(windows, pages, page_size, prefix_cache), windows
         self.size, self.next_id = page_size, 0
         self.refused: dict[int, list[int]] = {}
         self.tokens: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.sent: dict[int, list[list[int]]] = {}  # tables as the runner has them
         self.past: list[list[int]] = []
-        self.slots: list[list[Slots]] = [[[POISON] * page_size for _ in range(pages + 1)] for _ in windows]
-        for own in self.slots:
-            own[NULL_PAGE] = [BLANK] * page_size
+        self.slots: list[Slots] = [[POISON] * page_size for _ in range(pages + 1)]  # of every page
+        self.slots[NULL_PAGE] = [BLANK] * page_size
 
     def pick(self, some: int) -> int:
         return sorted(self.tokens)[some % len(self.tokens)]
 
     def state(self) -> object:
         """All that a refusal must leave as it is."""
-        pools = [(pool.available, pool.cached, pool.free_pages) for pool in self.ledger.pools]
-        return copy.deepcopy((self.ledger.tables, self.ledger.copies, self.ledger.blank, pools))
+        pool = self.ledger.pool
+        counts = pool.available, pool.cached, pool.free_pages, self.ledger.reserve
+        return copy.deepcopy((self.ledger.tables, self.ledger.copies, self.ledger.blank, counts))
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
@@ -123,10 +124,10 @@ class Pages(RuleBasedStateMachine):
 
     def execute(self, run: dict[int, int]) -> None:
         copies = list(self.ledger.copies)
-        for group, page in self.ledger.blank:
-            self.slots[group][page] = [BLANK] * self.size
+        for page in self.ledger.blank:
+            self.slots[page] = [BLANK] * self.size
         for made in copies:
-            self.slots[made.group][made.target] = list(self.slots[made.group][made.source])
+            self.slots[made.target] = list(self.slots[made.source])
         self.ledger.blank.clear()
         for request, end in run.items():
             self.send(request)
@@ -139,7 +140,8 @@ class Pages(RuleBasedStateMachine):
             self.ledger.settle(request, self.tokens[request], end)
 
     def send(self, request: int) -> None:
-        new = self.ledger.unsent(request)
+        whole, new = self.ledger.unsent(request)
+        assert whole == (request not in self.sent)
         table = self.sent.setdefault(request, [[] for _ in new])
         for own, pages in zip(table, new, strict=True):
             own.extend(pages)
@@ -150,20 +152,25 @@ class Pages(RuleBasedStateMachine):
     def write(self, request: int, position: int) -> None:
         index, offset = divmod(position, self.size)
         for group, pages in enumerate(self.sent[request]):
-            entries = [page for table in self.ledger.tables.values() for page in table.pages[group]]
+            entries = [page for table in self.ledger.tables.values() for own in table.pages for page in own]
             assert entries.count(pages[index]) == 1, "two tables hold a page that is written"
             keys = self.ledger.tables[request].keys
-            assert index >= len(keys) or self.ledger.pools[group].find(keys[index]) != pages[index], "can be found"
+            found = index < len(keys) and self.ledger.pool.find((group, keys[index])) == pages[index]
+            assert not found, "a page that is written can be found"
             assert pages[index] != NULL_PAGE
-            self.slots[group][pages[index]][offset] = tuple(self.tokens[request][: position + 1])
+            self.slots[pages[index]][offset] = self.content(group, request, position)
+
+    def content(self, group: int, request: int, position: int) -> tuple[int, ...]:
+        """What a group's slot of a position holds."""
+        return (group, *self.tokens[request][: position + 1])
 
     def check_readable(self, run: dict[int, int]) -> None:
         """Whole pages are gathered and what is masked has weight 0: no slot of them may hold NaN."""
         for request, end in run.items():
-            for group, spec in enumerate(self.ledger.specs):
-                first = 0 if spec.window is None else max(0, end - spec.window) // self.size
-                for page in self.sent[request][group][first : -(-end // self.size)]:
-                    assert POISON not in self.slots[group][page], "a masked position holds NaN"
+            for sent, window in zip(self.sent[request], self.windows, strict=True):
+                first = 0 if window is None else max(0, end - window) // self.size
+                for page in sent[first : -(-end // self.size)]:
+                    assert POISON not in self.slots[page], "a masked position holds NaN"
 
     @precondition(lambda self: self.tokens)
     @rule(some=SOME, count=st.integers(1, 9))
@@ -197,11 +204,11 @@ class Pages(RuleBasedStateMachine):
         request = self.pick(some)
         positions %= self.computed[request] + 1
         table, full = self.ledger.tables[request], positions // self.size
-        for pool, spec, pages in zip(self.ledger.pools, self.ledger.specs, table.pages, strict=True):
-            first = 0 if spec.window is None else max(0, positions - spec.window + 1) // self.size
+        for window, pages in zip(self.windows, table.pages, strict=True):
+            first = 0 if window is None else max(0, positions - window + 1) // self.size
             if NULL_PAGE in pages[first : -(-positions // self.size)]:
                 return
-            if positions % self.size and not pool.private(pages[full]):
+            if positions % self.size and not self.ledger.pool.private(pages[full]):
                 return
         self.ledger.truncate(request, positions)
         self.sent.pop(request, None)
@@ -224,37 +231,46 @@ class Pages(RuleBasedStateMachine):
         assert self.ledger.tables.keys() == self.tokens.keys()
         if not self.tokens:
             assert not self.ledger.copies
-            assert all(pool.available == pool.size for pool in self.ledger.pools)
+            assert self.ledger.pool.available == self.ledger.pool.size
+            assert self.ledger.reserve == 0
+
+    @invariant()
+    def nothing_is_kept_beyond_the_rule(self) -> None:
+        """Window - 1 + chunk positions, wherever in a page they begin."""
+        for table in self.ledger.tables.values():
+            for window, pages in zip(self.windows, table.pages, strict=True):
+                held = sum(page != NULL_PAGE for page in pages)
+                if window is not None:
+                    assert held <= (window - 1 + CHUNK - 1 + self.size - 1) // self.size + 1
 
     @invariant()
     def free_pages_are_poisoned(self) -> None:
-        for own, pool in zip(self.slots, self.ledger.pools, strict=True):
-            for page in pool.free_pages:
-                own[page] = [POISON] * self.size
+        for page in self.ledger.pool.free_pages:
+            self.slots[page] = [POISON] * self.size
 
     @invariant()
     def every_visible_position_is_right(self) -> None:
-        waiting = {(made.group, made.target): made.source for made in self.ledger.copies}
-        for request, tokens in self.tokens.items():
-            computed = self.computed[request]
-            for group, spec in enumerate(self.ledger.specs):
+        waiting = {made.target: made.source for made in self.ledger.copies}
+        for request, computed in self.computed.items():
+            for group, window in enumerate(self.windows):
                 pages = self.ledger.tables[request].pages[group]
-                first = 0 if spec.window is None else max(0, computed - spec.window + 1)
+                first = 0 if window is None else max(0, computed - window + 1)
                 for position in range(first, computed):
                     page = pages[position // self.size]
-                    slots = self.slots[group][waiting.get((group, page), page)]
-                    assert slots[position % self.size] == tuple(tokens[: position + 1])
+                    slots = self.slots[waiting.get(page, page)]
+                    assert slots[position % self.size] == self.content(group, request, position)
 
     @invariant()
     def what_is_found_is_right(self) -> None:
         for tokens in [*self.past, *self.tokens.values()]:
             keys: list[PageKey] = []
-            extend_keys(keys, tokens, self.size)
+            extend_keys(keys, tokens, self.size, len(tokens) // self.size)
             for index, key in enumerate(keys):
-                wanted = [tuple(tokens[: index * self.size + offset + 1]) for offset in range(self.size)]
-                for own, pool in zip(self.slots, self.ledger.pools, strict=True):
-                    page = pool.find(key)
-                    assert page is None or own[page] == wanted
+                for group in range(len(self.windows)):
+                    page = self.ledger.pool.find((group, key))
+                    last = index * self.size
+                    wanted = [(group, *tokens[: last + offset + 1]) for offset in range(self.size)]
+                    assert page is None or self.slots[page] == wanted
 
 
 Pages.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
@@ -318,14 +334,14 @@ def test_a_copy_that_nobody_needs_any_more_is_forgotten(first: int) -> None:
     assert ledger.admit(1, list(range(7)), 0) == 0
     compute(ledger, 1, list(range(7)))
     assert ledger.fork(1, 2, 6)
-    assert [(made.source, made.target) for made in ledger.copies] == [(2, 3), (2, 3)]
+    assert [(made.source, made.target) for made in ledger.copies] == [(2, 5), (4, 6)]
     ledger.release(first)
     ledger.check()
     assert len(ledger.copies) == (0 if first == 2 else 2)
     ledger.release(3 - first)
     ledger.check()
     assert not ledger.copies
-    assert all(pool.available == pool.size for pool in ledger.pools)
+    assert ledger.pool.available == ledger.pool.size
 
 
 def test_the_page_that_was_let_go_first_is_evicted_first() -> None:
@@ -368,7 +384,7 @@ def test_keys_tell_prefixes_apart_however_they_are_cut() -> None:
         [2**31, 0, 1, 2],
     ):
         keys: list[PageKey] = []
-        extend_keys(keys, tokens, 2)
+        extend_keys(keys, tokens, 2, len(tokens) // 2)
         for index, key in enumerate(keys):
             prefix_tokens = tuple(tokens[: 2 * (index + 1)])
             assert seen.setdefault(key.digest, prefix_tokens) == prefix_tokens

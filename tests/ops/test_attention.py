@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment
 from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment
+from ridgeline.ops.paged import LayerPages, PagedDecode, PagedGroup, PagedKV, PagedSegment
 from ridgeline.ops.work import Segment, Work, windowed
 
 F64 = NDArray[np.float64]
@@ -97,12 +97,15 @@ class Memory:
     dim: int
     generator: torch.Generator
     pages: int = 200
-    store: Tensor = field(init=False)
+    store: LayerPages = field(init=False)
     free: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = torch.full((2, self.pages + 1, self.kv_heads, self.page_size, self.dim), float("nan"))
-        self.store[:, NULL_PAGE] = 0
+        spec = KVSpec(self.kv_heads, self.dim, self.dim, None, torch.float32)
+        page_bytes = 2 * int(self.page_size * spec.bytes_per_token)
+        buffer = torch.full((self.pages + 1, page_bytes), 0xFF, dtype=torch.uint8)  # NaN, as every page but one
+        buffer[NULL_PAGE] = 0
+        self.store = LayerPages(buffer, spec, self.page_size, place=1)
         self.free = (torch.randperm(self.pages, generator=self.generator) + 1).tolist()
 
     def table(self, positions: int) -> list[int]:
@@ -113,7 +116,7 @@ class Memory:
         """Put K and V of these positions, given from position 0 on, into their slots."""
         for p in positions:
             page, offset = table[p // self.page_size], p % self.page_size
-            self.store[0, page, :, offset], self.store[1, page, :, offset] = k_LKD[p], v_LKD[p]
+            self.store.k[page, :, offset], self.store.v[page, :, offset] = k_LKD[p], v_LKD[p]
 
 
 @dataclass
@@ -149,7 +152,7 @@ def paged_step(
         start = s.kv_len - s.q_len
         first_page = 0 if window is None else max(0, start - window + 1) // page_size
         if s.q_len == 1:
-            memory.store[:, table[-1]] = 0  # a page granted for a step that does not fill it is blanked
+            memory.store.k[table[-1]] = memory.store.v[table[-1]] = 0  # a page that the step does not fill is blanked
             decodes.append((row, first_page * page_size, table[first_page:], s.kv_len))
         elif start == 0:
             parts.append(PagedSegment(row, s.q_len, s.kv_len, 0, None))
@@ -201,15 +204,16 @@ def test_paged_attention(
     for s in sequences:  # what the step computed is in memory now, for the next one
         for p in range(s.segment.kv_len - s.segment.q_len, s.segment.kv_len):
             page, offset = s.table[p // page_size], p % page_size
-            assert torch.equal(paged.stores[0][0, page, :, offset], s.k_LKD[p])
-            assert torch.equal(paged.stores[0][1, page, :, offset], s.v_LKD[p])
-    assert not paged.stores[0][:, NULL_PAGE].any()
+            assert torch.equal(paged.layers[0].k[page, :, offset], s.k_LKD[p])
+            assert torch.equal(paged.layers[0].v[page, :, offset], s.v_LKD[p])
+    assert not paged.layers[0].k[NULL_PAGE].any()
+    assert not paged.layers[0].v[NULL_PAGE].any()
 
 
 def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
     """Two groups, one with a window: each layer reads its own memory."""
     full, windowed = (paged_step([Segment(1, 9), Segment(3, 7)], (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
-    both = PagedKV([full[1].stores[0], windowed[1].stores[0]], [0, 1], [full[1].groups[0], windowed[1].groups[0]])
+    both = PagedKV([full[1].layers[0], windowed[1].layers[0]], [0, 1], [full[1].groups[0], windowed[1].groups[0]])
     for layer, (sequences, _), window in ((0, full, None), (1, windowed, 3)):
         q, k, v = (
             torch.cat([s.q_QHD for s in sequences]),
@@ -256,7 +260,7 @@ def test_the_op_is_priced_for_the_pairs_that_it_sees(
         one_hot_LKD = torch.eye(s.segment.kv_len, dim)[:, None].expand(-1, heads[0], -1)
         first = 0 if window is None else max(0, start - window + 1) // 4 * 4
         for p in range(first, start):
-            paged.stores[0][1, s.table[p // 4], :, p % 4] = one_hot_LKD[p]
+            paged.layers[0].v[s.table[p // 4], :, p % 4] = one_hot_LKD[p]
         q.append(s.q_QHD * 0.1)
         k.append(s.k_LKD[start:])
         v.append(one_hot_LKD[start:])

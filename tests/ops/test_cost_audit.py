@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from models.configs import CONFIGS
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.kv.memory import KVLayout
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -23,6 +22,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import traced_calls

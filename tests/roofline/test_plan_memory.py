@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from ridgeline.checkpoint import read_config
 from ridgeline.document.numbers import gb, gib
+from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.models.bill import bill
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv import KVLayout, KVSpec, deal_layers
 from ridgeline.ops.op import Op
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Setup, Workload
-from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, sequence_bytes, weights_table
+from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, weights_table
 from ridgeline.roofline.plan.plan import make_plan
 from ridgeline.roofline.plan.serving import Serving
 from support.planned import (
@@ -81,9 +83,8 @@ def test_users_of_2000_tokens_on_a_24_gb_card() -> None:
 
 def test_maximum_concurrency_as_vllm_says_it() -> None:
     """SEED_NUMBERS 17: 68.65 x 2,048 tokens are 140,595 tokens of KV, in whole pages of 16: 8,787."""
-    memory = dataclasses.replace(
-        memory_of(case(LLAMA_3_8B), Workload(1024, 1024)), pages=round(68.65 * 2048) // 16, request_tokens=2048
-    )
+    memory = memory_of(case(LLAMA_3_8B), Workload(1024, 1024))
+    memory = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=round(68.65 * 2048) // 16))
     assert round(68.65 * 2048) == 140_595
     assert memory.pages == 8_787
     assert f"{memory.concurrency:.2f}" == "68.65"
@@ -95,16 +96,63 @@ def test_pages_are_the_engines(config: dict[str, Any], page_size: int) -> None:
     planned = case(config)
     memory = memory_of(planned, Workload(700, 50, page_size=page_size))
     layout = kv_layout(planned.model, memory.left, page_size)
-    assert memory.pages == layout.pages
-    assert memory.page_bytes == layout.bytes_per_page
-    assert memory.kv_tokens == layout.tokens
+    assert memory.layout == layout
 
 
-def test_a_window_bounds_what_a_sequence_keeps() -> None:
-    """Two layers keep everything, two the last 100 positions: 4 heads x 32 x 2 x 2 bytes each."""
-    specs = case(TINY_SLIDING).model.kv_specs
-    assert sequence_bytes(specs, 80) == 4 * 80 * 512
-    assert sequence_bytes(specs, 750) == 2 * 750 * 512 + 2 * 100 * 512
+def test_a_window_bounds_what_a_request_keeps() -> None:
+    """Two layers keep everything, two the last 100 positions, in whole pages of 16 that may begin anywhere in one:
+    4 heads x 32 x 2 x 2 bytes each."""
+    assert memory_of(case(TINY_SLIDING), Workload(60, 20)).request_bytes == 4 * 80 * 512
+    assert memory_of(case(TINY_SLIDING), Workload(700, 50)).request_bytes == 2 * 752 * 512 + 2 * (112 + 16) * 512
+
+
+def admitted(layout: KVLayout, tokens: int, chunk: int) -> int:
+    """How many requests of so many tokens a ledger holds, each computed to its end before the next one comes."""
+    ledger = KVLedger(layout, chunk, prefix_cache=False)
+    request, known = 0, [0] * tokens
+    while ledger.admit(request, known, ledger.claimed) is not None:
+        for start in range(0, tokens, chunk):
+            end = min(start + chunk, tokens)
+            assert ledger.grow(request, end), "admission looked at the pages that growth takes"
+            ledger.settle(request, known, end)
+        request += 1
+    return request
+
+
+def mixed(full: int, windowed: int, window: int, context: int) -> dict[str, Any]:
+    """A config of so many layers of each sort."""
+    kinds = ["full_attention"] * full + ["sliding_attention"] * windowed
+    return TINY_SLIDING | {
+        "num_hidden_layers": len(kinds),
+        "layer_types": kinds,
+        "sliding_window": window,
+        "max_position_embeddings": context,
+    }
+
+
+@pytest.mark.parametrize(
+    ("full", "windowed", "window", "tokens", "step_tokens"),
+    [
+        (5, 27, 1024, 32_768, 2048),
+        (5, 27, 1024, 32_768, 100),
+        (5, 27, 4096, 32_768, 2048),
+        (2, 2, 100, 750, 64),
+        (13, 13, 4096, 8000, 8192),
+        (0, 4, 1000, 5001, 7),
+        (4, 0, 1, 333, 2048),
+        (1, 5, 3, 77, 1),
+    ],
+)
+def test_the_users_of_the_plan_are_those_that_the_engine_admits(
+    full: int, windowed: int, window: int, tokens: int, step_tokens: int
+) -> None:
+    """With 5 full and 27 windowed layers at 32k the plan said 77 and the ledger admitted 14 with the same bytes."""
+    planned = case(mixed(full, windowed, window, tokens), card(memory=24e9 if tokens > 10_000 else 3e9))
+    memory = memory_of(planned, Workload(tokens - 1, 1, step_tokens=step_tokens))
+    layout = dataclasses.replace(memory.layout, pages=min(memory.pages, 40_000))
+    assert layout.users(tokens, step_tokens) == admitted(layout, tokens, step_tokens) > 0
+    if layout == memory.layout:
+        assert memory.held == layout.users(tokens, step_tokens)
 
 
 # What logs say the KV memory is in GiB, and how many blocks of 16 that made (analysis.md 6.4).
@@ -238,7 +286,9 @@ def test_dividing_halves_weights_and_kv_but_not_the_norms() -> None:
 
 
 def test_users_round_to_pages() -> None:
-    memory = Memory(0, 0, 0, 0, 0, 0, 10.0, 16, 10, 17, 320.0, 2048)
+    spec = KVSpec(1, 2, 3, None, torch.bfloat16)
+    layout = dataclasses.replace(deal_layers([spec], 16, 1000), pages=10)
+    memory = Memory(0, 0, 0, 0, 0, 0, 10.0, layout, 17, 2048)
     assert memory.users == 5  # two pages each
     assert memory.concurrency == pytest.approx(160 / 17)
 
@@ -266,5 +316,6 @@ def test_logits_of_all_users_are_reserved() -> None:
         n for n in (memory.users, memory.users + 1) if activation_peak(wide.price, 2048, n) == memory.activations
     )
     assert memory.activations > rows * 2 * 300_000 > activation_peak(wide.price, 2048)
-    fewer = dataclasses.replace(memory, pages=memory.pages + int(2 * (256 + 300_000) * 2 // memory.page_bytes) + 1)
+    more = memory.pages + int(2 * (256 + 300_000) * 2 // memory.page_bytes) + 1
+    fewer = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=more))
     assert fewer.users >= rows - 1  # with two rows fewer in memory more would be held than have logits

@@ -9,13 +9,14 @@ from torch import Tensor
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.memory import KVLayout, kv_layout
+from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
@@ -53,10 +54,9 @@ def token_engine(
     """An engine around `model` whose KV memory holds `positions` positions."""
     limits = limits or Limits()
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
-    pages = (layout.pages,) * len(layout.specs)
     return Engine(
         runner(model, layout, limits.tokens),
-        KVLedger(layout.specs, pages, page_size, prefix_cache=prefix_cache),
+        KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context,
         vocabulary=model.vocabulary,

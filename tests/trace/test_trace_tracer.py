@@ -132,7 +132,7 @@ def test_interrupted_runs_are_left_out_while_enough_others_remain() -> None:
 
 def test_a_step_that_is_run_again_changes_no_page() -> None:
     item = PlanItem(7, 5, (1, 2), ((3, 4), (5,)), True, (1,))
-    plan = StepPlan(2, (item,), blank=((0, 3),), forget=(6,))
+    plan = StepPlan(2, (item,), blank=(3,), forget=(6,))
     repeated = again(plan)
     assert repeated.items == (dataclasses.replace(item, pages=((), ()), first=False),)
     assert (repeated.copies, repeated.blank, repeated.forget) == ((), (), ())
@@ -142,18 +142,18 @@ def test_a_step_that_is_run_again_changes_no_page() -> None:
 def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
     """The pages that a traced request wrote equal those that a plain one writes."""
     llm: LLM = tiny("mistral-window").llm
-    stores = llm.engine.executor.store.layers  # type: ignore[attr-defined]
+    buffer = llm.engine.executor.store.buffer  # type: ignore[attr-defined]
+    layers = llm.engine.executor.store.layers  # type: ignore[attr-defined]
 
     def pages_after(traced: bool) -> list[torch.Tensor]:
-        for store in stores:
-            store.zero_()
+        buffer.zero_()
         if traced:
             tiny("mistral-window").trace(Wanted(repeats=4), SamplingParams(temperature=0.0, max_tokens=2))
         else:
             llm.engine.ledger.prefix_cache = False
             llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
             llm.engine.ledger.prefix_cache = True
-        return [store.flatten(1).abs().sum(1) for store in stores]
+        return [half.abs().sum((1, 3)).sum(0) for pages in layers for half in (pages.k, pages.v)]
 
     for plain, traced in zip(pages_after(False), pages_after(True), strict=True):
         torch.testing.assert_close(plain, traced)

@@ -19,10 +19,9 @@ def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], No
     """An engine whose KV memory holds `positions` positions, without a prefix cache and without text."""
     limits = Limits(tokens=positions)
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
-    pages = (layout.pages,) * len(layout.specs)
     return Engine(
         Runner(model, layout, limits.tokens),
-        KVLedger(layout.specs, pages, layout.page_size, prefix_cache=False),
+        KVLedger(layout, limits.most_of_one, prefix_cache=False),
         limits,
         context=model.context,
         vocabulary=model.vocabulary,

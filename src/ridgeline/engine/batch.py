@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ridgeline.engine.kv.pool import NULL_PAGE
 from ridgeline.engine.plan import PlanItem, StepPlan
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import KVGroup
 from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedSegment
-from ridgeline.ops.work import windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +28,11 @@ class Batch:
 class BatchBuilder:
     """Keeps every request's page tables as the plans tell them, and turns each plan into a Batch."""
 
-    def __init__(self, specs: Sequence[KVSpec], page_size: int, most_tokens: int) -> None:
-        self.specs, self.page_size = tuple(specs), page_size
+    def __init__(self, groups: Sequence[KVGroup], most_tokens: int) -> None:
+        self.groups = tuple(groups)
         self._ids = torch.empty(most_tokens, dtype=torch.int64)
         self._positions = torch.empty(most_tokens, dtype=torch.int64)
-        self._slots = [torch.empty(most_tokens, dtype=torch.int64) for _ in self.specs]
+        self._slots = [torch.empty(most_tokens, dtype=torch.int64) for _ in self.groups]
         self._tables: dict[int, list[list[int]]] = {}
 
     def build(self, plan: StepPlan) -> Batch:
@@ -51,7 +50,7 @@ class BatchBuilder:
             torch.arange(item.start, item.start + len(item.tokens), out=self._positions[start:stop])
             rows += [start + offset for offset in item.logits]
             start = stop
-        groups = tuple(self._group(plan, group) for group in range(len(self.specs)))
+        groups = tuple(self._group(plan, group) for group in range(len(self.groups)))
         return Batch(self._ids[:count], self._positions[:count], torch.tensor(rows, dtype=torch.int64), groups)
 
     def _update_table(self, item: PlanItem) -> None:
@@ -62,7 +61,6 @@ class BatchBuilder:
                 table.extend(pages)
 
     def _group(self, plan: StepPlan, group: int) -> PagedGroup:
-        window = self.specs[group].window
         decodes: list[tuple[int, PlanItem]] = []
         segments: list[PagedSegment] = []
         slots: list[int] = []
@@ -72,41 +70,41 @@ class BatchBuilder:
             if len(item.tokens) == 1:
                 decodes.append((row, item))
             else:
-                segments.append(self._segment(item, row, group, window))
+                segments.append(self._segment(item, row, group))
             row += len(item.tokens)
         slots_T = self._slots[group][: len(slots)]
         slots_T.copy_(torch.tensor(slots))
-        calls = [self._decode(bucket, group, window) for bucket in self._buckets(decodes, window)]
+        calls = [self._decode(bucket, group) for bucket in self._buckets(decodes, self.groups[group])]
         return PagedGroup(slots_T, calls, segments)
 
     def _item_slots(self, item: PlanItem, group: int) -> list[int]:
-        table, size = self._tables[item.request][group], self.page_size
+        table, size = self._tables[item.request][group], self.groups[group].page_size
         positions = range(item.start, item.start + len(item.tokens))
         return [table[position // size] * size + position % size for position in positions]
 
-    def _seen(self, item: PlanItem, group: int, window: int | None) -> tuple[int, list[int]]:
+    def _seen(self, item: PlanItem, index: int) -> tuple[int, list[int]]:
         """The first position of the pages that the item's first query sees, and those pages."""
-        first = 0 if window is None else max(0, item.start - window + 1) // self.page_size
-        last = -(-item.segment.kv_len // self.page_size)
-        return first * self.page_size, self._tables[item.request][group][first:last]
+        group = self.groups[index]
+        first, last = group.first_page(item.start), group.entries(item.segment.kv_len)
+        return first * group.page_size, self._tables[item.request][index][first:last]
 
-    def _segment(self, item: PlanItem, row: int, group: int, window: int | None) -> PagedSegment:
+    def _segment(self, item: PlanItem, row: int, group: int) -> PagedSegment:
         kv_len = item.segment.kv_len
         if item.start == 0:
             return PagedSegment(row, len(item.tokens), kv_len, 0, None)
-        first, pages = self._seen(item, group, window)
+        first, pages = self._seen(item, group)
         return PagedSegment(row, len(item.tokens), kv_len, first, torch.tensor(pages))
 
-    def _buckets(self, decodes: list[tuple[int, PlanItem]], window: int | None) -> Iterator[list[tuple[int, PlanItem]]]:
+    def _buckets(self, decodes: list[tuple[int, PlanItem]], group: KVGroup) -> Iterator[list[tuple[int, PlanItem]]]:
         """Decoding requests of about the same length: what pads the shorter ones is at most half of a call."""
         buckets: dict[int, list[tuple[int, PlanItem]]] = {}
         for row, item in decodes:
-            seen = item.segment.keys(windowed(window))
-            buckets.setdefault((seen // self.page_size).bit_length(), []).append((row, item))
+            seen = item.segment.kv_len - group.spec.first_seen(item.start)
+            buckets.setdefault((seen // group.page_size).bit_length(), []).append((row, item))
         yield from buckets.values()
 
-    def _decode(self, bucket: list[tuple[int, PlanItem]], group: int, window: int | None) -> PagedDecode:
-        seen = [self._seen(item, group, window) for _, item in bucket]
+    def _decode(self, bucket: list[tuple[int, PlanItem]], group: int) -> PagedDecode:
+        seen = [self._seen(item, group) for _, item in bucket]
         width = max(len(pages) for _, pages in seen)
         return PagedDecode(
             torch.tensor([row for row, _ in bucket]),

@@ -39,7 +39,7 @@ class Engine:
         self.open_stream = open_stream
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.reaches = frozenset(spec.reach for spec in ledger.specs)
+        self.reaches = frozenset(group.spec.reach for group in ledger.groups)
         self.requests: dict[int, Request] = {}
         self._streams: dict[int, OutputStream] = {}
         self._group_of: dict[int, int] = {}  # a choice's own id -> the id that add() returned

@@ -37,7 +37,7 @@ class StepPlan:
     step: int
     items: tuple[PlanItem, ...]
     copies: tuple[PageCopy, ...] = ()
-    blank: tuple[tuple[int, int], ...] = ()
+    blank: tuple[int, ...] = ()
     forget: tuple[int, ...] = ()
 
     @property

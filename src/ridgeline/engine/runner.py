@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder
-from ridgeline.engine.kv.memory import KVLayout
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
 
 
@@ -30,9 +30,8 @@ class Runner:
         """`most_tokens`: positions that a plan may hold."""
         assert model.runs, "a model that is stored so is priced only"
         self.model = model
-        pages = (layout.pages,) * len(layout.specs)
-        self.store = KVStore(layout.specs, layout.group_of_layer, pages, layout.page_size)
-        self.builder = BatchBuilder(layout.specs, layout.page_size, most_tokens)
+        self.store = KVStore(layout)
+        self.builder = BatchBuilder(layout.groups, most_tokens)
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Tensor:
@@ -40,7 +39,7 @@ class Runner:
         batch = self.builder.build(plan)
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
-        kv = PagedKV(self.store.layers, self.store.group_of_layer, batch.groups)
+        kv = PagedKV(self.store.layers, self.store.layout.group_of_layer, batch.groups)
         logits: Tensor = self.model(batch.ids_T, batch.positions_T, kv, batch.rows_R)
         return logits
 

@@ -27,6 +27,11 @@ class Limits:
     requests: int = 256
     chunk: int | None = None
 
+    @property
+    def most_of_one(self) -> int:
+        """Most positions of one request that a step runs."""
+        return self.tokens if self.chunk is None else min(self.tokens, self.chunk)
+
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("requests", self.requests), ("chunk", self.chunk)):
             if value is not None and not 1 <= value <= MOST:
@@ -152,13 +157,12 @@ class Scheduler:
         if not self.waiting:
             return
         budget = self.limits.tokens - sum(grants.values())
-        owed = sum(self._owed(request) for request in self.running)
         for request in list(self.waiting):
             if only is not None and request not in only:
                 continue
             if budget == 0 or len(self.running) >= self.limits.requests:
                 break
-            hit = self.ledger.admit(request.id, request.tokens, reserve=owed)
+            hit = self.ledger.admit(request.id, request.tokens, reserve=self.ledger.reserve)
             if hit is None:
                 break
             self.waiting.remove(request)
@@ -168,7 +172,6 @@ class Scheduler:
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count
             budget -= count
-            owed += self._owed(request)
 
     def _start(self, request: Request, computed: int) -> None:
         request.computed = computed
@@ -176,10 +179,6 @@ class Scheduler:
             request.cached = computed
         self.running.append(request)
         self.running.sort(key=lambda r: r.timing.arrived)
-
-    def _owed(self, request: Request) -> int:
-        """Pages that a running request still needs for what it knows, and one for what comes next."""
-        return max(self.ledger.missing(request.id, request.known)) + 1
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed
@@ -192,14 +191,14 @@ class Scheduler:
         return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
 
     def _item(self, request: Request, count: int) -> PlanItem:
-        first = request.id not in self._known_to_runner
+        first, pages = self.ledger.unsent(request.id)
         self._known_to_runner.add(request.id)
         end = request.computed + count
         return PlanItem(
             request.id,
             request.computed,
             tuple(request.tokens[request.computed : end]),
-            self.ledger.unsent(request.id),
+            pages,
             first,
             (count - 1,) if end == request.known else (),
         )

@@ -12,13 +12,14 @@ from ridgeline.document.numbers import three
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.memory import KVLayout, default_budget, kv_layout
+from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.host import GIB
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.plan.memory import activation_peak
 from ridgeline.roofline.price import Price
 from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, tags_of
@@ -83,12 +84,7 @@ def load_engine(
     templates = templates_of(source, tokenizer)
     engine = Engine(
         Runner(built, layout, settings.limits.tokens),
-        KVLedger(
-            layout.specs,
-            (layout.pages,) * len(layout.specs),
-            layout.page_size,
-            prefix_cache=settings.prefix_cache,
-        ),
+        KVLedger(layout, settings.limits.most_of_one, prefix_cache=settings.prefix_cache),
         settings.limits,
         context=built.context,
         vocabulary=built.vocabulary,

@@ -1,5 +1,14 @@
-"""What a layer keeps of the positions it has seen."""
+"""What layers keep of the positions they have seen, and the pages that hold it.
 
+One pool of pages of equal bytes serves all layers. Layers that keep the same are dealt into groups that fill a page
+together; a page table belongs to a group, because a sliding window lets go of positions that full attention keeps
+(vLLM's hybrid KV cache manager does the same). How many pages a sequence holds is said once, by `KVGroup.kept`: for
+admission, for the engine's tables and for the plan.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,10 +16,14 @@ import torch
 from ridgeline.ops.formats import KVFormat, format_of
 from ridgeline.ops.work import Reach, windowed
 
+# What one more group, with its tables, is taken to cost: as much as this share of the memory.
+_GROUP_SHARE = 0.01
+_ENDLESS = 1 << 40  # more positions than any sequence has
+
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """The keys and values of one position in one layer. Layers with equal specs form a KV group.
+    """The keys and values of one position in one layer.
 
     window: how many positions back a layer looks, itself included; None for all of them. stored: a narrower format
     than the model's dtype, priced but not run.
@@ -40,3 +53,149 @@ class KVSpec:
         if self.stored is None:
             return numbers * format_of(self.dtype).bytes
         return (numbers * self.stored.bits + 2 * self.heads * self.stored.scale_bits) / 8
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query at `position` looks at; none after it looks farther back."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers of one spec whose keys and values lie together in pages. page_size: positions a page."""
+
+    spec: KVSpec
+    layers: tuple[int, ...]
+    page_size: int
+
+    @property
+    def used_bytes(self) -> float:
+        """Bytes of a page that the group fills."""
+        return len(self.layers) * self.page_size * self.spec.bytes_per_token
+
+    def entries(self, positions: int) -> int:
+        """Entries that a sequence's table has once it holds so many positions, those let go included."""
+        return -(-positions // self.page_size)
+
+    def first_page(self, position: int) -> int:
+        """The first entry that a query at `position` still looks at."""
+        return self.spec.first_seen(position) // self.page_size
+
+    def kept(self, positions: int, chunk: int) -> int:
+        """The keeping rule: most pages that a sequence of so many positions holds at a time, where a step runs at most
+        `chunk` of them. A window's are window - 1 + chunk positions, which may begin anywhere in a page."""
+        every = self.entries(positions)
+        if self.spec.window is None:
+            return every
+        return min(every, self.entries(self.spec.window + chunk - 2) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """One pool of `pages` pages of `page_bytes` bytes, for all groups of a model's layers.
+
+    page_size: positions of the smallest page; those of other groups are multiples of it.
+    """
+
+    page_bytes: int
+    pages: int
+    page_size: int
+    groups: tuple[KVGroup, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return self.pages * self.page_bytes
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes that a position takes in all layers, the padding of pages included."""
+        return sum(self.page_bytes / group.page_size for group in self.groups)
+
+    @property
+    def tokens(self) -> int:
+        """Positions that fit where every layer keeps them."""
+        share = sum(self.page_size / group.page_size for group in self.groups)
+        return int(self.pages / share) * self.page_size if share else 0
+
+    @property
+    def group_of_layer(self) -> tuple[int, ...]:
+        """The group that each layer belongs to."""
+        group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+        return tuple(group_of[layer] for layer in range(len(group_of)))
+
+    def kept(self, positions: int, chunk: int) -> int:
+        """Most pages that one sequence holds at a time, as KVGroup.kept."""
+        return sum(group.kept(positions, chunk) for group in self.groups)
+
+    def capacity(self, chunk: int) -> int:
+        """Most positions that one sequence alone could have."""
+        return bisect_right(range(_ENDLESS), self.pages, key=lambda n: self.kept(n, min(n, chunk))) - 1
+
+    def users(self, positions: int, chunk: int) -> int:
+        """Sequences of so many positions that the pages hold: the last to come runs its prompt in chunks beside
+        the others, which run a position a step."""
+        begins, stays = self.kept(positions, min(positions, chunk)), self.kept(positions, 1)
+        return 0 if begins > self.pages else 1 + (self.pages - begins) // stays
+
+    def padding(self, positions: int) -> float:
+        """The share of the pages' bytes that hold nothing, for sequences of so many positions."""
+        held = [group.kept(positions, 1) for group in self.groups]
+        used = sum(pages * group.used_bytes for pages, group in zip(held, self.groups, strict=True))
+        return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
+
+    def describe(self, context: int) -> str:
+        """vLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""
+        padding = self.padding(context)
+        return (
+            f"KV cache: {self.tokens:,} tokens ({self.nbytes / 2**30:.2f} GiB); "
+            f"maximum concurrency for {context:,} tokens: {self.pages / self.kept(context, 1):.2f}x"
+            + (f"; {len(self.groups)} groups of layers, {padding:.1%} is padding" if padding >= 0.0005 else "")
+        )
+
+
+def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayout:
+    """Deal layers, given by what they keep, into groups; the layout has no pages yet.
+
+    Of all page sizes that hold a whole number of some spec's layers, the one with which a sequence of `context`
+    positions takes the fewest bytes, each group counted for a hundredth of them. Raises ValueError if a page is to hold
+    nothing.
+    """
+    if page_size < 1:
+        raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
+    layers_of: dict[KVSpec, list[int]] = {}
+    for layer, spec in enumerate(specs):
+        layers_of.setdefault(spec, []).append(layer)
+    candidates = [
+        KVLayout(page_bytes, 0, page_size, tuple(_groups(layers_of, page_bytes, page_size)))
+        for page_bytes in _page_sizes(layers_of, page_size)
+    ]
+    if not candidates:
+        return KVLayout(0, 0, page_size, ())
+
+    def taken(layout: KVLayout) -> float:
+        return layout.kept(context, 1) * layout.page_bytes * (1 + _GROUP_SHARE * len(layout.groups))
+
+    return min(candidates, key=taken)
+
+
+def _page_sizes(layers_of: dict[KVSpec, list[int]], page_size: int) -> list[int]:
+    """Bytes of a page that some number of layers of one spec fill, and in which a layer of each other spec has room."""
+    least = max((page_size * spec.bytes_per_token for spec in layers_of), default=0)
+    sizes = {
+        math.ceil(count * page_size * spec.bytes_per_token)
+        for spec, layers in layers_of.items()
+        for count in range(1, len(layers) + 1)
+    }
+    return sorted(size for size in sizes if size >= least)
+
+
+def _groups(layers_of: dict[KVSpec, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
+    """As many layers of a spec together as a page has room for; more positions a page where there are too few."""
+    for spec, layers in layers_of.items():
+        positions = page_size
+        while len(layers) * 2 * positions * spec.bytes_per_token <= page_bytes:
+            positions *= 2
+        together = min(len(layers), int(page_bytes // (positions * spec.bytes_per_token)))
+        count, every = -(-len(layers) // together), len(layers)
+        for index in range(count):
+            yield KVGroup(spec, tuple(layers[index * every // count : (index + 1) * every // count]), positions)

@@ -1,242 +1,333 @@
 """The ledger of KV memory: which pages hold which positions of which request. It knows no tensors.
 
-Layers with equal KVSpec form a group; each group has its own pages and its own tables, because a sliding window lets
-go of positions that full attention keeps.
+All groups of layers take their pages from one pool; each has tables of its own. What runs at every step (`grow`,
+`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import KVGroup, KVLayout
+
+Entries = tuple[tuple[int, ...], ...]
+"""Page-table entries, group by group."""
 
 
 @dataclass(slots=True)
 class Table:
     """One request's pages, group by group, in the order of its positions; NULL_PAGE where a window has passed.
 
-    keys: names of its full pages so far. published: how many of them can be found. sent: entries that the runner knows.
+    passed: how many entries of each group those are. known: positions that it was promised room for. computed: those it
+    has. room: those that its pages hold. due: with how many there is something to settle. claim: pages it may still
+    take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
+    entries that the runner knows; None before it has heard of any. fresh: whether there are others.
     """
 
     pages: list[list[int]]
+    passed: list[int]
+    known: int
+    computed: int = 0
+    room: int = 0
+    due: int = 0
+    claim: int = 0
+    root: bytes = b""
     keys: list[PageKey] = field(default_factory=list)
     published: int = 0
-    sent: list[int] = field(default_factory=list)
+    sent: list[int] | None = None
+    fresh: bool = True
+
+
+def _held(tables: Sequence[Sequence[int]]) -> Iterator[int]:
+    """The pages in a table of every group, later positions first."""
+    for index in range(max(map(len, tables), default=0) - 1, -1, -1):
+        for pages in tables:
+            if index < len(pages) and pages[index] != NULL_PAGE:
+                yield pages[index]
 
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
     """Copy a page's contents before the step runs: a fork's partial page."""
 
-    group: int
     source: int
     target: int
 
 
 class KVLedger:
-    """Page tables of all requests over one pool a KV group."""
+    """Page tables of all requests over one pool."""
 
-    def __init__(
-        self, specs: Sequence[KVSpec], pages: Sequence[int], page_size: int = 16, *, prefix_cache: bool = True
-    ) -> None:
-        """`specs` and `pages`: each group's spec and number of pages. page_size: positions a page.
+    def __init__(self, layout: KVLayout, chunk: int, *, prefix_cache: bool = True) -> None:
+        """chunk: most positions of one request that a step runs.
 
-        `copies` and `blank` wait for the next step: pages to copy, and (group, page) pairs to fill with zeros.
+        `copies` and `blank` wait for the next step: pages to copy, and pages to fill with zeros. `claimed`: pages that
+        the requests under way may still take for what they knew when they came.
         """
-        self.specs, self.page_size, self.prefix_cache = tuple(specs), page_size, prefix_cache
-        self.pools = [PagePool(count) for count in pages]
+        self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
+        self.chunk, self.prefix_cache = chunk, prefix_cache and bool(self.groups)
+        self.pool = PagePool(layout.pages)
+        self.capacity = layout.capacity(chunk)  # positions that one request alone could hold
         self.tables: dict[int, Table] = {}
         self.copies: list[PageCopy] = []
-        self.blank: list[tuple[int, int]] = []
+        self.blank: list[int] = []
+        self.claimed = 0
+        self._nothing: tuple[bool, Entries] = False, ((),) * len(self.groups)
+        self._align = max((group.page_size for group in self.groups), default=self.page_size)
+        self._windows = any(group.spec.window is not None for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
     @property
-    def capacity(self) -> int:
-        """Positions that one request alone could hold."""
-        return min(pool.size for pool in self.pools) * self.page_size
-
-    def pages_for(self, positions: int) -> int:
-        """Pages that so many positions fill, the last one perhaps partly."""
-        return -(-positions // self.page_size)
+    def reserve(self) -> int:
+        """Pages that the requests under way are owed: those claimed, and one for each of them and every group."""
+        return self.claimed + len(self.tables) * len(self.groups)
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
-    def admit(self, request: int, tokens: Sequence[int], reserve: int) -> int | None:
+    def admit(self, request: int, tokens: Sequence[int], reserve: int, root: bytes = b"") -> int | None:
         """Open a table for a request and share what is cached of its tokens.
 
-        Returns how many positions need not be computed: whole pages, and never the last position, whose logits are
-        wanted. None, and nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
+        root: what its keys and values depend on beside the tokens. Returns how many positions need not be computed:
+        whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if the pages
+        for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        table = Table([[] for _ in self.pools], self._refused.pop(request, []), sent=[0] * len(self.pools))
-        hit = self._find(table, tokens) if self.prefix_cache else 0
-        for pool, pages in zip(self.pools, table.pages, strict=True):
-            idle = sum(1 for page in pages if page != NULL_PAGE and pool.references(page) == 0)
-            if self.pages_for(len(tokens)) - hit + reserve > pool.available - idle:
-                self._refused = {request: table.keys}  # it will ask again at the next step
-                return None
-        for pool, pages in zip(self.pools, table.pages, strict=True):
-            for page in pages:
-                if page != NULL_PAGE:
-                    pool.share(page)
-        table.published = hit
+        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), root=root)
+        table.keys = self._refused.pop(request, [])
+        if self.prefix_cache:
+            self._find(table, tokens)
+        if self._wanted(table) + reserve > self.pool.available:
+            self._refused = {request: table.keys}  # it will ask again at the next step
+            return None
+        for page in _held(table.pages):
+            self.pool.share(page)
         self.tables[request] = table
-        return hit * self.page_size
+        self._claim(table)
+        return table.computed
 
-    def _find(self, table: Table, tokens: Sequence[int]) -> int:
-        """Put the longest cached prefix into a new table's pages; returns its length in pages."""
-        extend_keys(table.keys, tokens, self.page_size)
-        groups = list(zip(self.pools, self.specs, strict=True))
-        most = (len(tokens) - 1) // self.page_size
-        for pool, spec in groups:
-            if spec.window is None:  # such a group has no hit beyond its first missing page
-                most = next((i for i, key in enumerate(table.keys[:most]) if pool.find(key) is None), most)
-        for hit in range(most, 0, -1):
-            found = [self._find_group(pool, spec, table.keys, hit) for pool, spec in groups]
-            if all(pages is not None for pages in found):
-                table.pages = [pages for pages in found if pages is not None]
-                return hit
-        return 0
+    def _wanted(self, table: Table) -> int:
+        """Most pages that a new table takes at a time beside those that others hold too."""
+        chunk, wanted = min(self.chunk, table.known - table.computed), 0
+        for group, pages in zip(self.groups, table.pages, strict=True):
+            idle = sum(1 for page in _held([pages]) if self.pool.references(page) == 0)
+            wanted += min(group.kept(table.known, chunk), group.entries(table.known) - len(pages) + idle)
+        return wanted
 
-    def _find_group(self, pool: PagePool, spec: KVSpec, keys: list[PageKey], hit: int) -> list[int] | None:
-        """One group's first `hit` pages, NULL_PAGE where no later position looks; None if one is missing."""
-        first = self._first_page(spec, hit * self.page_size)
-        pages = [NULL_PAGE] * first
-        for index in range(first, hit):
-            page = pool.find(keys[index])
-            if page is None:
-                return None
-            pages.append(page)
-        return pages
+    def _find(self, table: Table, tokens: Sequence[int]) -> None:
+        """Put the longest cached prefix into a new table."""
+        extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root)
+        hit, shorter = (len(tokens) - 1) // self._align * self._align, -1
+        while hit != shorter:  # until every group has it
+            shorter = hit
+            for index, group in enumerate(self.groups):
+                hit = self._longest(index, group, table.keys, hit)
+        for index, group in enumerate(self.groups):
+            first = table.passed[index] = group.first_page(hit)
+            names = (self._name(index, group, table.keys, page) for page in range(first, hit // group.page_size))
+            found = map(self.pool.find, names)
+            table.pages[index] = [NULL_PAGE] * first + [page for page in found if page is not None]
+        table.computed = table.room = hit
+        table.published = hit // self.page_size
 
-    def _first_page(self, spec: KVSpec, position: int) -> int:
-        """The first page that a query at `position` still sees."""
-        return 0 if spec.window is None else max(0, position - spec.window + 1) // self.page_size
+    def _longest(self, index: int, group: KVGroup, keys: list[PageKey], most: int) -> int:
+        """The longest prefix of at most `most` positions of which a group has the pages that the next position sees."""
+        if group.spec.window is None:
+            missing = (
+                i for i in range(most // group.page_size) if self.pool.find(self._name(index, group, keys, i)) is None
+            )
+            first_missing = next(missing, None)
+            return most if first_missing is None else first_missing * group.page_size // self._align * self._align
+        page = most // group.page_size
+        while most and page > group.first_page(most):
+            page -= 1
+            if self.pool.find(self._name(index, group, keys, page)) is None:
+                most = page * group.page_size // self._align * self._align
+                page = most // group.page_size
+        return most
+
+    def _name(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
+        """What a group's page is found by: names are of the smallest pages, and the last in it stands for all."""
+        return index, keys[(page + 1) * (group.page_size // self.page_size) - 1]
+
+    def _claim(self, table: Table) -> None:
+        """Count anew what a table may still take."""
+        chunk = max(1, min(self.chunk, table.known - table.computed))
+        claim = 0
+        for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
+            claim += max(0, group.kept(table.known, chunk) - len(pages) + passed)
+        self.claimed += claim - table.claim
+        table.claim = claim
 
     # -- a request's life ---------------------------------------------------------------------------------------------
 
-    def missing(self, request: int, positions: int) -> list[int]:
-        """Pages to be granted in each group before the request can hold so many positions."""
-        return [max(0, self.pages_for(positions) - len(pages)) for pages in self.tables[request].pages]
-
     def grow(self, request: int, positions: int) -> bool:
         """Grant the pages for `positions` positions; False, and nothing is changed, if they are not to be had."""
-        missing = self.missing(request, positions)
-        if any(count > pool.available for count, pool in zip(missing, self.pools, strict=True)):
+        table = self.tables[request]
+        return positions <= table.room or self._grant(table, positions)
+
+    def _grant(self, table: Table, positions: int) -> bool:
+        missing = [g.entries(positions) - len(pages) for g, pages in zip(self.groups, table.pages, strict=True)]
+        if self._windows:
+            passing = sum(self.pool.references(page) == 1 for page in self._passing(table, table.computed))
+            if sum(missing) > self.pool.available + passing:
+                return False
+            self._let_go(table, table.computed)
+        elif sum(missing) > self.pool.available:
             return False
-        for group, (count, pool) in enumerate(zip(missing, self.pools, strict=True)):
-            pages = self.tables[request].pages[group]
-            pages.extend(pool.grant() for _ in range(count))
+        for group, pages, count in zip(self.groups, table.pages, missing, strict=True):
+            pages.extend(self.pool.grant() for _ in range(count))
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
             # with weight 0, and 0 x NaN is NaN.
-            if count and positions % self.page_size:
-                self.blank.append((group, pages[-1]))
+            if count > 0 and positions % group.page_size:
+                self.blank.append(pages[-1])
+        table.room, table.fresh = self._room(table), True
+        self._claim(table)
         return True
+
+    def _room(self, table: Table) -> int:
+        return min((len(p) * g.page_size for g, p in zip(self.groups, table.pages, strict=True)), default=sys.maxsize)
 
     def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
         """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
         table = self.tables[request]
-        if self.prefix_cache:
-            full = computed // self.page_size
-            if full > len(table.keys):
-                extend_keys(table.keys, tokens[: full * self.page_size], self.page_size)
-            for pool, pages in zip(self.pools, table.pages, strict=True):
-                for index in range(table.published, full):
-                    if pages[index] != NULL_PAGE:
-                        pool.publish(pages[index], table.keys[index])
-            table.published = max(table.published, full)
-        for pool, spec, pages in zip(self.pools, self.specs, table.pages, strict=True):
-            self._let_go(pool, pages, self._first_page(spec, computed - 1))  # a fork runs the last position again
+        table.computed = computed
+        if computed >= table.due:
+            self._settle(table, tokens)
 
-    @staticmethod
-    def _let_go(pool: PagePool, pages: list[int], first: int) -> None:
-        for index in range(first - 1, -1, -1):
-            if pages[index] == NULL_PAGE:
-                break
-            pool.release(pages[index])
-            pages[index] = NULL_PAGE
+    def _settle(self, table: Table, tokens: Sequence[int]) -> None:
+        if self.prefix_cache:
+            self._publish(table, tokens, table.computed // self.page_size)
+        if self._windows:
+            self._let_go(table, table.computed - 1)  # a fork runs the last position again
+            self._claim(table)
+        table.due = (table.computed // self.page_size + 1) * self.page_size
+        if table.computed < table.known:  # with the last of its prompt a request runs smaller chunks, and claims less
+            table.due = min(table.due, table.known)
+
+    def _publish(self, table: Table, tokens: Sequence[int], full: int) -> None:
+        """Make a table's pages up to the first `full` small ones findable."""
+        if full <= table.published:
+            return
+        extend_keys(table.keys, tokens, self.page_size, full, table.root)
+        for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
+            ratio = group.page_size // self.page_size
+            for page in range(table.published // ratio, full // ratio):
+                if pages[page] != NULL_PAGE:
+                    self.pool.publish(pages[page], self._name(index, group, table.keys, page))
+        table.published = full
+
+    def _passing(self, table: Table, position: int) -> Iterator[int]:
+        """Pages that a table still holds and no query from `position` on sees."""
+        for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
+            yield from pages[passed : group.first_page(position)]
+
+    def _let_go(self, table: Table, position: int) -> None:
+        """Release the pages that no query from `position` on sees, the later ones first."""
+        for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
+            first = group.first_page(position)
+            for page in range(first - 1, table.passed[index] - 1, -1):
+                self.pool.release(pages[page])
+                pages[page] = NULL_PAGE
+            table.passed[index] = max(table.passed[index], first)
 
     def fork(self, parent: int, child: int, computed: int) -> bool:
         """Open a table for `child` over the first `computed` positions of `parent`: full pages are shared, a partial
         one is copied. False, and nothing is changed, if there is no page to copy it to."""
-        full, partial = divmod(computed, self.page_size)
-        if partial and any(pool.available == 0 for pool in self.pools):
-            return False
         source = self.tables[parent]
-        table = Table([pages[:full] for pages in source.pages], source.keys[:full], sent=[0] * len(self.pools))
-        table.published = min(source.published, full)
-        for group, (pool, pages) in enumerate(zip(self.pools, table.pages, strict=True)):
-            assert NULL_PAGE not in pages[self._first_page(self.specs[group], computed) :]
-            for page in pages:
-                if page != NULL_PAGE:
-                    pool.share(page)
-            if partial:
-                original = source.pages[group][full]
-                pool.share(original)  # until the copy is made; `copied` lets go
-                pages.append(pool.grant())
-                self.copies.append(PageCopy(group, original, pages[-1]))
+        partial = [index for index, group in enumerate(self.groups) if computed % group.page_size]
+        if len(partial) > self.pool.available:
+            return False
+        shared = [pages[: computed // g.page_size] for g, pages in zip(self.groups, source.pages, strict=True)]
+        table = Table(shared, list(source.passed), computed + 1, computed, computed, root=source.root)
+        table.keys = source.keys[: computed // self.page_size]
+        table.published = min(source.published, len(table.keys))
+        for group, pages in zip(self.groups, table.pages, strict=True):
+            assert NULL_PAGE not in pages[group.first_page(computed) :], "a window has passed"
+        for page in _held(table.pages):
+            self.pool.share(page)
+        for index in partial:
+            table.pages[index].append(self._copy(source.pages[index][computed // self.groups[index].page_size]))
+        table.room = self._room(table)
         self.tables[child] = table
+        self._claim(table)
         return True
+
+    def _copy(self, page: int) -> int:
+        """A new page that the next step copies `page` to."""
+        self.pool.share(page)  # until the copy is made; `copied` lets go
+        self.copies.append(PageCopy(page, self.pool.grant()))
+        return self.copies[-1].target
 
     def copied(self, copies: Sequence[PageCopy]) -> None:
         """These copies were made, or need not be made any more: let go of their sources."""
         for copy in copies:
             self.copies.remove(copy)
-            self.pools[copy.group].release(copy.source)
+            self.pool.release(copy.source)
 
     def truncate(self, request: int, positions: int) -> None:
         """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten.
 
-        What others see stays as it is: the page that `positions` ends in must be the request's own. The runner has to
-        be given the whole table again.
+        What others see stays as it is: the page that `positions` ends in must be the request's own. The runner is given
+        the whole table again.
         """
         table = self.tables[request]
-        keep, full = self.pages_for(positions), positions // self.page_size
-        for pool, spec, pages in zip(self.pools, self.specs, table.pages, strict=True):
-            assert NULL_PAGE not in pages[self._first_page(spec, positions) : keep], "a window has passed"
-            assert keep == full or pool.private(pages[full]), "others see what would be written again"
-        self._give_back(table, keep)
-        table.sent = [0] * len(self.pools)
-        del table.keys[full:]
-        table.published = min(table.published, full)
+        for group, pages in zip(self.groups, table.pages, strict=True):
+            full, keep = positions // group.page_size, group.entries(positions)
+            assert NULL_PAGE not in pages[group.first_page(positions) : keep], "a window has passed"
+            assert keep == full or self.pool.private(pages[full]), "others see what would be written again"
+        self._give_back(table, positions)
+        table.sent, table.fresh = None, True
+        table.computed, table.due = min(table.computed, positions), 0
+        del table.keys[positions // self.page_size :]
+        table.published = min(table.published, len(table.keys))
+        self._claim(table)
 
     def release(self, request: int) -> None:
         """Close a request's table. Its later pages lose their place in the cache before its earlier ones."""
-        self._give_back(self.tables.pop(request), 0)
+        table = self.tables.pop(request)
+        self.claimed -= table.claim
+        self._give_back(table, 0)
 
-    def _give_back(self, table: Table, keep: int) -> None:
-        """Release a table's pages but for the first `keep`; copies to them are for nobody."""
-        self.copied([copy for copy in self.copies if copy.target in table.pages[copy.group][keep:]])
-        for pool, pages in zip(self.pools, table.pages, strict=True):
-            for page in reversed(pages[keep:]):
-                if page != NULL_PAGE:
-                    pool.release(page)
-            del pages[keep:]
+    def _give_back(self, table: Table, positions: int) -> None:
+        """Release a table's pages past `positions`; copies to them are for nobody."""
+        lost = list(_held([pages[g.entries(positions) :] for g, pages in zip(self.groups, table.pages, strict=True)]))
+        if self.copies:
+            self.copied([copy for copy in self.copies if copy.target in lost])
+        for page in lost:
+            self.pool.release(page)
+        for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
+            del pages[group.entries(positions) :]
+            table.passed[index] = min(table.passed[index], len(pages))
+        table.room = self._room(table)
 
-    def unsent(self, request: int) -> tuple[tuple[int, ...], ...]:
-        """The entries added since the last call, group by group; they are now known to the runner."""
+    def unsent(self, request: int) -> tuple[bool, Entries]:
+        """The entries that the runner does not know, which it now does; and whether they are the whole table."""
         table = self.tables[request]
-        new = tuple(tuple(pages[sent:]) for pages, sent in zip(table.pages, table.sent, strict=True))
-        table.sent = [len(pages) for pages in table.pages]
-        return new
+        if not table.fresh:
+            return self._nothing
+        first, sent = table.sent is None, table.sent or [0] * len(self.groups)
+        table.sent, table.fresh = [len(pages) for pages in table.pages], False
+        return first, tuple(tuple(pages[known:]) for pages, known in zip(table.pages, sent, strict=True))
 
     def shared_positions(self, request: int) -> int:
         """Positions of a request that would survive its release, because another request holds their pages too."""
-        pool, pages = self.pools[0], self.tables[request].pages[0]
-        return self.page_size * sum(1 for page in pages if page != NULL_PAGE and pool.references(page) > 1)
+        if not self.groups:
+            return 0
+        group = min(range(len(self.groups)), key=lambda index: self.groups[index].spec.window is not None)
+        pages = self.tables[request].pages[group]
+        shared = sum(1 for page in pages if page != NULL_PAGE and self.pool.references(page) > 1)
+        return self.groups[group].page_size * shared
 
     def check(self) -> None:
-        """Assert that references equal table entries and copies under way, in every pool."""
-        for group, pool in enumerate(self.pools):
-            pool.check()
-            counts: dict[int, int] = {}
-            for table in self.tables.values():
-                for page in table.pages[group]:
-                    counts[page] = counts.get(page, 0) + 1
-            for copy in self.copies:
-                if copy.group == group:
-                    counts[copy.source] = counts.get(copy.source, 0) + 1
-            counts.pop(NULL_PAGE, None)
-            for page in range(1, pool.size + 1):
-                assert pool.references(page) == counts.get(page, 0), f"page {page} of group {group} is miscounted"
+        """Assert that references equal table entries and copies under way, and that claims add up."""
+        self.pool.check()
+        counts = [0] * (self.pool.size + 1)
+        for table in self.tables.values():
+            for page in _held(table.pages):
+                counts[page] += 1
+        for copy in self.copies:
+            counts[copy.source] += 1
+        for page in range(1, self.pool.size + 1):
+            assert self.pool.references(page) == counts[page], f"page {page} is miscounted"
+        assert self.claimed == sum(table.claim for table in self.tables.values())

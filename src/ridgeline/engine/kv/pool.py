@@ -1,8 +1,7 @@
-"""The pages of one KV group: who refers to each, which are free, which are kept in case their prefix comes back."""
+"""The pages of KV memory: who refers to each, which are free, which are kept in case their prefix comes back."""
 
 from collections import OrderedDict
-
-from ridgeline.engine.kv.prefix import PageKey
+from collections.abc import Hashable
 
 NULL_PAGE = 0  # a page of zeros that stands for "nothing to see here"; never granted
 
@@ -19,8 +18,8 @@ class PagePool:
         self._references = [0] * (pages + 1)
         self._free = list(range(pages, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
-        self._key_of: dict[int, PageKey] = {}
-        self._page_of: dict[PageKey, int] = {}
+        self._key_of: dict[int, Hashable] = {}
+        self._page_of: dict[Hashable, int] = {}
 
     @property
     def available(self) -> int:
@@ -71,13 +70,13 @@ class PagePool:
             else:
                 self._free.append(page)
 
-    def publish(self, page: int, key: PageKey) -> None:
+    def publish(self, page: int, key: Hashable) -> None:
         """Make a full page findable. Of two pages with the same contents the first stays the one that is found."""
         assert self._references[page] > 0, f"page {page} published by nobody"
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
 
-    def find(self, key: PageKey) -> int | None:
+    def find(self, key: Hashable) -> int | None:
         """The page with these contents, if it is still there."""
         return self._page_of.get(key)
 

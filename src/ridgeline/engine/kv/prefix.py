@@ -1,16 +1,20 @@
-"""Names for the contents of full pages: equal names, equal tokens from the first position on."""
+"""Names for the contents of full pages: equal names, equal contents."""
 
 import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_DOMAIN = b"ridgeline kv page 1"
+_PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
 
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """A page's place in the tree of prefixes. Equality compares its tokens too, so a hash collision is no hit."""
+    """A page's place in the tree of prefixes.
+
+    The digest stands for all that came before; equality compares the page's own tokens too, so that a collision of
+    digests is no hit on a page with other tokens.
+    """
 
     digest: bytes
     tokens: tuple[int, ...]
@@ -19,15 +23,19 @@ class PageKey:
         return hash(self.digest)
 
 
-def extend_keys(keys: list[PageKey], tokens: Sequence[int], page_size: int) -> None:
-    """Append the keys of the pages that `tokens` fill and `keys` does not name yet.
+def extend_keys(keys: list[PageKey], tokens: Sequence[int], page_size: int, full: int, root: bytes = b"") -> None:
+    """Append the keys of the first `full` pages of `tokens` that `keys` does not name yet.
 
-    A key hashes its parent's digest and its own tokens, each of fixed width, under a tag of its own: no two different
-    prefixes spell the same bytes.
+    root: what the contents depend on beside the tokens (an adapter, the encoder's input, a tenant's salt). A key hashes
+    its parent's digest, the root's for the first page, and its own tokens, each of fixed width, under a tag of its own:
+    no two different prefixes spell the same bytes.
     """
-    while (len(keys) + 1) * page_size <= len(tokens):
+    while len(keys) < full:
         start = len(keys) * page_size
         page = tuple(tokens[start : start + page_size])
-        parent = keys[-1].digest if keys else b"\0" * 32
-        digest = hashlib.blake2b(_DOMAIN + parent + array("q", page).tobytes(), digest_size=32).digest()
-        keys.append(PageKey(digest, page))
+        parent = keys[-1].digest if keys else _digest(_ROOT + root)
+        keys.append(PageKey(_digest(_PAGE + parent + array("q", page).tobytes()), page))
+
+
+def _digest(message: bytes) -> bytes:
+    return hashlib.blake2b(message, digest_size=32).digest()

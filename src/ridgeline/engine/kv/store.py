@@ -1,43 +1,37 @@
-"""The tensors of KV memory: for each layer [2, pages, kv_heads, page size, head_dim], keys before values."""
+"""The memory of KV pages: one buffer of pages of equal bytes, in which every group of layers has its own layout."""
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.ops.kv import KVSpec
+from ridgeline.engine.kv.pool import NULL_PAGE
+from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.paged import layer_pages
+
+_ALIGNED = 16  # a page begins where a number of any format may
 
 
 class KVStore:
-    """KV memory of a model. `group_of_layer`: which KV group each layer belongs to."""
+    """KV memory of a model: `buffer`, bytes [pages + 1, bytes a page], and each layer's view of it in `layers`.
 
-    def __init__(
-        self, specs: Sequence[KVSpec], group_of_layer: Sequence[int], pages: Sequence[int], page_size: int
-    ) -> None:
-        """`specs` and `pages`: each group's. One page more than `pages` is kept: the page of zeros, number 0."""
-        for spec in specs:
-            assert spec.k_dim == spec.v_dim, "one tensor holds both"
-        self.group_of_layer, self.page_size = tuple(group_of_layer), page_size
-        self.layers: list[Tensor] = []
-        for group in self.group_of_layer:
-            spec = specs[group]
-            shape = (2, pages[group] + 1, spec.heads, page_size, spec.k_dim)
-            self.layers.append(torch.zeros(shape, dtype=spec.dtype))
+    Page 0 is the page of zeros. Nothing else is written before a step writes it: the system gives memory to a page
+    when it is first used, so that a large pool costs what is in it.
+    """
 
-    def of_group(self, group: int) -> list[Tensor]:
-        """The stores of a group's layers."""
-        return [store for store, g in zip(self.layers, self.group_of_layer, strict=True) if g == group]
+    def __init__(self, layout: KVLayout) -> None:
+        self.layout = layout
+        page_bytes = -(-layout.page_bytes // _ALIGNED) * _ALIGNED
+        self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8)
+        self.buffer[NULL_PAGE] = 0
+        self.layers = layer_pages(self.buffer, layout)
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Make these copies, in order."""
         for copy in copies:
-            for store in self.of_group(copy.group):
-                store[:, copy.target] = store[:, copy.source]
+            self.buffer[copy.target] = self.buffer[copy.source]
 
-    def blank(self, pages: Sequence[tuple[int, int]]) -> None:
-        """Fill (group, page) pairs with zeros."""
-        for group in {group for group, _ in pages}:
-            index = torch.tensor([page for g, page in pages if g == group])
-            for store in self.of_group(group):
-                store[:, index] = 0
+    def blank(self, pages: Sequence[int]) -> None:
+        """Fill pages with zeros."""
+        if pages:
+            self.buffer.index_fill_(0, torch.tensor(pages), 0)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.op import Op
-from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment
+from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment, layer_pages
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.calibrate.models import Sequences
 from ridgeline.roofline.calibrate.timer import Timer
@@ -104,13 +105,11 @@ class Stage:
     def __init__(self, model: Model, device: torch.device, positions: int) -> None:
         """`positions`: that one step's sequences have together, at most."""
         self.model, self.device = model, device
-        specs = tuple(dict.fromkeys(model.kv_specs))
-        self._group_of_layer = [specs.index(spec) for spec in model.kv_specs]
-        self._groups = len(specs)
-        self._stores = [
-            torch.zeros(2, positions // PAGE + 2, spec.heads, PAGE, spec.k_dim, dtype=spec.dtype, device=device)
-            for spec in model.kv_specs
-        ]
+        layout = deal_layers(model.kv_specs, PAGE, positions)
+        self._groups, self._group_of_layer = len(layout.groups), layout.group_of_layer
+        # The tables of a step list every group's pages alike, so the groups write over each other: only time counts.
+        buffer = torch.zeros(positions // PAGE + 2, layout.page_bytes, dtype=torch.uint8, device=device)
+        self._layers = layer_pages(buffer, layout)
 
     @torch.inference_mode()
     def run(self, sequences: Sequences) -> Tensor:
@@ -118,7 +117,7 @@ class Stage:
         positions = torch.cat([torch.arange(kv - q, kv) for q, kv in sequences]).to(self.device)
         ends = torch.tensor([q for q, _ in sequences]).cumsum(0).to(self.device) - 1
         group = _paged(sequences, self.device)
-        kv = PagedKV(self._stores, self._group_of_layer, [group] * self._groups)
+        kv = PagedKV(self._layers, self._group_of_layer, [group] * self._groups)
         # Every row another token, or a router would send all to the same experts.
         ids = torch.arange(len(positions), device=self.device) % self.model.vocabulary
         logits: Tensor = self.model(ids, positions, kv, ends)

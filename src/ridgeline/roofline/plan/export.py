@@ -101,11 +101,15 @@ def _answer(plan: Plan) -> dict[str, Any]:
 
 def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
     fields = dataclasses.asdict(memory)
+    del fields["layout"]
     sizes = ("total", "budget", "weights", "activations", "overhead", "left")
     return fields | {
         "utilization": setup.utilization,
         "kv_tokens": memory.kv_tokens,
+        "page_size": memory.page_size,
+        "pages": memory.pages,
         "page_bytes": memory.page_bytes,
+        "request_bytes": memory.request_bytes,
         "users": memory.users,
         "concurrency": memory.concurrency,
         "fits": memory.fits,

@@ -2,12 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.linear import Head
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
@@ -36,9 +35,10 @@ class Memory:
     """One card's memory in bytes.
 
     total: as the driver shows it. budget: the share of it that may be used. left: of the budget after weights,
-    activations and overhead, for KV; negative where not even the weights fit. request_bytes: KV of one request at its
-    end, in whole pages; request_tokens: the positions it then has. step_tokens: positions that a step may run, so the
-    most requests that it can give a token each. activations: with the logits of as many requests as `users`.
+    activations and overhead, for KV; negative where not even the weights fit. layout: the pages that fit in it, divided
+    as the engine does. request_tokens: the positions that a request has at its end. step_tokens: positions that a step
+    may run, so the most requests that it can give a token each. activations: with the logits of as many requests as
+    `users`.
     """
 
     total: float
@@ -48,26 +48,39 @@ class Memory:
     overhead: float
     left: float
     kv_bytes_per_token: float
-    page_size: int
-    pages: int
+    layout: KVLayout
     request_tokens: int
-    request_bytes: float
     step_tokens: int
 
     @property
-    def page_bytes(self) -> float:
-        """Bytes of one KV page in all layers."""
-        return self.page_size * self.kv_bytes_per_token
+    def page_size(self) -> int:
+        """Positions a KV page."""
+        return self.layout.page_size
+
+    @property
+    def pages(self) -> int:
+        """KV pages that fit."""
+        return self.layout.pages
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one KV page."""
+        return self.layout.page_bytes
 
     @property
     def kv_tokens(self) -> int:
-        """Positions that the pages hold."""
-        return self.pages * self.page_size
+        """Positions that the pages hold where every layer keeps them."""
+        return self.layout.tokens
+
+    @property
+    def request_bytes(self) -> int:
+        """KV of one request at its end, in whole pages."""
+        return self.layout.kept(self.request_tokens, 1) * self.page_bytes
 
     @property
     def held(self) -> int:
         """Requests whose KV fits at their end."""
-        return int(self.pages * self.page_bytes // self.request_bytes)
+        return self.layout.users(self.request_tokens, self.step_tokens)
 
     @property
     def users(self) -> int:
@@ -83,7 +96,7 @@ class Memory:
     def concurrency(self) -> float:
         """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take."""
         whole = math.ceil(self.request_tokens / self.page_size) * self.page_size
-        return self.pages * self.page_bytes / self.request_bytes * whole / self.request_tokens
+        return self.layout.nbytes / self.request_bytes * whole / self.request_tokens
 
     @property
     def fits(self) -> bool:
@@ -109,19 +122,17 @@ def memory_of(case: Case, workload: Workload) -> Memory:
 
 def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
     """What a card holds where a step has the logits of so many requests."""
-    device, specs = case.device, case.model.kv_specs
+    device, model = case.device, case.model
     budget = device.memory * case.setup.utilization
     weights = weight_bytes(case)
     activations = activation_peak(case.price, workload.step_tokens, rows)
     overhead = overhead_of(device, case.setup.devices)
     left = budget - weights - activations - overhead
-    per_token = sum(spec.bytes_per_token for spec in specs)
-    page = workload.page_size
+    per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
+    layout = deal_layers(model.kv_specs, workload.page_size, model.context)
+    layout = replace(layout, pages=max(0, int(left // layout.page_bytes)))
     return Memory(
-        device.memory, budget, weights, activations, overhead, left, per_token, page,
-        max(0, int(left // (page * per_token))),
-        workload.tokens,
-        sequence_bytes(specs, math.ceil(workload.tokens / page) * page),
+        device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
         workload.step_tokens,
     )  # fmt: skip
 
@@ -163,8 +174,3 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_RO
 def overhead_of(device: Device, devices: int) -> float:
     """Bytes by OVERHEAD_RULE."""
     return _OVERHEAD + _OVERHEAD_SHARE * device.memory + (_OVERHEAD_LINKED if devices > 1 else 0.0)
-
-
-def sequence_bytes(specs: Sequence[KVSpec], positions: int) -> float:
-    """KV bytes of one sequence of so many positions; a layer with a window keeps no more than that."""
-    return sum(spec.bytes_per_token * min(positions, spec.window or positions) for spec in specs)
