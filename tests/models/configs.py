@@ -29,6 +29,18 @@ _LLAMA3 = {
     }
 }
 _EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 14, "decoder_sparse_step": 1, "mlp_only_layers": [0]}
+_GEMMA2 = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "query_pre_attn_scalar": 11,
+    "sliding_window": 5,
+    "sliding_window_size": 5,
+    "attn_logit_softcapping": 7.0,
+    "final_logit_softcapping": 3.0,
+    "cache_implementation": "hybrid",
+    "tie_word_embeddings": True,
+}
 
 
 def _family(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
@@ -43,6 +55,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": _family("Phi3ForCausalLM", "phi3", sliding_window=None, partial_rotary_factor=0.4),
     "mixtral": _family("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2),
     "qwen3_moe": _family("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=7, norm_topk_prob=True, **_EXPERTS),
+    "gemma2": _family("Gemma2ForCausalLM", "gemma2", **_GEMMA2),
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

@@ -53,6 +53,15 @@ _GPT2: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+_GEMMA2: dict[str, Any] = _BASE | {
+    "hidden_size": 42,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 7,
+    "sliding_window": 5,
+    "attn_logit_softcapping": 9.0,
+    "final_logit_softcapping": 15.0,
+    "tie_word_embeddings": True,
+}
 _WITHOUT_SCALING = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 _NO_WINDOW = {"sliding_window": None}
 
@@ -90,6 +99,10 @@ def _mixtral(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
 
 def _qwen_moe(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"qwen3moe-{name}", "qwen3_moe", _QWEN_MOE | changes, **more)
+
+
+def _gemma2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"gemma2-{name}", "gemma2", _GEMMA2 | changes, **more)
 
 
 def _gpt2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
@@ -187,6 +200,18 @@ CASES = (
     _qwen_moe("dense-and-every-second", {"decoder_sparse_step": 2, "mlp_only_layers": [1], "num_hidden_layers": 4}),
     _qwen_moe("attention-bias-tied", {"attention_bias": True, "tie_word_embeddings": True}),
     _qwen_moe("window", {"use_sliding_window": True, "sliding_window": 5}, without={"use_sliding_window": False}),
+    _gemma2("plain", {}),
+    _gemma2("untied", {"tie_word_embeddings": False}),
+    _gemma2("attention-bias", {"attention_bias": True}),
+    _gemma2("window-odd-layers", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    _gemma2("window-even-layers", {}, layout=("no layer types",), without=_NO_WINDOW),
+    _gemma2("scale", {}, without={"query_pre_attn_scalar": 10}),
+    _gemma2("score-cap", {}, without={"attn_logit_softcapping": None}),
+    _gemma2("no-score-cap", {"attn_logit_softcapping": None}, without={"attn_logit_softcapping": 9.0}),
+    _gemma2("logit-cap", {}, without={"final_logit_softcapping": None}),
+    _gemma2("no-logit-cap", {"final_logit_softcapping": None}, without={"final_logit_softcapping": 15.0}),
+    _gemma2("relu", {"hidden_activation": "relu"}, without={"hidden_activation": "gelu_pytorch_tanh"}),
+    _gemma2("bare", {}, layout=("bare",)),
     _gpt2("plain", {}),
     _gpt2("untied", {"tie_word_embeddings": False}),
     _gpt2("odd-width", {"n_inner": 53, "n_head": 3}),

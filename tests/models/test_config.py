@@ -15,6 +15,7 @@ from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.work import windowed
 
 MISSING = object()
@@ -52,7 +53,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (65, 115)
+    assert (len(CASES), len(LEFT_OUT)) == (68, 135)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -150,6 +151,9 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("qwen3_moe", {"mlp_only_layers": [0.5]}, "mlp_only_layers is [0.5]"),
     ("qwen3_moe", {"mlp_only_layers": "0"}, "mlp_only_layers is '0'"),
     ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+    ("gemma2", {"hidden_activation": "tanh"}, "hidden_activation 'tanh' is not supported"),
+    ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
+    ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not supported"),
     ("gpt2", {"n_head": 5}, "n_embd 36 does not divide into 5 heads"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
@@ -326,11 +330,24 @@ def check_decoder(ours: Decoder, theirs: Any) -> None:
     assert ours.kv_specs[0].heads == theirs.num_key_value_heads
     if theirs.model_type != "qwen3":  # whose head_dim of 128 does not depend on the hidden size; loading would refuse
         assert ours.kv_specs[0].k_dim == getattr(theirs, "head_dim", None) or theirs.hidden_size // 6
+    if theirs.model_type == "gemma2":
+        check_gemma2(ours, theirs)
     experts = getattr(block.mlp, "experts", None)
     if experts is None:
-        assert block.mlp.gate_up.activation == theirs.hidden_act
+        act = "hidden_activation" if theirs.model_type == "gemma2" else "hidden_act"
+        assert block.mlp.gate_up.activation == getattr(theirs, act)
     else:
         assert experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+
+
+def check_gemma2(ours: Decoder, theirs: Any) -> None:
+    """Assert what is Gemma 2's own: scale, soft caps, which layers have a window."""
+    attention = [op for _, op in ours.ops() if isinstance(op, Attention)]
+    assert attention[0].scale == theirs.query_pre_attn_scalar**-0.5
+    assert attention[0].softcap == theirs.attn_logit_softcapping
+    assert ours.lm_head.softcap == theirs.final_logit_softcapping
+    windowed_layers = [kind == "sliding_attention" for kind in theirs.layer_types]
+    assert [op.spec.window is not None for op in attention] == windowed_layers
 
 
 def transformers_windows(config: Any) -> frozenset[int | None]:

@@ -45,6 +45,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "eos_token_id": 2,
         },
     ),
+    "gemma2": ("gemma2", {**_COMMON, "num_key_value_heads": 2, "sliding_window": 4, "final_logit_softcapping": 2.0}),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }
 

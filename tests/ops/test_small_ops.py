@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm, Gemma2TextScaledWordEmbedding
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
@@ -65,6 +66,26 @@ def test_embedding_gathers_rows() -> None:
     """Row by id, repeated ids included."""
     op = filled(Embedding(6, 3, FP32), weight=random(6, 3))
     assert torch.equal(op(torch.tensor([5, 0, 5])), op.weight[[5, 0, 5]])
+
+
+@pytest.mark.parametrize("dtype", [FP32, torch.bfloat16, torch.float16])
+def test_embedding_is_scaled_as_gemmas(dtype: torch.dtype) -> None:
+    """Bit for bit: the scale is rounded to the table's dtype before the product (sqrt(7) is no number of any)."""
+    weight, ids = random(6, 7).to(dtype), torch.tensor([5, 0, 5])
+    theirs = Gemma2TextScaledWordEmbedding(6, 7, 0, embed_scale=math.sqrt(7)).to(dtype)
+    theirs.weight = nn.Parameter(weight)
+    assert torch.equal(filled(Embedding(6, 7, dtype, scale=math.sqrt(7)), weight=weight)(ids), theirs(ids))
+
+
+@pytest.mark.parametrize("dtype", [FP32, torch.bfloat16, torch.float16])
+def test_rms_norm_from_one_is_gemmas(dtype: torch.dtype) -> None:
+    """The weight is added to 1 and multiplied in fp32, before the cast: bf16's rounding shows another order."""
+    x, weight = random(5, 3, 16).to(dtype) * 3, (0.2 * random(16, seed=1)).to(dtype)
+    theirs = Gemma2RMSNorm(16, 1e-2)
+    theirs.weight = nn.Parameter(weight)
+    out = filled(RMSNorm(16, 1e-2, dtype, from_one=True), weight=weight)(x)
+    assert out.dtype == dtype
+    assert torch.allclose(out, theirs(x), rtol=1e-6) if dtype == FP32 else (out != theirs(x)).float().mean() <= 0.01
 
 
 @pytest.mark.parametrize("dtype", [FP32, torch.bfloat16, torch.float16])

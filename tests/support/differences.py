@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models import decoder, gpt2
+from ridgeline.models import decoder, gemma2, gpt2
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ActivatedProjections
-from ridgeline.ops.linear import Projections
+from ridgeline.ops.linear import Head, Projections
 from ridgeline.ops.norm import AddNorm
 from ridgeline.ops.op import Op
 from support.engines import uncached_logits
@@ -37,6 +37,8 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
                 for name, matrix in zip(module.names, module.matrices, strict=True):
                     parts = [tensors.pop(0) for _ in matrix.spec.own_parts]
                     events["output of", f"{path}.{name}"] = [torch.cat(parts, dim=-1)]
+            elif isinstance(module, Head) and module.softcap is not None:
+                events["output of", path] = []  # transformers caps the logits outside of its head
             else:
                 events["output of", path] = tensors[1:] if isinstance(module, AddNorm) else _stream(tensors, module)
 
@@ -75,7 +77,7 @@ def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
 
 def _stream(tensors: list[Tensor], module: nn.Module) -> list[Tensor]:
     """Ours pass the residual stream on as two summands, to the norm that adds them and from block to block."""
-    summands = isinstance(module, decoder.Block | gpt2.Block | AddNorm) and len(tensors) > 1
+    summands = isinstance(module, decoder.Block | gemma2.Block | gpt2.Block | AddNorm) and len(tensors) > 1
     return [tensors[0] + tensors[1]] if summands and tensors[0].shape == tensors[1].shape else tensors
 
 

@@ -66,6 +66,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", _BASE | {"sliding_window": None, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3-moe": ("qwen3_moe", _BASE | _MOE | {"mlp_only_layers": [1]}),
     "gpt2": ("gpt2", _GPT2),
+    "gemma2": ("gemma2", _BASE | {"sliding_window": 5, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 9.0}),
 }
 FAMILIES = tuple(_FAMILIES)
 

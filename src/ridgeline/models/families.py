@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.models import gpt2, llama, mistral, phi3, qwen2, qwen3
+from ridgeline.models import gemma2, gpt2, llama, mistral, phi3, qwen2, qwen3
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
@@ -43,6 +43,7 @@ FAMILIES = (
     Family("Phi3ForCausalLM", "phi3", phi3.build),
     Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((r"\.block_sparse_moe\.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
+    Family("Gemma2ForCausalLM", "gemma2", gemma2.build),
     Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
 )
 

@@ -12,13 +12,19 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
 
 
-def read_dimensions(fields: Fields, storage: Storage, *, kv_heads: int | None = None) -> Dimensions:
-    """The sizes that Llama's descendants spell alike. kv_heads: where a family reads them itself."""
+def read_dimensions(
+    fields: Fields,
+    storage: Storage,
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    activation: str | None = None,
+) -> Dimensions:
+    """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation: where a family reads them
+    itself, as it has them under another name or by another default."""
     heads = fields.count("num_attention_heads")
     hidden = fields.count("hidden_size")
-    if not fields.has("head_dim") and hidden % heads:
-        raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
-    head_dim = fields.count("head_dim", hidden // heads)
+    head_dim = head_dim or _head_dim(fields, hidden, heads)
     kv_heads = kv_heads or fields.count("num_key_value_heads")
     if heads * head_dim > MOST_WIDTH:
         raise fields.refuse(f"num_attention_heads {heads} x head_dim {head_dim} is more than {MOST_WIDTH}")
@@ -33,10 +39,17 @@ def read_dimensions(fields: Fields, storage: Storage, *, kv_heads: int | None = 
         kv_heads=kv_heads,
         head_dim=head_dim,
         width=fields.count("intermediate_size"),
-        activation=read_activation(fields, "hidden_act", "silu"),
+        activation=activation or read_activation(fields, "hidden_act", "silu"),
         eps=fields.positive("rms_norm_eps"),
         storage=storage,
     )
+
+
+def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
+    """`head_dim`, or what the hidden states divide into."""
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
+    return fields.count("head_dim", hidden // heads)
 
 
 def read_activation(fields: Fields, name: str, default: str) -> str:
