@@ -6,7 +6,9 @@ position, because keys and values depend on all of it. What is free is poisoned 
 
 import copy
 import hashlib
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -389,6 +391,49 @@ def test_keys_tell_prefixes_apart_however_they_are_cut() -> None:
             prefix_tokens = tuple(tokens[: 2 * (index + 1)])
             assert seen.setdefault(key.digest, prefix_tokens) == prefix_tokens
             assert len(key.digest) == hashlib.blake2b(digest_size=32).digest_size
+
+
+def test_a_root_tells_equal_tokens_apart() -> None:
+    """The same prompt under another adapter, image or tenant finds nothing; under its own it does."""
+    ledger = make_ledger((None, 3), 40, 2)
+    tokens = [1, 2, 3, 4, 5]
+    for request, root in enumerate((b"", b"adapter 1", b"adapter 2")):
+        assert ledger.admit(request, tokens, 0, root=root) == 0
+        compute(ledger, request, tokens)
+    assert ledger.admit(5, tokens, 0, root=b"adapter 1") == 4
+    assert ledger.tables[5].pages == [ledger.tables[1].pages[0][:2], ledger.tables[1].pages[1][:2]]
+    assert ledger.fork(1, 6, 4)
+    assert ledger.admit(7, tokens, 0, root=b"adapter") == 0
+    ledger.check()
+
+
+def test_pages_with_names_are_found_by_them_and_no_token_is_looked_at() -> None:
+    """A trace has the hashes of blocks and no tokens."""
+
+    class Unread(Sequence[int]):
+        """A prompt that is known by its length."""
+
+        def __init__(self, length: int) -> None:
+            self.length = length
+
+        def __len__(self) -> int:
+            return self.length
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError("a token was looked at")
+
+    ledger = make_ledger((None, 6), 60, 4)
+    names = [bytes([block]) for block in range(5)]
+    assert ledger.admit(1, Unread(22), 0, names=names) == 0
+    for end in (9, 18, 22):
+        assert ledger.grow(1, end)
+        ledger.settle(1, Unread(22), end)
+    assert ledger.admit(2, Unread(20), 0, names=names) == 16, "the last position is computed again"
+    assert ledger.admit(3, Unread(15), 0, names=[*names[:2], b"other"]) == 8
+    assert ledger.grow(1, 24)
+    ledger.settle(1, [7] * 24, 24)  # pages beyond the prompt are named by the last name and their own tokens
+    assert ledger.admit(4, [*[0] * 20, 7, 7, 7, 7, 1], 0, names=names) == 24
+    ledger.check()
 
 
 def test_misuse_of_the_pool_is_caught() -> None:

@@ -2,23 +2,34 @@
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
+if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which takes seconds to import
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device."""
+    """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
+    is what torch and a config call it."""
 
     name: str
     bits: int
-    dtype: torch.dtype
+    long: str
 
     @property
     def bytes(self) -> float:
         """Bytes one number takes."""
         return self.bits / 8
+
+    @property
+    def dtype(self) -> "torch.dtype":
+        """As torch has it."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.long)
+        return dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +67,9 @@ class KVFormat:
 
 F = TypeVar("F", WeightFormat, KVFormat)
 
-FP32 = Format("fp32", 32, torch.float32)
-FP16 = Format("fp16", 16, torch.float16)
-BF16 = Format("bf16", 16, torch.bfloat16)
+FP32 = Format("fp32", 32, "float32")
+FP16 = Format("fp16", 16, "float16")
+BF16 = Format("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
 
 # fp8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of 128
@@ -71,10 +82,11 @@ WEIGHT_FORMATS = (
 KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16))
 
 
-def format_of(dtype: torch.dtype) -> Format:
+@cache  # a price asks this for every op
+def format_of(dtype: "torch.dtype") -> Format:
     """The format of a torch dtype. Raises ValueError for one that no op computes in."""
     for known in FORMATS:
-        if known.dtype == dtype:
+        if known.long == str(dtype).removeprefix("torch."):
             return known
     raise ValueError(f"no op computes in {dtype}; use one of {', '.join(f.name for f in FORMATS)}")
 
@@ -82,7 +94,7 @@ def format_of(dtype: torch.dtype) -> Format:
 def format_named(name: str) -> Format:
     """The format called `name`, also by its long name (`bfloat16`). Raises ValueError with the names there are."""
     for known in FORMATS:
-        if name in (known.name, str(known.dtype).removeprefix("torch.")):
+        if name in (known.name, known.long):
             return known
     raise ValueError(f"unknown number format {name!r}; use one of {', '.join(f.name for f in FORMATS)}")
 
@@ -97,7 +109,7 @@ def kv_format_named(name: str) -> KVFormat:
     return _named(name, KV_FORMATS, "KV")
 
 
-def arithmetic(dtype: torch.dtype, stored: WeightFormat | None) -> str:
+def arithmetic(dtype: "torch.dtype", stored: WeightFormat | None) -> str:
     """The format whose arithmetic units a matrix of this dtype, stored so, keeps busy."""
     return format_of(dtype).name if stored is None or stored.activations is None else stored.activations
 

@@ -10,11 +10,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from ridgeline.ops.formats import KVFormat, format_of
 from ridgeline.ops.work import Reach, windowed
+
+if TYPE_CHECKING:
+    import torch
 
 # What one more group, with its tables, is taken to cost: as much as this share of the memory.
 _GROUP_SHARE = 0.01
@@ -33,7 +35,7 @@ class KVSpec:
     k_dim: int
     v_dim: int
     window: int | None
-    dtype: torch.dtype
+    dtype: "torch.dtype"
     stored: KVFormat | None = None
 
     @property

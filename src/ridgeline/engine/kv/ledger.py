@@ -85,16 +85,21 @@ class KVLedger:
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
-    def admit(self, request: int, tokens: Sequence[int], reserve: int, root: bytes = b"") -> int | None:
+    def admit(
+        self, request: int, tokens: Sequence[int], reserve: int, *, root: bytes = b"", names: Sequence[bytes] = ()
+    ) -> int | None:
         """Open a table for a request and share what is cached of its tokens.
 
-        root: what its keys and values depend on beside the tokens. Returns how many positions need not be computed:
-        whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if the pages
-        for all its tokens and `reserve` more are not to be had.
+        root: what its keys and values depend on beside the tokens. names: of its first full pages of `page_size`
+        positions, where they are known from outside (a trace has hashes of blocks and no tokens): each must stand for
+        all up to and including its page, and no token of those pages is looked at. Returns how many positions need not
+        be computed: whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if
+        the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
+        assert len(names) <= len(tokens) // self.page_size, "a page has a name and is not full"
         table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), root=root)
-        table.keys = self._refused.pop(request, [])
+        table.keys = self._refused.pop(request, []) or [PageKey(name, ()) for name in names]
         if self.prefix_cache:
             self._find(table, tokens)
         if self._wanted(table) + reserve > self.pool.available:

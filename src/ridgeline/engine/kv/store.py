@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.kv.pool import NULL_PAGE
@@ -25,6 +26,19 @@ class KVStore:
         self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8)
         self.buffer[NULL_PAGE] = 0
         self.layers = layer_pages(self.buffer, layout)
+
+    def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, Tensor]:
+        """Copies of some positions, counted from the first one in `pages`, in the order that every store speaks
+        whatever its own layout and page size: K [kv_heads, positions, k_dim], then V [kv_heads, positions, v_dim]."""
+        k_K1LD, v_K1LD = self.layers[layer].gather(torch.tensor([pages]))
+        part = slice(positions.start, positions.stop)
+        return k_K1LD[:, 0, part].clone(), v_K1LD[:, 0, part].clone()
+
+    def import_layer(self, layer: int, pages: Sequence[int], positions: range, k_KLD: Tensor, v_KLD: Tensor) -> None:
+        """Put what `export_layer` gave into positions of `pages`, counted likewise."""
+        size = self.layers[layer].page_size
+        slots_T = torch.tensor([pages[position // size] * size + position % size for position in positions])
+        self.layers[layer].write(slots_T, k_KLD.transpose(0, 1), v_KLD.transpose(0, 1))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Make these copies, in order."""

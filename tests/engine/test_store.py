@@ -1,0 +1,86 @@
+"""KV memory as tensors: what it takes of the machine, and pages that go from one engine to another."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.kv.ledger import PageCopy
+from ridgeline.engine.kv.store import KVStore
+from ridgeline.engine.runner import Runner
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, deal_layers
+from support.engines import GREEDY, complete, token_engine
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+def test_memory_is_taken_as_pages_are_used() -> None:
+    """A pool of 1 GiB was filled with zeros before the first request came."""
+    spec = KVSpec(8, 64, 64, None, torch.bfloat16)
+    layout = KVLayout(1 << 20, 1 << 10, 16, (KVGroup(spec, tuple(range(32)), 16),))
+    before = resident()
+    store = KVStore(layout)
+    assert resident() - before < 64 << 20
+    store.blank(range(1, 129))
+    assert 100 << 20 < resident() - before < 256 << 20
+
+
+def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
+    specs = [KVSpec(2, 3, 5, window, torch.float32) for window in (None, 4, 4, 4)]
+    layout = deal_layers(specs, 4, 100)
+    store = KVStore(KVLayout(layout.page_bytes, 6, 4, layout.groups))
+    store.buffer[1:] = 0xFF
+    store.blank([2, 5])
+    assert [bool(page.any()) for page in store.buffer] == [False, True, False, True, True, False, True]
+    for number, layer in enumerate(store.layers):
+        layer.k[3], layer.v[3] = number, -number
+    store.copy([PageCopy(3, 6), PageCopy(6, 4)])
+    last = layout.groups[-1].layers
+    assert all(bool((store.layers[layer].k[4] == layer).all()) for layer in last)
+    assert all(bool((store.layers[layer].v[4] == -layer).all()) for layer in last)
+
+
+def hand_over(source: Engine, target: Engine, tokens: Sequence[int]) -> None:
+    """Give the cached pages of a prefix to another engine, which keeps them as its own."""
+    assert isinstance(source.executor, Runner)
+    assert isinstance(target.executor, Runner)
+    assert source.ledger.admit(0, [*tokens, 0], 0) == len(tokens)
+    assert target.ledger.admit(0, [*tokens, 0], 0) == 0
+    assert target.ledger.grow(0, len(tokens))
+    given, taken = source.ledger.tables[0], target.ledger.tables[0]
+    for index, group in enumerate(source.ledger.groups):
+        kept = range(given.passed[index] * group.page_size, len(tokens))
+        for layer in group.layers:
+            k_KLD, v_KLD = source.executor.store.export_layer(layer, given.pages[index], kept)
+            assert k_KLD.shape == (group.spec.heads, len(kept), group.spec.k_dim)
+            target.executor.store.import_layer(layer, taken.pages[index], kept, k_KLD, v_KLD)
+    target.ledger.settle(0, tokens, len(tokens))
+    for ledger in (source.ledger, target.ledger):
+        ledger.release(0)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 7])
+@pytest.mark.parametrize("config", [LLAMA, MIXED], ids=["full", "mixed"])
+def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: int) -> None:
+    """What one engine computed of a prompt is a cached prefix in another one, with pages of another size."""
+    model = small_model(config)
+    prompt = [7 * position % 40 + 1 for position in range(28)]
+    source = token_engine(model, page_size=4, prefix_cache=True)
+    ((first, *wanted),) = complete(source, [prompt])
+    target = token_engine(model, page_size=page_size, prefix_cache=True)
+    poison_free_pages(target)
+    hand_over(source, target, prompt)
+    poison_free_pages(target)
+    request = target.requests[target.add([*prompt, first], replace(GREEDY, max_tokens=len(wanted)))]
+    while target.has_work:
+        assert not [event.error for event in target.step() if event.error is not None]
+    assert request.output == wanted
+    assert request.cached == len(prompt), "the prompt was computed again"
