@@ -73,8 +73,5 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 
     blocks, norm = [block(layer) for layer in range(d.layers)], AddRMSNorm(d.hidden, d.eps, d.dtype, from_one=True)
     trunk = Trunk(d, rope, blocks, norm=norm, embedding_scale=math.sqrt(d.hidden))
-    tied, logit_softcap = (
-        fields.flag("tie_word_embeddings", True),
-        read_softcap(fields, "final_logit_softcapping", 30.0),
-    )
-    return Decoder(d, trunk, tied=tied, softcap=logit_softcap)
+    tied, logit_cap = fields.flag("tie_word_embeddings", True), read_softcap(fields, "final_logit_softcapping", 30.0)
+    return Decoder(d, trunk, tied=tied, softcap=logit_cap)
