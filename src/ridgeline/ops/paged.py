@@ -121,17 +121,21 @@ class PagedKV:
         self, layers: Sequence[LayerPages], group_of_layer: Sequence[int], groups: Sequence[PagedGroup]
     ) -> None:
         self.layers, self.group_of_layer, self.groups = layers, group_of_layer, groups
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}  # of each decode call; the layers of a group share it
 
     def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
         """As KVContext.attend."""
         assert k_TKD is not None
         assert v_TKD is not None
         store, group = self.layers[op.layer], self.groups[self.group_of_layer[op.layer]]
+        seen = self._seen
         store.write(group.slots_T, k_TKD, v_TKD)
         out_THD = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], v_TKD.shape[2])
         for decode in group.decodes:
             k_KBLD, v_KBLD = store.gather(decode.pages_BP)
-            distance_BL, visible_BL = decode.seen(store.page_size, op.reach)
+            if id(decode) not in seen:
+                seen[id(decode)] = decode.seen(store.page_size, op.reach)
+            distance_BL, visible_BL = seen[id(decode)]
             out_THD[decode.rows_B] = attend_padded(op, q_THD[decode.rows_B], k_KBLD, v_KBLD, distance_BL, visible_BL)
         for s in group.segments:
             rows = slice(s.start, s.start + s.q_len)
