@@ -3,18 +3,19 @@
 from collections.abc import Callable
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import Event
+from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.result import Choice
+from ridgeline.engine.transcript import with_text
 
 Choices = dict[tuple[int, int], Choice]  # by request and choice
 
 
-def take(choices: Choices, events: list[Event]) -> None:
+def take(choices: Choices, events: list[TokenEvent]) -> None:
     """Add what events say; a choice that has ended says nothing more."""
     for event in events:
         choice = choices.setdefault((event.request, event.choice), Choice(event.choice))
         assert choice.finish is None, f"{event} after the end"
-        choice.take(event)
+        choice.take(with_text(event))
 
 
 def finish_all(engine: Engine, before_step: Callable[[int], object] | None = None, most_steps: int = 5_000) -> Choices:

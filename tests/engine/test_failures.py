@@ -314,7 +314,9 @@ def plan_of(line: str) -> StepPlan:
     values = json.loads(line)
     items = tuple(
         PlanItem(
-            **item | {"tokens": tuple(item["tokens"]), "pages": pages(item["pages"]), "logits": tuple(item["logits"])}
+            **item
+            | {"tokens": tuple(item["tokens"]), "pages": pages(item["pages"])}
+            | {name: tuple(item[name]) for name in ("logits", "encoder")}
         )
         for item in values["items"]
     )

@@ -29,7 +29,7 @@ class RecordingRunner(Runner):
         self.logits: dict[tuple[int, int], Tensor] = {}  # by request and position
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        everywhere = tuple(dataclasses.replace(i, logits=tuple(range(len(i.tokens)))) for i in plan.items)
+        everywhere = tuple(i._replace(logits=tuple(range(len(i.tokens)))) for i in plan.items)
         logits_TV = self.forward(dataclasses.replace(plan, items=everywhere))
         wanted: list[int] = []
         start = 0

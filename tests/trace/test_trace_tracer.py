@@ -1,6 +1,5 @@
 """The tracer: it changes no token, leaves nothing behind, and takes its own time out of what it measures."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +13,7 @@ from ridgeline.engine.sampling import Sampled
 from ridgeline.roofline.price import Price
 from ridgeline.trace import Subject, trace
 from ridgeline.trace.anatomy import blocks, final_norm
-from ridgeline.trace.measure import _medians, _Run, again
+from ridgeline.trace.measure import _medians, _Run
 from ridgeline.trace.request import Wanted
 from ridgeline.trace.tracer import Call, HookCost, Tracer, hook_cost
 
@@ -45,9 +44,9 @@ def test_tokens_are_the_same_with_and_without(tiny: Maker, family: str, dtype: t
 def test_nothing_is_left_behind(tiny: Maker) -> None:
     subject = tiny("qwen3")
     engine = subject.llm.engine
-    before = engine.executor, engine.open_stream, engine.ledger.prefix_cache
+    before = engine.executor, engine.on_step, engine.ledger.prefix_cache
     subject.trace(Wanted(attention=True, lens=True, memory=True, repeats=1))
-    assert (engine.executor, engine.open_stream, engine.ledger.prefix_cache) == before
+    assert (engine.executor, engine.on_step, engine.ledger.prefix_cache) == before
     assert not engine.has_work
     assert hooks_of(subject.llm.loaded.model) == 0
 
@@ -133,8 +132,8 @@ def test_interrupted_runs_are_left_out_while_enough_others_remain() -> None:
 def test_a_step_that_is_run_again_changes_no_page() -> None:
     item = PlanItem(7, 5, (1, 2), ((3, 4), (5,)), True, (1,))
     plan = StepPlan(2, (item,), blank=(3,), forget=(6,))
-    repeated = again(plan)
-    assert repeated.items == (dataclasses.replace(item, pages=((), ()), first=False),)
+    repeated = plan.again()
+    assert repeated.items == (item._replace(pages=((), ()), first=False),)
     assert (repeated.copies, repeated.blank, repeated.forget) == ((), (), ())
     assert repeated.work() == plan.work()
 

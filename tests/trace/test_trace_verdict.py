@@ -7,10 +7,10 @@ from trace_models import DEVICE, TEXT, Maker
 
 from ridgeline.document import numbers
 from ridgeline.engine import SamplingParams
-from ridgeline.engine.account import Account
 from ridgeline.ops.cost import Cost
 from ridgeline.roofline.price import Price
 from ridgeline.trace import verdict
+from ridgeline.trace.account import Account
 from ridgeline.trace.ledger import Step, Total
 from ridgeline.trace.reason import reason, slowest
 

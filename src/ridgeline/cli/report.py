@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from ridgeline.engine.account import Account, Phase
 from ridgeline.engine.result import Choice, Completion
+from ridgeline.trace.account import Account, Phase
 
 
 def account_lines(account: Account) -> list[str]:

@@ -14,7 +14,7 @@ from ridgeline.cli.report import account_lines, completion_json
 from ridgeline.cli.terminal import loading_bar, say
 from ridgeline.document.terminal import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
-from ridgeline.engine.account import Account
+from ridgeline.trace.account import Account
 from ridgeline.trace.verdict import verdict
 
 

@@ -1,14 +1,36 @@
 """The engine: many requests, one model, steps.
 
 A request's way: `llm.py` (a script) or `async_llm.py` (a server) -> `engine.py` -> `scheduler.py` over `kv/` makes a
-`plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py`, and `result.py`
-gathers them. `setup.py` puts it all together for a folder.
+`plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py` -> `transcript.py`
+makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a folder.
+
+What decides (requests, scheduler, plans, pages) imports without torch: a simulation needs no more.
 """
 
-from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.llm import LLM
-from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.result import Choice, Completion
-from ridgeline.engine.setup import EngineSettings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ridgeline.engine.async_llm import AsyncLLM
+    from ridgeline.engine.llm import LLM
+    from ridgeline.engine.params import SamplingParams
+    from ridgeline.engine.result import Choice, Completion
+    from ridgeline.engine.setup import EngineSettings
+
+_HOMES = {
+    "LLM": "llm",
+    "AsyncLLM": "async_llm",
+    "Choice": "result",
+    "Completion": "result",
+    "EngineSettings": "setup",
+    "SamplingParams": "params",
+}
 
 __all__ = ["LLM", "AsyncLLM", "Choice", "Completion", "EngineSettings", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    """Each name when it is first asked for (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from functools import partial
 
 from ridgeline.engine.events import Event
-from ridgeline.engine.llm import Prompt, encode_prompt
+from ridgeline.engine.llm import Prompt, TextEngine, checked, encode_prompt
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import Loaded, load_engine
 
 Mailbox = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]
 
@@ -19,9 +19,14 @@ Mailbox = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]
 class AsyncLLM:
     """Runs a loaded engine in a thread of its own, which alone touches it. Use `async with`, or call `close`."""
 
-    def __init__(self, loaded: Loaded) -> None:
-        self.loaded = loaded
-        self._engine = loaded.engine
+    def __init__(self, model: str | Loaded) -> None:
+        """`model`: a checkpoint folder, a built-in name, or what load_engine gave. Raises ValueError for others."""
+        if not isinstance(model, str | Loaded):
+            raise ValueError(
+                f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
+            )
+        self.loaded = loaded = load_engine(model) if isinstance(model, str) else model
+        self._engine, self._texts = loaded.engine, TextEngine(loaded)
         self._mailboxes: dict[int, Mailbox] = {}
         # What callers ask of the engine, done between steps. With a lock around each step instead, the thread that lets
         # go of it could take it again before a caller wakes up, many times over.
@@ -38,7 +43,7 @@ class AsyncLLM:
         Raises ValueError for what cannot run, RuntimeError if the engine has stopped.
         """
         ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
-        params = params or self.loaded.defaults
+        params = checked(params or self.loaded.defaults)
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         added: Future[int] = Future()
         self._ask(partial(self._add, added, ids, params, (asyncio.get_running_loop(), queue)))
@@ -57,7 +62,7 @@ class AsyncLLM:
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
         ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
-        params = params or self.loaded.defaults
+        params = checked(params or self.loaded.defaults)
         completion = Completion.empty(ids, params.n)
         async for event in self.stream(ids, params):
             completion.take([event])
@@ -88,7 +93,7 @@ class AsyncLLM:
             return
         self._mailboxes.pop(added.result(), None)
         if not self._closing:
-            self._inbox.append(partial(self._engine.abort, added.result()))
+            self._inbox.append(partial(self._texts.abort, added.result()))
             self._wake.set()
 
     # -- the engine's thread ------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class AsyncLLM:
     def _step(self) -> bool:
         while self._inbox:
             self._inbox.popleft()()
-        for event in self._engine.step():
+        for event in self._texts.step():
             self._send(event.request, event)
         return self._engine.has_work and not self._closing
 
@@ -126,7 +131,7 @@ class AsyncLLM:
             added.set_exception(RuntimeError("the engine is closed"))
             return
         try:
-            request = self._engine.add(ids, params)
+            request = self._texts.add(ids, params)
         except Exception as error:  # whoever asked for it hears of it; the others go on
             added.set_exception(error)
             return
@@ -142,4 +147,4 @@ class AsyncLLM:
             loop.call_soon_threadsafe(queue.put_nowait, message)
         except RuntimeError:  # its event loop is closed: nobody is left to tell
             self._mailboxes.pop(request, None)
-            self._engine.abort(request)
+            self._texts.abort(request)

@@ -1,21 +1,76 @@
-"""The engine: add requests, take steps. Tokens in, tokens and safe text out; the caller's thread does the work."""
+"""The engine: add requests, take steps. Token ids in, token events out; the caller's thread does the work.
 
-import operator
+A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a transcript's (transcript.py).
+"""
+
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Protocol, overload
 
-from ridgeline.engine.events import Event, StepRecord
+from ridgeline.engine.events import Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import StepPlan
-from ridgeline.engine.request import Finish, Request, Timing
-from ridgeline.engine.runner import Executor
-from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow
+from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
+from ridgeline.engine.sampling.history import History
+from ridgeline.engine.sampling.row import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits, Scheduler
-from ridgeline.text import Delta, OutputStream
+from ridgeline.engine.suspects import Suspects
 
-OpenStream = Callable[[SamplingParams, Sequence[int]], OutputStream]
+Observer = Callable[[StepRecord], None]
+
+
+class Executor(Protocol):
+    """What the engine asks of whoever runs its plans: a model, a price, or in tests something that only pretends."""
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+        """Run a plan. Returns what each item with logit rows gives to its request, in order; `rows`: one a logit row,
+        made as they are read."""
+        ...
+
+
+class Rows(Sequence[SampleRow]):
+    """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
+    is then: before the plan's tokens are accepted."""
+
+    def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
+        self._plan, self._requests = plan, requests
+
+    def __len__(self) -> int:
+        return sum(len(item.logits) for item in self._plan.items)
+
+    def __iter__(self) -> Iterator[SampleRow]:
+        for item in self._plan.items:
+            for offset in item.logits:
+                yield self._row(self._requests[item.request], item.start + offset + 1)
+
+    @overload
+    def __getitem__(self, index: int) -> SampleRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SampleRow]: ...
+    def __getitem__(self, index: int | slice) -> SampleRow | list[SampleRow]:
+        return list(self)[index]
+
+    @staticmethod
+    def _row(request: Request, position: int) -> SampleRow:
+        return SampleRow(
+            request.params,
+            request.seed,
+            position,
+            request.choice,
+            position - request.prompt_length,
+            tuple(request.stop_ids),
+            request.history,
+        )
+
+
+def _root(root: bytes, encoder: Sequence[int]) -> bytes:
+    """What a request's keys and values depend on beside its tokens; its encoder's input is part of it."""
+    return root if not encoder else blake2b(b"%d %b" % (len(root), root) + array("q", encoder).tobytes()).digest()
 
 
 class Engine:
@@ -30,69 +85,90 @@ class Engine:
         context: int,
         vocabulary: int,
         eos_ids: Collection[int] = (),
-        open_stream: OpenStream | None = None,
-        on_step: Callable[[StepRecord], None] | None = None,
+        on_step: Observer | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """context: positions a sequence may have. vocabulary: how many token ids there are. open_stream: makes the way
-        from a request's tokens to its text; None for tokens alone. on_step: told of each step that ran."""
-        self.executor, self.ledger, self.on_step = executor, ledger, on_step
-        self.open_stream = open_stream
+        """context: positions a sequence may have. vocabulary: how many token ids there are. on_step: told of each step
+        that ran. clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
+        self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(group.spec.reach for group in ledger.groups)
         self.requests: dict[int, Request] = {}
-        self._streams: dict[int, OutputStream] = {}
-        self._group_of: dict[int, int] = {}  # a choice's own id -> the id that add() returned
         self._next_id = 1
-        self._suspects: dict[Request, int] = {}  # of a step that failed, and how far each has to get by itself
+        self._suspects = Suspects()
+        self._output_tokens = self._dropped_tokens = 0
+        self._ended: dict[tuple[int, int], int] = {}  # tokens of the choices that ended with the last step
 
     @property
     def has_work(self) -> bool:
         """Whether a step would have something to do."""
         return bool(self.requests)
 
+    @property
+    def stats(self) -> Stats:
+        """What was done so far, and what is held now."""
+        scheduler = self.scheduler
+        return Stats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            steps=scheduler.steps,
+            computed_tokens=scheduler.computed_tokens,
+            cached_tokens=scheduler.cached_tokens,
+            output_tokens=self._output_tokens,
+            dropped_tokens=self._dropped_tokens,
+            preemptions=scheduler.preemptions,
+            wasted_tokens=scheduler.wasted_tokens,
+        )
+
     # -- coming and going ---------------------------------------------------------------------------------------------
 
-    def add(self, prompt: Sequence[int], params: SamplingParams | None = None) -> int:
-        """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing."""
+    def add(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        encoder: Sequence[int] = (),
+        root: bytes = b"",
+    ) -> int:
+        """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
+
+        The prompt is not copied: leave it as it is while the request runs. encoder: ids for the encoder of an
+        encoder-decoder. root: names what the model computes with beside tokens (an adapter, a tenant): prefixes are
+        shared under equal roots only.
+        """
         params = params or SamplingParams()
-        try:
-            prompt = [operator.index(token) for token in prompt]
-        except TypeError:
-            raise ValueError("the prompt is not a list of token ids; give whole numbers") from None
+        prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
         limit = self._check(prompt, params)
+        self._check_ids(encoder)
+        root = _root(root, encoder)
         seed = params.seed if params.seed is not None else random.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        choices: list[Request] = []
-        arrived = time.perf_counter()
+        timing = Timing(self.clock())
         group = self._next_id
-        for choice in range(params.n):
-            request = Request(
-                self._next_id, list(prompt), len(prompt), params, seed, choice, limit, stop_ids, Timing(arrived)
-            )
+        choices = [
+            Request(group + choice, group, Tokens(prompt), params, seed, choice, limit, stop_ids, timing, encoder, root)
+            for choice in range(params.n)
+        ]
+        for request in choices:
             if params.uses_history:
                 request.history = History(prompt)
-            if self.open_stream is not None:
-                self._streams[request.id] = self.open_stream(params, prompt)
-            choices.append(request)
             self.requests[request.id] = request
-            self._group_of[request.id] = group
-            self._next_id += 1
+        self._next_id += params.n
         choices[0].children = choices[1:]  # they start from its pages, once its prompt is computed
         self.scheduler.add(choices[0])
         return group
 
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """How many tokens may be sampled. Raises ValueError."""
-        if not prompt:
-            raise ValueError("the prompt is empty; give at least one token")
-        bad = next((token for token in prompt if not 0 <= token < self.vocabulary), None)
-        if bad is not None:
-            raise ValueError(f"token id {bad} is out of range; the model has ids 0 to {self.vocabulary - 1}")
-        if params.stop and self.open_stream is None:
-            raise ValueError("stop strings need a tokenizer; give stop_token_ids instead")
-        params.check_vocab(self.vocabulary)
         length = len(prompt)
+        if not length:
+            raise ValueError("the prompt is empty; give at least one token")
+        if not isinstance(prompt, NamedPrompt):
+            self._check_ids(prompt)
+        if params.stop:
+            raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
+        params.check_vocab(self.vocabulary)
         if length >= self.context:
             raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
         if length >= self.ledger.capacity:
@@ -103,104 +179,130 @@ class Engine:
         room = min(self.context, self.ledger.capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
-    def abort(self, group: int) -> list[Event]:
-        """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""
-        choices = [r for r in self.requests.values() if self._group_of[r.id] == group]
-        return [self._finish(request, Finish.ABORT) for request in choices]
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        for token in (min(ids), max(ids)) if ids else ():
+            if not 0 <= token < self.vocabulary:
+                raise ValueError(f"token id {token} is out of range; the model has ids 0 to {self.vocabulary - 1}")
 
-    def _finish(self, request: Request, finish: Finish, error: str | None = None) -> Event:
-        """The only end of a request: its memory is released, its last text comes out."""
+    def abort(self, group: int) -> list[TokenEvent]:
+        """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""
+        now = self.clock()
+        choices = [r for r in self.requests.values() if r.group == group]
+        return [self._finish(request, Finish.ABORT, now) for request in choices]
+
+    def stop(self, group: int, choice: int, kept: int) -> list[TokenEvent]:
+        """End one choice, whose text says that only its first `kept` tokens count. One that has ended is no error.
+
+        Those past them are counted as dropped, as long as no further step was accepted since a choice ended by itself.
+        """
+        ended = self._ended.pop((group, choice), None)
+        if ended is not None:
+            self._dropped_tokens += ended - kept
+        request = self.requests.get(group + choice)
+        if request is None:
+            return []
+        assert 0 < kept <= request.output_length, f"{kept} of {request.output_length} tokens are to be kept"
+        self._dropped_tokens += request.output_length - kept
+        return [self._finish(request, Finish.STOP, self.clock())]
+
+    def _finish(
+        self, request: Request, finish: Finish, now: int, error: str | None = None, token: Sampled | None = None
+    ) -> TokenEvent:
+        """The only end of a request: its memory is released."""
         request.finish, request.error = finish, error
-        request.timing.finished = time.perf_counter()
+        request.timing = replace(request.timing, finished=now)
         self.scheduler.release(request)
-        self._suspects.pop(request, None)
+        self._suspects.forget(request)
         del self.requests[request.id]
-        group = self._group_of.pop(request.id)
-        stream = self._streams.pop(request.id, None)
-        rest = stream.finish() if stream is not None else Delta()
-        if rest.stop is not None and finish is Finish.LENGTH:
-            finish = request.finish = Finish.STOP  # a stop string that could still have grown longer
-        thoughts = stream.reasoning.reasoning_tokens if stream is not None and stream.reasoning is not None else 0
-        return Event(group, request.choice, None, rest.text, rest.reasoning, finish, error, thoughts)
+        return TokenEvent(request.group, request.choice, token, now, request.cached, request.timing, finish, error)
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[TokenEvent]:
         """Run one step. A request that fails fails alone: its event says why, the others go on."""
-        plan = self._plan()
+        plan = self.plan()
         if plan is None:
             return []
-        started = time.perf_counter()
-        rows = [self._row(item.request) for item in plan.items for _ in item.logits]
+        started = self.clock()
         try:
-            sampled = self.executor.execute(plan, rows)
+            outcomes = self.execute(plan)
         except Exception as error:
-            return self._fail(plan, error)
-        finished = time.perf_counter()
-        self.scheduler.settle(plan, self.requests)
-        self._suspects = {r: end for r, end in self._suspects.items() if r.computed < end}
+            return self.fail(plan, error)
         if self.on_step is not None:
-            self.on_step(StepRecord(plan.work(self.reaches), finished - started))
-        owners = [self.requests[item.request] for item in plan.items for _ in item.logits]
+            work = plan.work(self.reaches)
+            self.on_step(StepRecord(plan, work, self.rows(plan), outcomes, started, self.clock()))
+        return self.accept(plan, outcomes)
+
+    def plan(self) -> StepPlan | None:
+        """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
+        now = self.clock()
+        return self._suspects.schedule(self.scheduler, now) if self._suspects else self.scheduler.schedule(now)
+
+    def rows(self, plan: StepPlan) -> Rows:
+        """What the sampler has to know about the plan's logit rows."""
+        return Rows(plan, self.requests)
+
+    def execute(self, plan: StepPlan) -> Sequence[Outcome]:
+        """Have the plan run; what it gives to each item with logit rows. Raises what the executor raises."""
+        return self.executor.execute(plan, self.rows(plan))
+
+    def accept(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> list[TokenEvent]:
+        """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
+        to requests that have ended since it was made is dropped."""
+        now, events = self.clock(), list[TokenEvent]()
+        requests, given = self.requests, iter(outcomes)
+        self._ended.clear()
+        self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
         for item in plan.items:
-            timing = self.requests[item.request].timing
-            timing.scheduled = timing.scheduled or started
-        return [event for pair in zip(owners, sampled, strict=True) for event in self._accept(*pair)]
-
-    def _plan(self) -> StepPlan | None:
-        """The next plan. After a step failed, those that were in it run one at a time, to find the one to blame."""
+            outcome = next(given) if item.logits else None
+            request = requests.get(item.request)
+            if request is None:
+                continue
+            if outcome is None:
+                self.scheduler.settle(request, item)
+            elif isinstance(outcome, RowFailure):
+                events += self._give_up(request, outcome.reason)
+            else:
+                self._take(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
         if self._suspects:
-            plan = self.scheduler.schedule(only=[next(iter(self._suspects))])
-            if plan is not None:
-                return plan
-            others = [r for r in self.requests.values() if r not in self._suspects]
-            return self.scheduler.schedule(only=others)
-        return self.scheduler.schedule()
+            self._suspects.clear()
+        return events
 
-    def _fail(self, plan: StepPlan, error: Exception) -> list[Event]:
-        self.scheduler.undo(plan)
-        ends = {self.requests[item.request]: item.segment.kv_len for item in plan.items}
-        if len(ends) == 1:
-            return self._give_up(next(iter(ends)), " ".join(f"{type(error).__name__}: {error}".split()))
-        self._suspects = ends
-        return []
-
-    def _give_up(self, request: Request, reason: str) -> list[Event]:
-        """End a request that failed, and the choices that were to start from its prompt, which is what failed."""
-        return [self._finish(choice, Finish.ERROR, error=reason) for choice in (request, *request.children)]
-
-    def _row(self, request_id: int) -> SampleRow:
-        request = self.requests[request_id]
-        return SampleRow(
-            request.params,
-            request.seed,
-            request.known,
-            request.choice,
-            request.output_length,
-            tuple(request.stop_ids),
-            request.history,
-        )
-
-    def _accept(self, request: Request, sampled: Sampled | RowFailure) -> list[Event]:
-        """Take a sampled token into a request."""
-        if isinstance(sampled, RowFailure):
-            return self._give_up(request, sampled.reason)
-        for child in request.children:
-            self.scheduler.fork(request, child)
-        request.children = []
-        request.tokens.append(sampled.token)
-        if request.history is not None:
-            request.history.append(sampled.token)
+    def _take(
+        self, request: Request, item: PlanItem, sampled: Sequence[Sampled], now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take sampled tokens, at least one, up to one that ends the request."""
         if request.timing.first_token is None:
-            request.timing.first_token = time.perf_counter()
-        stops = sampled.token in request.stop_ids
-        stream = self._streams.get(request.id)
-        # A token that ends the text is not part of it, unless asked for.
-        silent = stream is None or (stops and not request.params.include_stop)
-        delta = Delta() if silent or stream is None else stream.push(sampled.token)
-        event = Event(self._group_of[request.id], request.choice, sampled, delta.text, delta.reasoning)
-        if stops or delta.stop is not None:
-            return [event, self._finish(request, Finish.STOP)]
-        if request.output_length >= request.limit:
-            return [event, self._finish(request, Finish.LENGTH)]
-        return [event]
+            request.timing = replace(request.timing, first_token=now)
+        finish = None
+        for count, one in enumerate(sampled, 1):
+            finish = request.append(one.token)
+            self._output_tokens += 1
+            if finish is not None:
+                self._dropped_tokens += len(sampled) - count
+                break
+            events.append(TokenEvent(request.group, request.choice, one, now, request.cached, request.timing))
+        self.scheduler.settle(request, item)
+        if request.children:
+            for child in request.children:
+                self.scheduler.fork(request, child, now)
+            request.children = []
+        if finish is not None:
+            self._ended[request.group, request.choice] = request.output_length
+            events.append(self._finish(request, finish, now, token=one))
+
+    def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
+        """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
+        by running them one at a time."""
+        self.scheduler.undo(plan)
+        ends = {self.requests[i.request]: i.segment.kv_len for i in plan.items if i.request in self.requests}
+        if len(plan.items) > 1:
+            self._suspects.accuse(ends)
+            return []
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return [event for request in ends for event in self._give_up(request, reason)]
+
+    def _give_up(self, request: Request, reason: str) -> list[TokenEvent]:
+        """End a request that failed, and the choices that were to start from its prompt, which is what failed."""
+        now = self.clock()
+        return [self._finish(choice, Finish.ERROR, now, reason) for choice in (request, *request.children)]

@@ -1,19 +1,46 @@
-"""What a step tells the outside."""
+"""What the engine tells the outside, and what the outside tells it back: plain messages, which may cross a process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ridgeline.engine.request import Finish
-from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.request import NANOSECONDS, Finish, Timing
+from ridgeline.engine.sampling.row import Outcome, Sampled, SampleRow
 from ridgeline.ops.work import Work
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One choice of one request moved on: a token, text that is safe to show, an end, or several of them.
+class TokenEvent(NamedTuple):
+    """One choice of one request moved on: a token, an end, or both.
 
-    `text` and `reasoning` are what became safe with this event; they lag behind the token while a character, a stop
-    string or a tag may still be completed. `error` says in one line why the request failed. `reasoning_tokens` comes
-    with the end: how many of the tokens were reasoning.
+    at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
+    timing: moments of the request's life so far. error: why it failed, in one line.
+    """
+
+    request: int
+    choice: int
+    token: Sampled | None
+    at: int
+    cached: int
+    timing: Timing
+    finish: Finish | None = None
+    error: str | None = None
+
+
+class Stop(NamedTuple):
+    """A choice's text has ended: `kept` of its tokens count, and no further ones are wanted."""
+
+    request: int
+    choice: int
+    kept: int
+
+
+class Event(NamedTuple):
+    """A TokenEvent with the text that became safe to show with it.
+
+    `text` and `reasoning` lag behind the token while a character, a stop string or a tag may still be completed. With
+    the end come `output_tokens`, how many of the choice's tokens count (those past a stop string do not, though they
+    may have been told), and `reasoning_tokens`, how many of them were reasoning. The rest as in TokenEvent.
     """
 
     request: int
@@ -24,16 +51,53 @@ class Event:
     finish: Finish | None = None
     error: str | None = None
     reasoning_tokens: int = 0
+    output_tokens: int | None = None
+    at: int = 0
+    cached: int = 0
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that ran: what it asked and how many seconds it took, from the plan to the sampled tokens."""
+    """A step that ran, as an observer sees it before its tokens are accepted.
 
+    rows: what the sampler was told. outcomes: what came back. started and finished: in nanoseconds of the engine's
+    clock, from the plan to the sampled tokens.
+    """
+
+    plan: StepPlan
     work: Work
-    seconds: float
+    rows: Sequence[SampleRow]
+    outcomes: Sequence[Outcome]
+    started: int
+    finished: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.finished - self.started) * NANOSECONDS
 
     @property
     def decodes_only(self) -> bool:
         """Whether every sequence of the step ran a single position."""
         return self.work.tokens == self.work.sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an engine has done so far, and what it holds now.
+
+    running, waiting: requests now; a choice that is to start from another's pages is in neither. computed_tokens:
+    positions run. cached_tokens: positions of prompts that were found in KV memory instead. output_tokens: tokens
+    sampled. dropped_tokens: those of them past a stop. wasted_tokens: positions run again after a preemption.
+    """
+
+    running: int
+    waiting: int
+    steps: int
+    computed_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    dropped_tokens: int
+    preemptions: int
+    wasted_tokens: int

@@ -1,6 +1,7 @@
 """LLM: the engine for a script. `LLM("folder").generate(["Once upon a time"])`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,13 +9,42 @@ import torch
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import token_ids
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.host import check_threads, threads_for
 from ridgeline.text import Tokenizer
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
+
+
+class TextEngine:
+    """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.engine, self.transcript = loaded.engine, loaded.transcript()
+
+    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
+        """As Engine.add; stop strings are the transcript's."""
+        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params)
+        try:
+            self.transcript.open(request, prompt, params)
+        except BaseException:
+            self.engine.abort(request)
+            raise
+        return request
+
+    def step(self) -> list[Event]:
+        """One step of the engine, with the text of its tokens; a choice whose text has ended is stopped."""
+        events, stops = self.transcript.take(self.engine.step())
+        for stop in stops:
+            self.engine.stop(*stop)
+        return events
+
+    def abort(self, request: int) -> list[Event]:
+        """End a request; the last of its text comes with the events."""
+        return self.transcript.take(self.engine.abort(request))[0]
 
 
 class LLM:
@@ -38,6 +68,7 @@ class LLM:
         self.threads = threads_for(self.loaded.weight_bytes, threads)
         torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
+        self._texts = TextEngine(self.loaded)
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
@@ -48,14 +79,14 @@ class LLM:
         for a prompt or a parameter that cannot run, before anything does. A request that fails later has an `error`.
         """
         self._refuse_second_caller()
-        ids = [self.encode(prompt) for prompt in _as_list(prompts)]
+        ids = [self.encode(prompt) for prompt in _each(prompts)]
         each = self._params_of(ids, params)
         added: dict[int, Completion] = {}
         try:
             for prompt, own in zip(ids, each, strict=True):
-                added[self.engine.add(prompt, own)] = Completion.empty(prompt, own.n)
+                added[self._texts.add(prompt, own)] = Completion.empty(prompt, own.n)
             while self.engine.has_work:
-                for event in self.engine.step():
+                for event in self._texts.step():
                     added[event.request].take([event])
         finally:
             self._abort(added)
@@ -64,12 +95,12 @@ class LLM:
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
         """Complete one prompt, event by event. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
-        request = self.engine.add(self.encode(prompt), params or self.loaded.defaults)
+        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults))
         try:
             while self.engine.has_work:
-                yield from (event for event in self.engine.step() if event.request == request)
+                yield from (event for event in self._texts.step() if event.request == request)
         finally:
-            self.engine.abort(request)
+            self._texts.abort(request)
 
     def chat(self, messages: Messages, params: SamplingParams | None = None, **template: Any) -> Completion:
         """Answer a conversation [{"role": ..., "content": ...}]; `template`: variables that the chat template reads.
@@ -101,30 +132,46 @@ class LLM:
     def _params_of(
         self, ids: list[list[int]], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or self.loaded.defaults] * len(ids)
+        if not isinstance(params, Sequence):
+            return [checked(params or self.loaded.defaults)] * len(ids)
         if len(params) != len(ids):
             raise ValueError(f"{len(ids)} prompts but {len(params)} sampling parameters; give one each, or one for all")
-        return list(params)
+        return [checked(own) for own in params]
 
     def _abort(self, requests: Mapping[int, Completion]) -> None:
         """What is still under way when the caller is interrupted."""
         for request, completion in requests.items():
             if not completion.done:
-                self.engine.abort(request)
+                self._texts.abort(request)
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
     """As LLM.encode."""
-    if not prompt:
+    ids = prompt if isinstance(prompt, str) else token_ids(prompt)
+    if not ids:
         raise ValueError("the prompt is empty; give at least one character or one token id")
-    if not isinstance(prompt, str):
-        return list(prompt)
-    tokenizer.check_length(prompt, context)  # megabytes take seconds to encode, and a hundred times their memory
-    return tokenizer.encode(prompt, parse_special=False)
+    if not isinstance(ids, str):
+        return list(ids)
+    tokenizer.check_length(ids, context)  # megabytes take seconds to encode, and a hundred times their memory
+    return tokenizer.encode(ids, parse_special=False)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def checked(params: Any) -> SamplingParams:
+    """`params`, if it is a SamplingParams. Raises ValueError for anything else."""
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params is a {type(params).__name__}; give a SamplingParams")
+    return params
+
+
+def _each(prompts: Any) -> list[Any]:
+    """One prompt or several as a list; an array or a tensor of ids as its rows."""
+    if hasattr(prompts, "tolist"):
+        prompts = prompts.tolist()
+    if not isinstance(prompts, Sequence):
+        raise ValueError(f"prompts is a {type(prompts).__name__}; give text, token ids, or a list of either")
+    return list(prompts) if not isinstance(prompts, str) and all(map(_is_prompt, prompts[:1])) else [prompts]
+
+
+def _is_prompt(value: Any) -> bool:
+    """Whether it is a prompt rather than one of its ids, which may be an array of no dimension."""
+    return isinstance(value, str | Sequence) or getattr(value, "ndim", 0) > 0

@@ -2,27 +2,29 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work
 
 
-@dataclass(frozen=True, slots=True)
-class PlanItem:
-    """One request's part of a step.
+class PlanItem(NamedTuple):
+    """One request's part of a step. A tuple, because a step makes one for each request.
 
     Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
     group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
+    `encoder`: ids that the encoder reads in this step, whose output the request's later steps find in KV memory.
     """
 
     request: int
     start: int
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     pages: tuple[tuple[int, ...], ...]
     first: bool
     logits: tuple[int, ...]
+    encoder: tuple[int, ...] = ()
 
     @property
     def segment(self) -> Segment:
@@ -50,6 +52,14 @@ class StepPlan:
         rows = sum(len(item.logits) for item in self.items)
         return Work.of([item.segment for item in self.items], reaches, rows)
 
+    def again(self) -> "StepPlan":
+        """The same step once it has run, to be run once more: its pages are known, its copies are made."""
+        items = tuple(item._replace(pages=((),) * len(item.pages), first=False) for item in self.items)
+        return StepPlan(self.step, items)
+
     def to_json(self) -> str:
         """One line that says everything, for golden tests and bug reports."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["items"] = [item._asdict() | {"tokens": list(item.tokens)} for item in self.items]
+        fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]
+        return json.dumps(fields, separators=(",", ":"))

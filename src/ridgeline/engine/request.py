@@ -1,10 +1,15 @@
-"""Request: a list of tokens and two counters."""
+"""Request: a prompt, what was sampled after it, and two counters."""
 
 import enum
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, overload
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History
+from ridgeline.engine.sampling.history import History
+
+NANOSECONDS = 1e-9
 
 
 class Finish(enum.StrEnum):
@@ -16,55 +21,189 @@ class Finish(enum.StrEnum):
     ERROR = "error"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Timing:
-    """Moments of a request's life, in seconds of the monotonic clock; None until they come."""
+    """Moments of a request's life, in nanoseconds of the engine's clock; None until they come.
 
-    arrived: float
-    scheduled: float | None = None
-    first_token: float | None = None
-    finished: float | None = None
+    scheduled: when the first plan that runs it was made. first_token and finished: when those tokens were accepted.
+    """
+
+    arrived: int
+    scheduled: int | None = None
+    first_token: int | None = None
+    finished: int | None = None
+
+    @property
+    def queued(self) -> float | None:
+        """Seconds from its arrival to its first step."""
+        return None if self.scheduled is None else (self.scheduled - self.arrived) * NANOSECONDS
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from its arrival to its first token (TTFT)."""
+        return None if self.first_token is None else (self.first_token - self.arrived) * NANOSECONDS
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from its arrival to its end."""
+        return None if self.finished is None else (self.finished - self.arrived) * NANOSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPrompt(Sequence[int]):
+    """A prompt of which only the length and the names of its blocks are known: what a recorded trace of traffic says.
+
+    Prompts share a prefix as far as their names are equal. Its ids are made up, so that only an executor that reads no
+    ids can run it. length: tokens. block: tokens a name stands for.
+    """
+
+    length: int
+    names: Sequence[int]
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or len(self.names) != -(-self.length // self.block) or min(self.names, default=0) < 0:
+            raise ValueError(
+                f"{len(self.names)} names of blocks of {self.block} do not make {self.length} tokens; "
+                "give one for each block begun, none below 0"
+            )
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if not isinstance(index, slice):
+            return self._id(range(self.length)[index])
+        start, stop, step = index.indices(self.length)
+        assert step == 1
+        if start >= stop or start // self.block == (stop - 1) // self.block:
+            first = self._id(start) if start < stop else 0
+            return range(first, first + max(0, stop - start))
+        return tuple(map(self._id, range(start, stop)))
+
+    def _id(self, position: int) -> int:
+        block, offset = divmod(position, self.block)
+        return self.names[block] * self.block + offset
+
+
+def token_ids(prompt: Any) -> Sequence[int]:
+    """A prompt as ids: a sequence of ints as it is, not copied; numpy's and torch's integers as ints.
+
+    Raises ValueError for what holds no ids.
+    """
+    if isinstance(prompt, NamedPrompt | range):
+        return prompt
+    try:
+        ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+        if isinstance(ids, list | tuple) and set(map(type, ids)) <= {int}:
+            return ids
+        return [operator.index(token) for token in ids]
+    except TypeError:
+        raise ValueError("the prompt is not a list of token ids; give whole numbers") from None
+
+
+class Tokens(Sequence[int]):
+    """What a request knows: its prompt, which is not copied, and then its output."""
+
+    __slots__ = ("output", "prompt")
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = prompt
+        self.output: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        """One token, or a slice with step 1, which is not to be changed."""
+        size = len(self.prompt)
+        if not isinstance(index, slice):
+            index = range(len(self))[index]
+            return self.prompt[index] if index < size else self.output[index - size]
+        start, stop, step = index.indices(len(self))
+        assert step == 1
+        if stop <= size:
+            part = self.prompt[start:stop]
+            return part if isinstance(part, range) else tuple(part)
+        if start >= size:
+            return tuple(self.output[start - size : stop - size])
+        return (*self.prompt[start:], *self.output[: stop - size])
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.prompt
+        yield from self.output
 
 
 @dataclass(eq=False, slots=True)
 class Request:
     """One sequence under way: one choice of what a user asked for.
 
-    `tokens` are known: the prompt, then what was sampled. `computed` of them are in KV memory. The engine's whole job
-    is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
+    `known` tokens have ids: the prompt, then what was sampled. `computed` of them are in KV memory. The engine's whole
+    job is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
 
-    limit: most tokens to sample. stop_ids: tokens that end it. cached: positions it found computed when it began.
+    id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
+    stop_ids: tokens that end it. encoder: ids that an encoder-decoder's encoder reads. root: what its KV depends on
+    beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's output there.
+    cached: positions it found computed when it began. reached: most positions it had computed when it was preempted.
     children: further choices of the same prompt, which start from its pages.
     """
 
     id: int
-    tokens: list[int]
-    prompt_length: int
+    group: int
+    tokens: Tokens
     params: SamplingParams
     seed: int
     choice: int
     limit: int
     stop_ids: frozenset[int]
     timing: Timing
+    encoder: tuple[int, ...] = ()
+    root: bytes = b""
+    known: int = 0
     computed: int = 0
+    running: bool = False
+    encoded: bool = False
     cached: int = 0
     preemptions: int = 0
+    reached: int = 0
     finish: Finish | None = None
     error: str | None = None
     history: History | None = None
     children: list["Request"] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.known = len(self.tokens)
+
     @property
-    def known(self) -> int:
-        """Tokens whose ids are known."""
-        return len(self.tokens)
+    def prompt_length(self) -> int:
+        """Tokens of its prompt."""
+        return len(self.tokens.prompt)
 
     @property
     def output(self) -> list[int]:
         """The tokens sampled so far."""
-        return self.tokens[self.prompt_length :]
+        return self.tokens.output
 
     @property
     def output_length(self) -> int:
         """How many tokens were sampled so far."""
-        return len(self.tokens) - self.prompt_length
+        return len(self.tokens.output)
+
+    def append(self, token: int) -> Finish | None:
+        """Take a sampled token; why the request ends with it, if it does."""
+        output = self.tokens.output
+        output.append(token)
+        self.known += 1
+        if self.history is not None:
+            self.history.append(token)
+        if token in self.stop_ids:
+            return Finish.STOP
+        return Finish.LENGTH if len(output) >= self.limit else None

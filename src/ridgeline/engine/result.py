@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.engine.events import Event
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import Sampled
 
 
@@ -13,7 +13,8 @@ class Choice:
     """One completion. `reasoning` is what the model wrote between its thinking tags, `text` the rest.
 
     tokens: what was sampled, a stop token included; with log-probabilities where they were asked for.
-    error: why it failed, in one line.
+    error: why it failed, in one line. cached: positions of the prompt that were found in KV memory. timing: moments of
+    its life. Neither of the two makes one completion differ from another.
     """
 
     index: int
@@ -23,6 +24,8 @@ class Choice:
     finish: Finish | None = None
     error: str | None = None
     reasoning_tokens: int = 0
+    cached: int = field(default=0, compare=False)
+    timing: Timing | None = field(default=None, compare=False)
 
     @property
     def token_ids(self) -> list[int]:
@@ -35,9 +38,12 @@ class Choice:
         self.reasoning += event.reasoning
         if event.token is not None:
             self.tokens.append(event.token)
+        self.cached, self.timing = event.cached, event.timing
         if event.finish is not None:
             self.finish, self.error = event.finish, event.error
             self.reasoning_tokens = event.reasoning_tokens
+        if event.output_tokens is not None:
+            del self.tokens[event.output_tokens :]
 
 
 @dataclass(slots=True)
@@ -66,3 +72,8 @@ class Completion:
     def text(self) -> str:
         """The text of the first choice."""
         return self.choices[0].text
+
+    @property
+    def cached(self) -> int:
+        """Positions of the prompt that were found in KV memory; further choices start from the first one's."""
+        return self.choices[0].cached

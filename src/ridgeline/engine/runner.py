@@ -1,7 +1,6 @@
 """The runner: one StepPlan, run on one device. Only what every model needs is here."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,14 +12,6 @@ from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
-
-
-class Executor(Protocol):
-    """What the engine asks of whoever runs its plans: a model, or in tests something that only pretends."""
-
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        """Run a plan and sample a token for each of its logit rows, in order."""
-        ...
 
 
 class Runner:
@@ -44,6 +35,6 @@ class Runner:
         return logits
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        """As Executor.execute."""
+        """Run a plan and sample a token for each of its logit rows, in order."""
         logits_RV = self.forward(plan)
         return sample(logits_RV, rows) if rows else []

@@ -4,15 +4,19 @@ It keeps no phases. A request that needs one position (it "decodes") and one tha
 candidates for the same token budget; the order of candidates is the policy.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
+from operator import attrgetter
 
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Request
 
 MOST = 1 << 20  # buffers are allocated for a full step
+_ARRIVAL = attrgetter("id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,10 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival, the oldest first
         self.steps = 0
+        self.computed_tokens = 0  # positions run in steps that did not fail
+        self.cached_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
-        self.wasted_tokens = 0  # positions computed, lost to preemption, to be computed again
+        self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
 
@@ -55,42 +61,36 @@ class Scheduler:
         """Queue a request."""
         self.waiting.append(request)
 
-    def fork(self, parent: Request, child: Request) -> None:
+    def fork(self, parent: Request, child: Request, now: int) -> None:
         """Start `child` from its parent's pages; its last prompt position is computed again, for logits of its own."""
         computed = child.known - 1
         if len(self.running) < self.limits.requests and self.ledger.fork(parent.id, child.id, computed):
-            self._start(child, computed)
+            child.encoded = True
+            self._start(child, computed, now)
         else:
             self.waiting.appendleft(child)
 
     def release(self, request: Request) -> None:
         """The only way out: whatever a request holds is given back, wherever it stands."""
-        if request in self.running:
-            self.running.remove(request)
-            self.ledger.release(request.id)
-            self._drop(request)
+        if request.running:
+            self._stop_running(request)
         elif request in self.waiting:
             self.waiting.remove(request)
 
-    def _drop(self, request: Request) -> None:
-        if request.id in self._known_to_runner:
-            self._known_to_runner.discard(request.id)
-            self._forget.append(request.id)
-
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def schedule(self, only: Collection[Request] | None = None) -> StepPlan | None:
+    def schedule(self, now: int, only: Collection[Request] | None = None) -> StepPlan | None:
         """The next step, or None if there is nothing to run. `only`: consider no other requests than these."""
         preemptions = self.preemptions
         grants = self._continue_running(only)
         # A step that took pages from one request gives none to another: the two would change places for ever.
-        if self.preemptions == preemptions:
-            self._admit(grants, only)
+        if self.waiting and self.preemptions == preemptions:
+            self._admit(grants, only, now)
         if not grants:
             return None
         plan = StepPlan(
             self.steps,
-            tuple(self._item(request, count) for request, count in grants.items()),
+            tuple([self._item(request, count) for request, count in grants.items()]),
             tuple(self.ledger.copies),
             tuple(self.ledger.blank),
             tuple(self._forget),
@@ -100,13 +100,17 @@ class Scheduler:
         self._forget.clear()
         return plan
 
-    def settle(self, plan: StepPlan, requests: dict[int, Request]) -> None:
-        """Account for a step that has run: counters move, full pages are published."""
-        self.ledger.copied(plan.copies)
-        for item in plan.items:
-            request = requests[item.request]
-            request.computed = item.start + len(item.tokens)
-            self.ledger.settle(request.id, request.tokens, request.computed)
+    def settle(self, request: Request, item: PlanItem) -> None:
+        """Account for an item that has run and whose tokens the request has taken: full pages are published.
+
+        Positions whose tokens were guessed, and guessed wrong, count as not computed: they are written again.
+        """
+        end = item.start + len(item.tokens)
+        self.computed_tokens += len(item.tokens)
+        if item.start < request.reached:
+            self.wasted_tokens += min(end, request.reached) - item.start
+        request.computed = min(end, request.known - 1) if item.logits else end
+        self.ledger.settle(request.id, request.tokens, request.computed)
 
     def undo(self, plan: StepPlan) -> None:
         """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
@@ -118,67 +122,86 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Take a request's pages and put it back at the head of the queue; it keeps what it knows."""
-        self.wasted_tokens += request.computed - self.ledger.shared_positions(request.id)
         self.preemptions += 1
         request.preemptions += 1
-        self.running.remove(request)
-        self.ledger.release(request.id)
-        self._drop(request)
+        request.reached = max(request.reached, request.computed)
+        self._stop_running(request)
         request.computed = 0
         self.waiting.appendleft(request)
 
     def _continue_running(self, only: Collection[Request] | None) -> dict[Request, int]:
         """Grant positions and pages to running requests: those nearest to their next token first, then by arrival."""
+        running = self.running if only is None else [request for request in self.running if request in only]
+        near = [request for request in running if request.known - request.computed == 1]
+        if len(near) < len(running):
+            near += [request for request in running if request.known - request.computed != 1]
         grants: dict[Request, int] = {}
-        budget = self.limits.tokens
-        for request in sorted(self.running, key=lambda r: r.known - r.computed > 1):
-            if request.id not in self.ledger.tables or (only is not None and request not in only):
-                continue
-            count = min(self._wanted(request), budget)
+        budget, grow = self.limits.tokens, self.ledger.grow
+        for request in near:
+            if not request.running:
+                continue  # it made room for another one
+            missing = request.known - request.computed
+            count = 1 if missing == 1 and budget else min(self._wanted(request), budget)
             if count == 0:
                 break
-            while not self.ledger.grow(request.id, request.computed + count):
-                victim = self._victim()
-                budget += grants.pop(victim, 0)
-                self.preempt(victim)
-                if victim is request:
-                    break
-            else:
+            if not grow(request.id, request.computed + count):
+                budget += self._make_room(request, count, grants)
+            if request.running:
                 grants[request] = count
                 budget -= count
         return grants
 
-    def _admit(self, grants: dict[Request, int], only: Collection[Request] | None) -> None:
+    def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
+        """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
+        are free again."""
+        freed = 0
+        while request.running and not self.ledger.grow(request.id, request.computed + count):
+            victim = self._victim()
+            freed += grants.pop(victim, 0)
+            self.preempt(victim)
+        return freed
+
+    def _admit(self, grants: dict[Request, int], only: Collection[Request] | None, now: int) -> None:
         """Start waiting requests in order of arrival, while all that each one knows fits beside what runs.
 
         A request is not begun in the hope that pages come free: those that the running ones are owed are not its to
         take.
         """
-        if not self.waiting:
+        budget, room = self.limits.tokens - sum(grants.values()), self.limits.requests - len(self.running)
+        if budget == 0 or room <= 0:
             return
-        budget = self.limits.tokens - sum(grants.values())
-        for request in list(self.waiting):
-            if only is not None and request not in only:
-                continue
-            if budget == 0 or len(self.running) >= self.limits.requests:
+        waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
+        for request in list(islice(waiting, room)):
+            if not budget:
                 break
-            hit = self.ledger.admit(request.id, request.tokens, reserve=self.ledger.reserve)
+            hit = self.ledger.admit(request.id, request.tokens, self.ledger.reserve, root=request.root)
             if hit is None:
                 break
             self.waiting.remove(request)
-            self._start(request, hit)
+            self._start(request, hit, now)
             count = min(self._wanted(request), budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count
             budget -= count
 
-    def _start(self, request: Request, computed: int) -> None:
-        request.computed = computed
+    def _start(self, request: Request, computed: int, now: int) -> None:
+        request.computed, request.running = computed, True
+        if request.timing.scheduled is None:
+            request.timing = replace(request.timing, scheduled=now)
         if not request.preemptions:  # later it may find pages that it filled itself
             request.cached = computed
-        self.running.append(request)
-        self.running.sort(key=lambda r: r.timing.arrived)
+            self.cached_tokens += computed
+        insort(self.running, request, key=_ARRIVAL)
+
+    def _stop_running(self, request: Request) -> None:
+        """Take a running request's pages, and what the runner knows of them."""
+        request.running = request.encoded = False
+        self.running.remove(request)
+        self.ledger.release(request.id)
+        if request.id in self._known_to_runner:
+            self._known_to_runner.discard(request.id)
+            self._forget.append(request.id)
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed
@@ -191,14 +214,16 @@ class Scheduler:
         return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
 
     def _item(self, request: Request, count: int) -> PlanItem:
+        start, output = request.computed, request.tokens.output
+        end = start + count
+        last = end == request.known
+        # Of the tokens of a request that decodes only the newest runs.
+        tokens = (output[-1],) if count == 1 and last and output else request.tokens[start:end]
+        logits = (count - 1,) if last else ()
         first, pages = self.ledger.unsent(request.id)
-        self._known_to_runner.add(request.id)
-        end = request.computed + count
-        return PlanItem(
-            request.id,
-            request.computed,
-            tuple(request.tokens[request.computed : end]),
-            pages,
-            first,
-            (count - 1,) if end == request.known else (),
-        )
+        if first:
+            self._known_to_runner.add(request.id)
+        if not request.encoder or request.encoded:
+            return PlanItem(request.id, start, tokens, pages, first, logits)
+        request.encoded = True
+        return PlanItem(request.id, start, tokens, pages, first, logits, request.encoder)

@@ -16,13 +16,14 @@ from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.transcript import Transcript
 from ridgeline.host import GIB
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.plan.memory import activation_peak
 from ridgeline.roofline.price import Price
-from ridgeline.text import ChatTemplates, OutputStream, Reasoning, Tokenizer, tags_of
+from ridgeline.text import ChatTemplates, Tokenizer, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Loaded:
     defaults: SamplingParams
     unfollowed: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+
+    def transcript(self) -> Transcript:
+        """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
+        return Transcript(self.tokenizer, _reasoning_tags(self.templates))
 
     @property
     def weight_bytes(self) -> int:
@@ -89,7 +94,6 @@ def load_engine(
         context=built.context,
         vocabulary=built.vocabulary,
         eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
-        open_stream=_stream_opener(tokenizer, templates),
         on_step=on_step,
     )
     unfollowed = unfollowed_keys(source.generation)
@@ -127,23 +131,6 @@ def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:
     stated = source.generation.get("eos_token_id", source.config.values.get("eos_token_id"))
     ids: Sequence[Any] = stated if isinstance(stated, list) else [stated]
     return frozenset(i for i in ids if isinstance(i, int)) | frozenset(tokenizer.eos_ids)
-
-
-def _stream_opener(
-    tokenizer: Tokenizer, templates: ChatTemplates | None
-) -> Callable[[SamplingParams, Sequence[int]], OutputStream]:
-    """Makes a request's way from tokens to text; reasoning is split off where the model's template writes its tags."""
-    tags = _reasoning_tags(templates)
-
-    def open_stream(params: SamplingParams, prompt: Sequence[int]) -> OutputStream:
-        reasoning = Reasoning(tokenizer, prompt, tags) if tags is not None else None
-        # After a control token (the start of a text, an assistant's turn) a new text begins.
-        continues = prompt[-1] not in tokenizer.special_ids
-        return OutputStream(
-            tokenizer, stops=params.stop, include_stop=params.include_stop, reasoning=reasoning, continues=continues
-        )
-
-    return open_stream
 
 
 def _reasoning_tags(templates: ChatTemplates | None) -> tuple[str, str] | None:

@@ -13,9 +13,9 @@ from ridgeline.document import Bullets, Document, Paragraph, Row, Table
 from ridgeline.document.figures import Bar, Bars
 from ridgeline.document.page import columns
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Sampled
 from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.text import Tokenizer
 
@@ -77,24 +77,22 @@ def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
 
 @dataclass(slots=True)
 class SecondSampler:
-    """Runs the engine's plans as its runner does, and draws every token a second time."""
+    """Observes an engine's steps, and draws every token a second time."""
 
     runner: Runner
     agreed: list[bool] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        """As Executor.execute."""
-        logits_RV = self.runner.forward(plan)
-        theirs = sample(logits_RV, rows)
-        for logits, row, chosen in zip(logits_RV.tolist(), rows, theirs, strict=True):
+    def observe(self, record: StepRecord) -> None:
+        """Draw a step's tokens; the step runs once more, for its logits."""
+        logits_RV = self.runner.forward(record.plan.again())
+        for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
             (u,) = uniform([row.seed], [row.position], [row.choice])
             assert isinstance(chosen, Sampled)
             self.agreed.append(draw(logits, row.params, u) == chosen.token)
             self.kept.append(1 if row.params.greedy else len(candidates(logits, row.params)))
             self.first = self.first or logits
-        return theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +114,12 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
     assert isinstance(runner, Runner)
     found = []
     for name, params in SETTINGS.items():
-        llm.engine.executor = second = SecondSampler(runner)
+        second = SecondSampler(runner)
+        llm.engine.on_step = second.observe
         (completion,) = llm.generate(prompt, replace(params, max_tokens=count, seed=seed))
         (one,) = completion.choices
         found.append(Continuation(name, one.text, one.token_ids, second.agreed, second.kept, second.first))
-    llm.engine.executor = runner
+    llm.engine.on_step = None
     return found
 
 

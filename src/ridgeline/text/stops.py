@@ -33,6 +33,8 @@ class StopMatcher:
         self._length = 0  # characters before the end of what was read
         self._found: tuple[int, int] | None = None  # (start in the whole text, index of the stop)
         self.matched: str | None = None
+        self.end = 0
+        """Characters of the whole text up to the end of the stop string that matched."""
 
     def push(self, text: str) -> StopResult:
         """Read more text. After a match nothing more may be pushed."""
@@ -83,6 +85,7 @@ class StopMatcher:
         assert self._found is not None
         start, index = self._found
         self.matched = self._stops[index]
+        self.end = start + len(self.matched)
         cut = len(held) - len(unread) - (self._length - start)
         end = cut + len(self.matched)
         return StopResult(held[: end if self._include else cut], self.matched, held[end:])

@@ -1,5 +1,6 @@
 """One choice's way out: token ids to the text a client may see."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,17 +38,24 @@ class OutputStream:
         """`continues`: the text goes on from a prompt's, so that a first space is one."""
         self._detokenizer = Detokenizer(tokenizer, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
+        self._ends: list[int] | None = [] if stops else None  # of each token, in characters of the answer
         self.reasoning = reasoning
+
+    @property
+    def kept(self) -> int:
+        """How many of the tokens pushed it took to say the stop string that ended the answer."""
+        assert self._ends is not None
+        return min(bisect_left(self._ends, self._stops.end) + 1, len(self._ends))
 
     def push(self, token_id: int) -> Delta:
         """The next token."""
-        text = self._detokenizer.push(token_id)
-        if self.reasoning is None:
-            result = self._stops.push(text)
-            return Delta(result.safe, "", result.matched)
-        split = self.reasoning.push(token_id, text)
-        result = self._stops.push(split.answer)
-        return Delta(result.safe, split.reasoning, result.matched)
+        text, thought = self._detokenizer.push(token_id), ""
+        if self.reasoning is not None:
+            text, thought = self.reasoning.push(token_id, text)
+        if self._ends is not None:
+            self._ends.append((self._ends[-1] if self._ends else 0) + len(text))
+        result = self._stops.push(text)
+        return Delta(result.safe, thought, result.matched)
 
     def finish(self) -> Delta:
         """The end: whatever was held back, at most one match that waited."""

@@ -15,16 +15,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ridgeline.engine.events import StepRecord
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Outcome, Sampled, SampleRow, sample
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Tracer
 
 FEWEST, MOST = 3, 41  # repeats of a step
 BUDGET_SECONDS = 2.0  # what repeating a step may take, if the fewest repeats take no longer
 
-Tokens = Sequence[Sampled | RowFailure]
+Tokens = Sequence[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Measuring:
-    """An Executor that runs each plan as its runner does, and measures the first one and the first decode step."""
+    """Observes an engine's steps, and measures the first one and the first decode step."""
 
     runner: Runner
     tracer: Tracer
@@ -70,19 +71,14 @@ class Measuring:
     repeats: int | None = None
     measured: dict[str, Measurement] = field(default_factory=dict)
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Tokens:
-        """As Executor.execute. Repeating a step writes the same keys and values to the same slots once more."""
-        tokens = self.runner.execute(plan, rows)
-        name = "prefill" if plan.items[0].start == 0 else "decode"
+    def observe(self, record: StepRecord) -> None:
+        """Measure a step. Repeating it writes the same keys and values to the same slots once more.
+
+        Raises ValueError if it then gives another token.
+        """
+        name = "prefill" if record.plan.items[0].start == 0 else "decode"
         if name not in self.measured:
-            self.measured[name] = _measure(self, again(plan), rows, tokens)
-        return tokens
-
-
-def again(plan: StepPlan) -> StepPlan:
-    """A plan that has run, to be run once more: its pages are known, its copies are made."""
-    items = tuple(dataclasses.replace(item, pages=((),) * len(item.pages), first=False) for item in plan.items)
-    return dataclasses.replace(plan, items=items, copies=(), blank=(), forget=())
+            self.measured[name] = _measure(self, record.plan.again(), record.rows, record.outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,10 @@ def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Toke
     logits = clock()
     tokens = sample(logits_RV, rows) if rows else []
     end = clock()
-    assert _ids(tokens) == _ids(wanted), "the step gave another token when it was repeated"
+    if _ids(tokens) != _ids(wanted):
+        raise ValueError(
+            "the step gave another token when it was repeated: this machine or model does not repeat itself"
+        )
     return _Run(begin, logits, end, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ridgeline.engine.llm import LLM
+from ridgeline.engine.engine import Executor
+from ridgeline.engine.events import Event
+from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.runner import Executor, Runner
-from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.sampling import Sampled, sample
 from ridgeline.roofline.device import Device
 from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
@@ -112,12 +114,12 @@ def _check(llm: LLM, ids: Sequence[int], params: SamplingParams, wanted: Wanted)
 def _prepared(llm: LLM) -> Iterator[None]:
     """The engine without its prefix cache, so that every request computes its whole prompt; as it was afterwards."""
     engine = llm.engine
-    before = engine.executor, engine.open_stream, engine.ledger.prefix_cache
-    engine.ledger.prefix_cache = False
+    before = engine.on_step, engine.ledger.prefix_cache
+    engine.on_step, engine.ledger.prefix_cache = None, False
     try:
         yield
     finally:
-        engine.executor, engine.open_stream, engine.ledger.prefix_cache = before
+        engine.on_step, engine.ledger.prefix_cache = before
 
 
 def _runner(executor: Executor) -> Runner:
@@ -136,33 +138,51 @@ def _complete(llm: LLM, ids: list[int], params: SamplingParams) -> list[Sampled]
 
 def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -> tuple[list[Sampled], str, Slice]:
     """Run the request as it is. Returns its tokens, its text and its timeline."""
-    engine = llm.engine
-    watch = Watch(_runner(engine.executor), clock)
-    runner, opener = engine.executor, engine.open_stream
-    engine.executor = watch
-    engine.open_stream = None if opener is None else watch.opener(opener)
+    texts, watch, start = TextEngine(llm.loaded), Watch(clock), clock()
     tokens: list[Sampled] = []
     text = ""
-    start = clock()
-    ids = subject.encode()
-    watch.note("tokenise", start)
+    with watch.note("tokenise"):
+        ids = subject.encode()
     parts = list(watch.take())
     queued = clock()
-    engine.add(ids, params)
-    while engine.has_work:
-        began = clock()
-        if not tokens:
-            parts.append(Slice("queue", queued, began - queued))
-        for event in engine.step():
-            if event.error is not None:
-                raise ValueError(f"the request failed: {event.error}")
-            text += event.text
-            tokens += [event.token] if event.token is not None else []
-        name = f"decode {len(tokens) - 1}" if len(tokens) > 1 else "prefill"
-        parts.append(_step_slice(name, began, clock(), watch.take()))
-    engine.executor, engine.open_stream = runner, opener
+    request = texts.add(ids, params)
+    try:
+        while texts.engine.has_work:
+            began = clock()
+            if not tokens:
+                parts.append(Slice("queue", queued, began - queued))
+            for event in _watched_step(texts, watch):
+                text += event.text
+                tokens += [event.token] if event.token is not None else []
+            name = f"decode {len(tokens) - 1}" if len(tokens) > 1 else "prefill"
+            parts.append(_step_slice(name, began, clock(), watch.take()))
+    finally:
+        texts.abort(request)
     whole = Slice("request", start, clock() - start, tuple(parts))
     return tokens, text, shifted(whole, -start)
+
+
+def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
+    """One step, in its parts. Raises ValueError where it fails."""
+    engine = texts.engine
+    runner, plan = _runner(engine.executor), engine.plan()
+    assert plan is not None
+    try:
+        with watch.note("forward"):
+            logits_RV = runner.forward(plan)
+    except Exception as error:
+        raise ValueError(f"the request failed: {type(error).__name__}: {error}") from error
+    with watch.note("sample"):
+        sampled = sample(logits_RV, engine.rows(plan))
+    events = engine.accept(plan, sampled)
+    with watch.note("detokenise"):
+        told, stops = texts.transcript.take(events)
+    for stop in stops:
+        engine.stop(*stop)
+    for event in told:
+        if event.error is not None:
+            raise ValueError(f"the request failed: {event.error}")
+    return told
 
 
 def _step_slice(name: str, began: float, ended: float, noted: tuple[Slice, ...]) -> Slice:
@@ -175,11 +195,10 @@ def _measured(
     llm: LLM, ids: list[int], params: SamplingParams, repeats: int | None, clock: Clock, cost: HookCost
 ) -> tuple[dict[str, Measurement], list[Sampled]]:
     """Run the request up to its first decode step, and measure that and its prefill."""
-    runner = _runner(llm.engine.executor)
-    measuring = Measuring(runner, Tracer(llm.loaded.model, clock), cost, repeats)
-    llm.engine.executor = measuring
+    measuring = Measuring(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
+    llm.engine.on_step = measuring.observe
     sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True))
-    llm.engine.executor = runner
+    llm.engine.on_step = None
     return measuring.measured, sampled
 
 

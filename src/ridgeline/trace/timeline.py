@@ -1,13 +1,8 @@
 """The timeline of a request as it ran, without hooks: tokenise, queue, prefill, decode, sample, detokenise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-from ridgeline.engine.engine import OpenStream
-from ridgeline.engine.plan import StepPlan
-from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
-from ridgeline.text import Delta, OutputStream
 
 Clock = Callable[[], float]
 
@@ -29,57 +24,22 @@ class Slice:
 
 @dataclass(slots=True)
 class Watch:
-    """Notes what the engine does and when: an Executor around its runner, and a stream around each request's."""
+    """Notes what was done and when."""
 
-    runner: Runner
     clock: Clock
     noted: list[Slice] = field(default_factory=list)
 
-    def note(self, name: str, start: float) -> None:
-        """Something that began at `start` has just ended."""
+    @contextmanager
+    def note(self, name: str) -> Iterator[None]:
+        """Note what is done in this context."""
+        start = self.clock()
+        yield
         self.noted.append(Slice(name, start, self.clock() - start))
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
-        """As Executor.execute, in the two parts that Runner.execute has."""
-        start = self.clock()
-        logits_RV = self.runner.forward(plan)
-        self.note("forward", start)
-        start = self.clock()
-        sampled = sample(logits_RV, rows) if rows else []
-        self.note("sample", start)
-        return sampled
-
-    def opener(self, inner: OpenStream) -> OpenStream:
-        """Makes streams that are watched."""
-        return lambda params, prompt: _WatchedStream(inner(params, prompt), self)
-
     def take(self) -> tuple[Slice, ...]:
-        """What was noted since the last call, neighbours of one name joined."""
-        joined: list[Slice] = []
-        for noted in self.noted:
-            start = joined.pop().start if joined and joined[-1].name == noted.name else noted.start
-            joined.append(Slice(noted.name, start, noted.end - start))
-        self.noted = []
-        return tuple(joined)
-
-
-class _WatchedStream(OutputStream):
-    """An output stream whose pushes are noted as "detokenise"."""
-
-    def __init__(self, inner: OutputStream, watch: Watch) -> None:
-        self._inner, self._watch, self.reasoning = inner, watch, inner.reasoning
-
-    def push(self, token_id: int) -> Delta:
-        start = self._watch.clock()
-        delta = self._inner.push(token_id)
-        self._watch.note("detokenise", start)
-        return delta
-
-    def finish(self) -> Delta:
-        start = self._watch.clock()
-        delta = self._inner.finish()
-        self._watch.note("detokenise", start)
-        return delta
+        """What was noted since the last call."""
+        noted, self.noted = tuple(self.noted), []
+        return noted
 
 
 def shifted(moment: Slice, by: float) -> Slice:

@@ -1,11 +1,11 @@
 """The verdict on a run: how near its decode and prefill came to the roof, and which roof that is."""
 
 from ridgeline.document import numbers
-from ridgeline.engine.account import Account, Phase
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price
+from ridgeline.trace.account import Account, Phase
 
 
 def verdict(account: Account, price: Price, device: Device) -> list[str]:

@@ -1,7 +1,20 @@
 """From logits to tokens; the order in which things happen is listed in sampler.py."""
 
-from ridgeline.engine.sampling.history import History
-from ridgeline.engine.sampling.row import RowFailure, Sampled, SampleRow
-from ridgeline.engine.sampling.sampler import sample
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["History", "RowFailure", "SampleRow", "Sampled", "sample"]
+from ridgeline.engine.sampling.history import History
+from ridgeline.engine.sampling.row import Outcome, RowFailure, Sampled, SampleRow
+
+if TYPE_CHECKING:
+    from ridgeline.engine.sampling.sampler import sample
+
+__all__ = ["History", "Outcome", "RowFailure", "SampleRow", "Sampled", "sample"]
+
+
+def __getattr__(name: str) -> Any:
+    """The sampler when it is first asked for: it needs torch, and the engine's bookkeeping does not (PEP 562)."""
+    if name != "sample":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ridgeline.engine.sampling.sampler import sample
+
+    return sample

@@ -1,5 +1,6 @@
 """SampleRow and what comes back for it: Sampled, or RowFailure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.engine.params import SamplingParams
@@ -60,3 +61,7 @@ class RowFailure:
     """No token could be chosen for this row, which does not touch the others; `reason` is one line, for the user."""
 
     reason: str
+
+
+Outcome = Sampled | RowFailure | Sequence[Sampled]
+"""What a step gives to a request: the token sampled, or several where some were guessed and found right."""

@@ -1,0 +1,34 @@
+"""After a step failed, those that were in it run one at a time, to find the one to blame."""
+
+from ridgeline.engine.plan import StepPlan
+from ridgeline.engine.request import Request
+from ridgeline.engine.scheduler import Scheduler
+
+
+class Suspects:
+    """Requests of a step that failed, and how far each has to get by itself to be cleared."""
+
+    def __init__(self) -> None:
+        self._ends: dict[Request, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def accuse(self, ends: dict[Request, int]) -> None:
+        """Suspect these requests; `ends`: the positions that each had got to with the step that failed."""
+        self._ends = ends
+
+    def forget(self, request: Request) -> None:
+        """A request has ended."""
+        self._ends.pop(request, None)
+
+    def clear(self) -> None:
+        """Let go of those that got past the positions at which the step failed."""
+        self._ends = {request: end for request, end in self._ends.items() if request.computed < end}
+
+    def schedule(self, scheduler: Scheduler, now: int) -> StepPlan | None:
+        """The next suspect's step. While it finds no pages, those who hold them go on; nobody new gets ahead of it."""
+        plan = scheduler.schedule(now, only=[next(iter(self._ends))])
+        if plan is not None:
+            return plan
+        return scheduler.schedule(now, only=[request for request in scheduler.running if request not in self._ends])
