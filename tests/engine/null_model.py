@@ -6,6 +6,7 @@ token after it.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -149,8 +150,9 @@ def null_engine(
     prefix_cache: bool = True,
     context: int = 10_000,
     executor: NullExecutor | None = None,
+    **others: Any,
 ) -> Engine:
-    """An engine around a null model with one KV group a window."""
+    """An engine around a null model with one KV group a window. others: as Engine takes them."""
     limits = limits or Limits()
     return Engine(
         executor or NullExecutor(windows, pages, page_size),
@@ -158,4 +160,5 @@ def null_engine(
         limits,
         context=context,
         vocabulary=VOCABULARY,
+        **others,
     )

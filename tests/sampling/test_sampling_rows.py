@@ -196,3 +196,40 @@ def test_history_appended_is_history_rebuilt(prompt: list[int], output: list[int
     assert counts == {token: output.count(token) for token in prompt + output}
     assert counts == dict(zip(rebuilt.ids.tolist(), rebuilt.counts.tolist(), strict=True))
     assert len(history.ids) == len(set(prompt + output))
+
+
+@pytest.mark.parametrize("size", [33, 300, 40_009])
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+def test_a_bitmask_leaves_what_forbidding_every_other_token_leaves(size: int, fields: dict[str, Any]) -> None:
+    """The same token and the same log-probabilities, bit for bit, as with all other tokens forbidden one by one."""
+    rng = np.random.default_rng(size)
+    logits = torch.from_numpy((rng.standard_normal((20, size)) * 4).astype(np.float32))
+    bits = rng.random(size) < 0.2
+    bits[[0, 31, 32, size - 1]] = True, False, True, True  # ends of words
+    words = np.zeros((size + 31) // 32, np.uint32)
+    for token in np.flatnonzero(bits):
+        words[token // 32] |= np.uint32(1) << np.uint32(token % 32)
+    fields = {name: value for name, value in fields.items() if name not in ("logit_bias", "min_tokens")}
+    history = History(range(0, 30, 3), range(0, 20, 2))
+    masked = SamplingParams(logprobs=2, **fields)
+    forbidding = replace(masked, min_tokens=9)
+    others = tuple(int(token) for token in np.flatnonzero(~bits))
+    with_mask = sample(logits, [SampleRow(masked, 5, p, history=history, allowed=words) for p in range(20)])
+    one_by_one = sample(logits, [SampleRow(forbidding, 5, p, end_ids=others, history=history) for p in range(20)])
+    assert with_mask == one_by_one
+    tokens = {result.token for result in with_mask if isinstance(result, Sampled)}
+    assert len(tokens) > 1
+    assert all(bits[token] for token in tokens)
+    without = sample(logits, [SampleRow(masked, 5, p, history=history) for p in range(20)])
+    assert with_mask != without
+
+
+def test_a_bitmask_that_allows_nothing_fails_its_row_alone() -> None:
+    logits, greedy = torch.zeros(2, 40), SamplingParams(temperature=0)
+    nothing = SampleRow(greedy, 0, 0, allowed=np.zeros(2, np.uint32))
+    failed, fine = sample(logits, [nothing, SampleRow(greedy, 0, 0)])
+    assert isinstance(failed, RowFailure)
+    assert "mask" in failed.reason
+    assert fine == Sampled(0)
+    only_the_end = SampleRow(replace(greedy, min_tokens=1), 0, 0, end_ids=(2,), allowed=np.array([4, 0], np.uint32))
+    assert isinstance(sample(logits[:1], [only_the_end])[0], RowFailure)

@@ -1,9 +1,10 @@
-"""Changes to the logits themselves, before any temperature: logit bias, the min_tokens mask, penalties.
+"""Changes to the logits themselves, before any temperature: logit bias, what is forbidden, penalties.
 
 Legend: V vocabulary, D distinct tokens of the request.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeline.engine.sampling.mass import FloatsC
 from ridgeline.engine.sampling.row import SampleRow
@@ -11,7 +12,7 @@ from ridgeline.engine.sampling.row import SampleRow
 
 def needs_adjusting(row: SampleRow) -> bool:
     """Whether `adjust` would change the logits of this row."""
-    return bool(row.params.logit_bias) or _must_continue(row) or row.params.uses_history
+    return bool(row.params.logit_bias) or _must_continue(row) or row.allowed is not None or row.params.uses_history
 
 
 def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
@@ -22,6 +23,8 @@ def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
         out_V[list(bias)] += np.fromiter(bias.values(), np.float32, len(bias))
     if _must_continue(row):
         out_V[list(row.end_ids)] = -np.inf
+    if row.allowed is not None:
+        _forbid_others(out_V, row.allowed)
     if row.params.uses_history:
         _penalise(out_V, row)
     return out_V
@@ -29,6 +32,13 @@ def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
 
 def _must_continue(row: SampleRow) -> bool:
     return row.generated < row.params.min_tokens and bool(row.end_ids)
+
+
+def _forbid_others(logits_V: FloatsC, allowed: NDArray[np.uint32]) -> None:
+    """Leave only the tokens of a bitmask, in place. Little-endian, so that byte after byte holds the next 8 tokens."""
+    assert allowed.shape == ((len(logits_V) + 31) // 32,), "a bit for each token, in words of 32"
+    bits = np.unpackbits(allowed.astype("<u4", copy=False).view(np.uint8), count=len(logits_V), bitorder="little")
+    logits_V[bits == 0] = -np.inf
 
 
 def _penalise(logits_V: FloatsC, row: SampleRow) -> None:

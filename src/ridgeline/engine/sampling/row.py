@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.history import History
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SampleRow:
     """What the sampler has to know about one row of logits.
 
@@ -20,6 +23,8 @@ class SampleRow:
         end_ids: tokens that may not be chosen while generated < params.min_tokens: the model's end tokens and the
             request's stop tokens.
         history: the request's; needed only when params.uses_history.
+        allowed: the only tokens that may be chosen, as a bitmask uint32[(vocabulary + 31) // 32], token t being bit
+            t % 32 of word t // 32 (as grammar libraries fill it); None for all.
     """
 
     params: SamplingParams
@@ -29,6 +34,7 @@ class SampleRow:
     generated: int = 0
     end_ids: tuple[int, ...] = ()
     history: History | None = None
+    allowed: NDArray[np.uint32] | None = None
 
     def __post_init__(self) -> None:
         assert self.position >= 0

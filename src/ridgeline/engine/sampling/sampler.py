@@ -3,7 +3,8 @@
 1. Raw log-probabilities, if asked for: log-softmax of the model's logits. A row with NaN or +inf, or with nothing but
    -inf, fails here, alone.
 2. Logit bias is added.
-3. Tokens that would end the text are forbidden while it is shorter than min_tokens.
+3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside the
+   row's bitmask, if it has one.
 4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
 5. Greedy rows take the largest logit, lowest id first among equals, and are done.
 6. Temperature.
@@ -87,7 +88,9 @@ def _sample_row(logits_V: FloatsC, row: SampleRow, point: float, scratch: _Scrat
         processed_V = adjust(logits_V, row, scratch.adjusted_V)
         best = int(processed_V.argmax())
         if not math.isfinite(processed_V[best]):
-            return RowFailure(_why_unusable(float(processed_V[best]), "logits after bias, min_tokens and penalties"))
+            return RowFailure(
+                _why_unusable(float(processed_V[best]), "logits after bias, min_tokens, mask and penalties")
+            )
     if row.params.greedy:
         return _greedy(logits_V, processed_V, best, row.params.logprobs, scratch)
     return _drawn(logits_V, processed_V, processed_V[best], row.params, point, scratch)

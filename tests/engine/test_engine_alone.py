@@ -1,0 +1,406 @@
+"""The engine by itself: its clock, what it tells of its work, a step in three parts, prompts that are not copied."""
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.collecting import finish_all
+from engine.folders import write_model
+from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
+from engine.small_models import assert_nothing_held
+from ridgeline import engine as engine_room
+from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.events import StepRecord
+from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.request import Finish, NamedPrompt
+from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
+from ridgeline.engine.scheduler import Limits
+
+
+def greedy(count: int, n: int = 1) -> SamplingParams:
+    return dataclasses.replace(GREEDY, max_tokens=count, n=n)
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
+    """`time` is named once below engine/: as the default of the engine's clock."""
+    named: list[str] = []
+    files = sorted(Path(str(engine_room.__file__)).parent.rglob("*.py"))
+    assert len(files) > 20
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time":
+                named.append(f"{file.name} time.{node.attr}")
+            if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
+                named.append(f"{file.name} from {node.module}")
+    assert named == ["engine.py time.perf_counter_ns"]
+
+
+def test_moments_are_those_of_the_clock() -> None:
+    now = itertools.count(100, 10)
+    engine = null_engine(limits=Limits(requests=1), clock=lambda: next(now))
+    first, second = engine.add([1, 2], greedy(2)), engine.add([3], greedy(1))
+    events = {event.request: event for _ in range(3) for event in engine.step()}
+    one, two = events[first].timing, events[second].timing
+    assert (one.arrived, two.arrived) == (100, 110)
+    for timing in (one, two):
+        assert timing.scheduled is not None
+        assert timing.first_token is not None
+        assert timing.finished is not None
+        assert timing.arrived < timing.scheduled < timing.first_token <= timing.finished
+    assert two.scheduled is not None
+    assert one.finished is not None
+    assert two.scheduled > one.finished
+    assert one.queued == pytest.approx((one.scheduled - 100) * 1e-9)  # type: ignore[operator]
+    assert one.time_to_first_token == pytest.approx((one.first_token - 100) * 1e-9)  # type: ignore[operator]
+    assert events[first].at == one.finished
+
+
+def test_a_clock_that_stands_still_or_runs_backwards_changes_no_plan() -> None:
+    def plans(clock: Any) -> list[str]:
+        seen: list[str] = []
+        engine = null_engine(
+            pages=20, limits=Limits(tokens=12, chunk=5), on_step=lambda r: seen.append(r.plan.to_json()), clock=clock
+        )
+        for number in range(6):
+            engine.add([number] * (number + 3), greedy(14, n=1 + number % 2))
+        finish_all(engine)
+        assert engine.stats.preemptions > 0
+        return seen
+
+    down = itertools.count(10**9, -7)
+    assert plans(lambda: 5) == plans(lambda: next(down)) == plans(itertools.count().__next__)
+
+
+# -- what it tells ----------------------------------------------------------------------------------------------------
+
+
+class Counting(NullExecutor):
+    """Counts how often each position of each request runs."""
+
+    def __init__(self, pages: int, page_size: int) -> None:
+        super().__init__((None,), pages, page_size)
+        self.runs: dict[tuple[int, int], int] = {}
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+        for item in plan.items:
+            for position in range(item.start, item.start + len(item.tokens)):
+                self.runs[item.request, position] = self.runs.get((item.request, position), 0) + 1
+        return super().execute(plan, rows)
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_wasted_tokens_are_those_that_ran_again(prefix_cache: bool) -> None:
+    """With a prefix cache a preempted request may find pages of its own: what it finds was not wasted."""
+    executor = Counting(24, 2)
+    engine = null_engine(
+        pages=24, page_size=2, limits=Limits(tokens=16, requests=5), prefix_cache=prefix_cache, executor=executor
+    )
+    for number in range(12):
+        engine.add([number % 3] * 7 + [number], greedy(12))
+    finish_all(engine)
+    stats = engine.stats
+    assert stats.preemptions > 0
+    assert stats.wasted_tokens == sum(count - 1 for count in executor.runs.values()) > 0
+    assert stats.computed_tokens == sum(executor.runs.values())
+    assert (stats.cached_tokens > 0) == prefix_cache
+    assert (stats.output_tokens, stats.dropped_tokens, stats.running, stats.waiting) == (12 * 12, 0, 0, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        stats.steps = 0  # type: ignore[misc]
+
+
+def test_cached_counts_and_timing_reach_the_caller(tmp_path: Path) -> None:
+    llm = LLM(str(write_model(tmp_path)), EngineSettings(kv_bytes=4e6))
+    prompt = list(range(40))
+    for cached in (0, 32):
+        (completion,) = llm.generate(prompt, SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))
+        assert completion.cached == cached
+        timing = completion.choices[0].timing
+        assert timing is not None
+        assert timing.time_to_first_token is not None
+        assert timing.seconds is not None
+        assert 0 < timing.time_to_first_token <= timing.seconds
+    events = list(llm.stream(prompt, SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)))
+    assert [event.cached for event in events] == [32] * 3
+    assert events[-1].output_tokens == 3
+    assert events[0].at < events[1].at
+
+
+# -- a step in three parts --------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_plan_execute_accept() -> None:
+    whole, parts = null_engine(), null_engine()
+    for engine in (whole, parts):
+        engine.add([1, 2, 3], greedy(6, n=2))
+    while whole.has_work:
+        plan = parts.plan()
+        assert plan is not None
+        told = parts.accept(plan, parts.execute(plan))
+        assert [(e.request, e.choice, e.token, e.finish) for e in told] == [
+            (e.request, e.choice, e.token, e.finish) for e in whole.step()
+        ]
+    assert not parts.has_work
+    assert parts.plan() is None
+
+
+def test_an_observer_sees_a_step_before_its_tokens_are_accepted() -> None:
+    records: list[StepRecord] = []
+    known: list[tuple[int, int]] = []
+
+    def observe(record: StepRecord) -> None:
+        records.append(record)
+        (row,) = record.rows
+        known.append((engine.requests[1].known, row.position))
+
+    now = itertools.count(0, 5)
+    engine = null_engine(on_step=observe, clock=lambda: next(now))
+    engine.add([1, 2, 3], greedy(3))
+    finish_all(engine)
+    assert known == [(3, 3), (4, 4), (5, 5)]
+    assert [record.work.tokens for record in records] == [3, 1, 1]
+    assert [record.seconds for record in records] == [pytest.approx(5e-9)] * 3
+    assert all(isinstance(outcome, Sampled) for record in records for outcome in record.outcomes)
+
+
+def test_what_ends_between_plan_and_accept_is_dropped() -> None:
+    engine = null_engine()
+    ids = [engine.add([number] * 6, greedy(4, n=2)) for number in range(3)]
+    engine.step()
+    plan = engine.plan()
+    assert plan is not None
+    assert plan.copies
+    outcomes = engine.execute(plan)
+    engine.abort(ids[1])
+    assert {event.request for event in engine.accept(plan, outcomes)} == {ids[0], ids[2]}
+    finish_all(engine)
+    assert_nothing_held(engine)
+
+
+class Guessing(NullExecutor):
+    """Gives several tokens at once, as a speculation that was right would."""
+
+    ahead = 3
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+        super().execute(plan, rows)
+        return [[Sampled(token) for token in self.next(row)] for row in rows]
+
+    def next(self, row: SampleRow) -> list[int]:
+        said = expected_tokens(self.prompts[row.seed], row.generated + self.ahead)
+        return said[row.generated :]
+
+    prompts: dict[int, list[int]]
+
+
+@pytest.mark.parametrize("pages", [12, 64])
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_several_tokens_an_item(pages: int, prefix_cache: bool) -> None:
+    """They are known and not computed: the law has the next step run them, and nothing is sampled past the limit."""
+    executor = Guessing((None,), pages, 4)
+    executor.prompts = {seed: [seed] * (3 + seed) for seed in range(5)}
+    engine = null_engine(pages=pages, executor=executor, prefix_cache=prefix_cache, limits=Limits(chunk=5))
+    ids = {
+        engine.add(prompt, dataclasses.replace(greedy(10), seed=seed)): prompt
+        for seed, prompt in executor.prompts.items()
+    }
+    choices = finish_all(engine)
+    for request, prompt in ids.items():
+        assert choices[request, 0].token_ids == expected_tokens(prompt, 10)
+        assert choices[request, 0].finish is Finish.LENGTH
+    assert (engine.stats.preemptions > 0) == (pages == 12)
+    assert engine.stats.output_tokens == 50
+    assert engine.stats.dropped_tokens == 5 * 2, "four steps of three tokens, of which ten are wanted"
+    assert_nothing_held(engine)
+
+
+def test_rows_of_one_item_have_positions_of_their_own() -> None:
+    engine = null_engine()
+    request = engine.add([1, 2, 3, 4, 5], greedy(9))
+    plan = engine.plan()
+    assert plan is not None
+    several = StepPlan(0, (plan.items[0]._replace(tokens=(1, 2, 3, 4, 5, 8, 9), logits=(4, 5, 6)),))
+    rows = engine.rows(several)
+    assert [(row.position, row.generated) for row in rows] == [(5, 0), (6, 1), (7, 2)]
+    assert (rows[2].position, len(rows)) == (7, 3)
+    engine.abort(request)
+
+
+def test_a_guess_that_was_wrong_is_not_computed() -> None:
+    """An item runs two guessed positions with three logit rows, of which one guess was right: it got two tokens."""
+    engine = null_engine()
+    request = engine.requests[engine.add([1, 2, 3, 4], greedy(9))]
+    engine.step()
+    assert (request.known, request.computed) == (5, 4)
+    plan = engine.plan()
+    assert plan is not None
+    assert engine.ledger.grow(request.id, 7)
+    item = PlanItem(request.id, 4, (request.output[0], 8, 9), engine.ledger.unsent(request.id), False, (0, 1, 2))
+    events = engine.accept(StepPlan(plan.step, (item,)), [[Sampled(8), Sampled(7)]])
+    assert [event.token.token for event in events if event.token] == [8, 7]
+    assert (request.known, request.computed) == (7, 6)
+    engine.abort(1)
+    assert_nothing_held(engine)
+
+
+class Constant:
+    """An executor that says 1."""
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+        return [Sampled(1) for item in plan.items if item.logits]
+
+
+def test_nobody_new_gets_ahead_of_those_whose_step_failed() -> None:
+    """A suspect lacks pages that a long prompt is owed. The prompt goes on; who has just come waits, though it is small
+    enough to fit."""
+    engine = null_engine(pages=10, page_size=4, limits=Limits(tokens=3), executor=Constant())  # type: ignore[arg-type]
+    suspects = [engine.add([2] * 4, greedy(20)), engine.add([3], greedy(20))]
+    long = engine.add([4] * 24, greedy(2))
+    for _ in range(10):
+        engine.step()
+    plan = engine.plan()
+    assert plan is not None
+    assert [item.request for item in plan.items] == [*suspects, long]
+    assert engine.accept(StepPlan(plan.step, plan.items[2:]), []) == []
+    assert engine.fail(StepPlan(plan.step, plan.items[:2]), RuntimeError("broke")) == []
+    late = engine.add([9], greedy(4))
+    firsts: list[int] = []
+    while engine.has_work:
+        firsts += [event.request for event in engine.step() if event.request not in firsts]
+    assert firsts == [long, *suspects, late]
+    assert_nothing_held(engine)
+
+
+# -- what goes in -----------------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_not_copied() -> None:
+    engine = null_engine(context=10**7, pages=10**6)
+    prompt = [7] * 1000
+    request = engine.add(prompt, greedy(2, n=3))
+    assert all(engine.requests[request + choice].tokens.prompt is prompt for choice in range(3))
+    endless = range(10**9, 10**9 + 3)
+    with pytest.raises(ValueError, match="out of range"):
+        engine.add(endless, greedy(1))
+
+
+def test_a_prompt_may_be_a_length_and_names() -> None:
+    """Equal names are equal prefixes, block by block; the ids are never made as a list."""
+    tokens = NamedPrompt(1000, (5, 6), 512)
+    assert list(tokens) == [5 * 512 + i for i in range(512)] + [6 * 512 + i for i in range(488)]
+    assert list(tokens[500:520]) == list(tokens)[500:520]
+    assert isinstance(tokens[16:32], range)
+    engine = null_engine(pages=200, page_size=16, context=10_000)
+    cached = []
+    for names in ((5, 6), (5, 6), (5, 7), (8, 6)):
+        request = engine.requests[engine.add(NamedPrompt(1000, names, 512), greedy(1))]
+        finish_all(engine)
+        cached.append(request.cached)
+    assert cached == [0, 992, 512, 0]
+    for length, names in ((0, ()), (1000, (1,)), (1000, (1, -2))):
+        with pytest.raises(ValueError, match=r"names|empty"):
+            engine.add(NamedPrompt(length, names, 512))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([1, 2, 3]),
+        torch.tensor([1, 2, 3]),
+        [np.int64(1), 2, np.int32(3)],
+        list(torch.tensor([1, 2, 3])),
+        (1, 2, 3),
+    ],
+)
+def test_ids_of_numpy_and_torch_are_ids(ids: Any) -> None:
+    engine = null_engine()
+    request = engine.add(ids, greedy(4))
+    assert finish_all(engine)[request, 0].token_ids == expected_tokens([1, 2, 3], 4)
+
+
+def test_ids_of_numpy_and_torch_are_prompts(tmp_path: Path) -> None:
+    llm = LLM(str(write_model(tmp_path)), EngineSettings(kv_bytes=4e6))
+    params = SamplingParams(temperature=0.0, max_tokens=3)
+    (wanted,) = llm.generate([1, 2, 3], params)
+    for one in (torch.tensor([1, 2, 3]), np.array([1, 2, 3]), list(np.array([1, 2, 3])), list(torch.tensor([1, 2, 3]))):
+        assert llm.generate(one, params) == [wanted]
+    for many in (torch.tensor([[1, 2, 3]] * 2), [np.array([1, 2, 3]), [1, 2, 3]]):
+        assert llm.generate(many, params) == [wanted] * 2
+    for prompts, own, says in (
+        (torch.tensor([1.5, 2.0]), params, "whole numbers"),
+        (torch.tensor(3), params, "prompts is a int"),
+        (None, params, "prompts is a NoneType; give text"),
+        ([], params, None),
+        (torch.tensor([]), params, None),
+        ("abc", {"max_tokens": 3}, "params is a dict; give a SamplingParams"),
+        (["abc"], [{"max_tokens": 3}], "params is a dict; give a SamplingParams"),
+        ([[1], None], params, "not a list of token ids"),
+    ):
+        if says is None:
+            assert llm.generate(prompts, own) == []
+            continue
+        with pytest.raises(ValueError, match=says) as refused:
+            llm.generate(prompts, own)
+        assert "\n" not in str(refused.value)
+        assert not llm.engine.has_work
+
+
+def test_a_server_takes_a_models_name(tmp_path: Path) -> None:
+    server = AsyncLLM(str(write_model(tmp_path)))
+    server.close()
+    assert server.loaded.model.vocabulary > 256
+    with pytest.raises(ValueError, match="model is a int; give a folder, a built-in name, or what load_engine gave"):
+        AsyncLLM(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_an_encoders_ids_travel_with_the_step_that_first_runs_their_request(chunk: int | None) -> None:
+    plans: list[StepPlan] = []
+    engine = null_engine(
+        pages=12, limits=Limits(tokens=16, chunk=chunk), prefix_cache=False, on_step=lambda r: plans.append(r.plan)
+    )
+    ids = {
+        engine.add([number] * 5, greedy(14, n=1 + number % 2), encoder=(number, 9, 9)): number for number in (1, 2, 3)
+    }
+    finish_all(engine)
+    assert engine.stats.preemptions > 0
+    carried = 0
+    for item in (item for plan in plans for item in plan.items):
+        own = next(number for request, number in reversed(ids.items()) if item.request >= request)
+        if item.first and item.start == 0:
+            assert item.encoder == (own, 9, 9)
+            carried += 1
+        else:
+            assert item.encoder == ()
+    assert carried > len(ids)
+    with pytest.raises(ValueError, match=f"token id {VOCABULARY} is out of range"):
+        engine.add([1], encoder=[VOCABULARY])
+
+
+def same_root(engine: Engine, **others: Any) -> bytes:
+    request = engine.add([1, 2], greedy(1), **others)
+    root = engine.requests[request].root
+    engine.abort(request)
+    return root
+
+
+def test_a_root_says_all_that_keys_and_values_depend_on() -> None:
+    engine = null_engine()
+    assert same_root(engine) == b""
+    assert same_root(engine, root=b"adapter") == b"adapter"
+    roots = [
+        same_root(engine, encoder=encoder, root=root)
+        for encoder, root in (((1,), b""), ((2,), b""), ((1,), b"a"), ((1, 2), b""), ((), b"a"))
+    ]
+    assert len(set(roots)) == len(roots)
+    assert same_root(engine, encoder=(1,)) == roots[0]
