@@ -127,7 +127,7 @@ class Way:
     @property
     def positions(self) -> int:
         """Positions of the pool; the longest request of the trace has 72."""
-        return 80 if self.load == "crowded" else 1200
+        return 73 if self.load == "crowded" else 1200
 
 
 AXES: tuple[tuple[object, ...], ...] = (
