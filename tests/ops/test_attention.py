@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment
+from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment, visible
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.paged import LayerPages, PagedDecode, PagedGroup, PagedKV, PagedSegment
-from ridgeline.ops.work import Segment, Work, windowed
+from ridgeline.ops.work import Reach, Segment, Work, windowed
 
 F64 = NDArray[np.float64]
 NULL_PAGE = 0
@@ -289,3 +289,89 @@ def test_attention_by_hand() -> None:
     assert padded[0, 0].tolist() == pytest.approx([6.0167, 3.9833], abs=5e-5)
     weights = attend_segment(op, q, k, torch.eye(3)[None])[0, 0]
     assert weights.tolist() == pytest.approx([0.4011, 0.1978, 0.4011], abs=5e-5)
+
+
+def reference(op: Attention, q_QHD: Tensor, k_LKD: Tensor, v_LKW: Tensor) -> Tensor:
+    """All that an op can say of itself, query by query: fp64 [Q, H, W]."""
+    keys, out = len(k_LKD), []
+    groups = q_QHD.shape[1] // k_LKD.shape[1]
+    for row, q_HD in enumerate(q_QHD.double()):
+        at = keys - len(q_QHD) + row
+        size = op.reach.size
+        heads = []
+        for head, q_D in enumerate(q_HD):
+            scores = {}
+            for key in range(keys):
+                sees = {
+                    "causal": key <= at,
+                    "window": at - size < key <= at,
+                    "chunked": key <= at and key // max(size, 1) == at // max(size, 1),
+                }.get(op.reach.kind, True)
+                if sees:
+                    score = float(q_D @ k_LKD[key, head // groups].double()) * op.scale
+                    score = score if op.softcap is None else op.softcap * math.tanh(score / op.softcap)
+                    distance = torch.tensor(key - at)
+                    scores[key] = score + (0.0 if op.bias is None else float(op.bias(distance)[head]))
+            sink = math.exp(float(op.sinks_H[head])) if op.sinks_H is not None else 0.0
+            total = sum(map(math.exp, scores.values())) + sink
+            heads.append(sum(math.exp(s) / total * v_LKW[key, head // groups].double() for key, s in scores.items()))
+        out.append(torch.stack(heads))
+    return torch.stack(out)
+
+
+SAID = {
+    "scale": {"scale": 0.3},
+    "soft cap": {"softcap": 1.5},
+    "sinks": {"sinks": True},
+    "position bias": {
+        "bias": lambda distance: torch.stack([distance * 0.1, distance * -0.2, distance**2 * 0.01, distance])
+    },
+    "all of them": {"scale": 0.7, "softcap": 2.0, "sinks": True, "bias": lambda d: torch.stack([d * 0.1] * 4)},
+}
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("said", SAID)
+def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
+    """Scale, caps, sinks and biases, in a segment and in a decode call, against sums done by hand."""
+    g = torch.Generator().manual_seed(3)
+    op = Attention(0, 4, KVSpec(2, 6, 6, window, torch.float32), **SAID[said])  # type: ignore[arg-type]
+    if op.sinks_H is not None:
+        op.sinks_H.data = random(g, 4)
+    q, k, v = random(g, 3, 4, 6), random(g, 7, 2, 6), random(g, 7, 2, 6)
+    ours = attend_segment(op, q, k.transpose(0, 1), v.transpose(0, 1))
+    assert torch.allclose(ours.double(), reference(op, q, k, v), atol=1e-5)
+    k_KBLD, v_KBLD = (x.transpose(0, 1)[:, None] for x in (k, v))
+    distance_BL = torch.arange(7)[None] - 6
+    alone = attend_padded(
+        op, q[2:], k_KBLD, v_KBLD, distance_BL, visible(op.reach, torch.tensor([[6]]), distance_BL + 6)
+    )
+    assert torch.allclose(alone.double(), reference(op, q[2:], k, v), atol=1e-5)
+
+
+@pytest.mark.parametrize("reach", [Reach("chunked", 3), Reach("full"), Reach("cross")], ids=str)
+def test_reaches_beyond_windows(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk, a whole sequence, and an encoder's rows, which may be fewer than the queries."""
+    g = torch.Generator().manual_seed(4)
+    monkeypatch.setattr(Attention, "reach", reach)
+    op = attention((2, 2), 6)
+    q, k, v = random(g, 9, 4, 6), random(g, 5, 2, 6), random(g, 5, 2, 6)
+    if reach.kind == "cross":
+        segments = [Segment(9, 9, encoded=5, encodes=True)]
+    else:
+        q, segments = q[:5], [Segment(5, 5)]
+    out = Uncached(segments).attend(op, q, k, v)
+    assert torch.allclose(out.double(), reference(op, q, k, v), atol=1e-5)
+
+
+def test_a_latent_is_key_and_value() -> None:
+    """One row is kept: the key, whose first entries are the value."""
+    g = torch.Generator().manual_seed(5)
+    op = Attention(0, 4, KVSpec(1, 6, 0, None, torch.float32), value_dim=4)
+    q, latent = random(g, 5, 4, 6), random(g, 5, 1, 6)
+    out = Uncached([Segment(5, 5)]).attend(op, q, latent, None)
+    assert out.shape == (5, 4, 4)
+    assert torch.allclose(out.double(), reference(op, q, latent, latent[..., :4]), atol=1e-5)
+    asked = Work.of([Segment(2, 9)])
+    assert op.cost(asked).kv_read_bytes == 9 * 6 * 4
+    assert op.cost(asked).total_flops == 2 * 4 * (6 + 4) * (8 + 9)
