@@ -42,7 +42,7 @@ class Linear(Op):
 
     def cost_of(self, rows: int) -> Cost:
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
-        return product_cost(rows, self.matrix)
+        return products_cost(rows, (self.matrix,))
 
     def kernel(self, rows: int) -> str:
         """As Op.kernel."""
@@ -134,11 +134,6 @@ class Projections(Op):
             parts += torch.split(y_TO, list(matrix.spec.own_parts), dim=-1) if matrix.spec.parts else (y_TO,)
         return tuple(parts)
 
-    @property
-    def outputs(self) -> int:
-        """Columns of all results together."""
-        return sum(matrix.outputs for matrix in self.matrices)
-
     def cost_of(self, rows: int) -> Cost:
         """The products, the rows read once."""
         return products_cost(rows, self.matrices)
@@ -146,7 +141,7 @@ class Projections(Op):
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a launch a matrix."""
         name = product_kernel(self.kind, rows, self.matrices[0])
-        return (Kernel(name, self.number, len(self.names), products_cost(rows, self.matrices)),)
+        return (Kernel(name, self.number, len(self.names), self.cost_of(rows)),)
 
     @property
     def number(self) -> str:
@@ -172,11 +167,6 @@ def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
     """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
     other way."""
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
-
-
-def product_cost(rows: int, matrix: Matrix) -> Cost:
-    """The cost of one product."""
-    return products_cost(rows, (matrix,))
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

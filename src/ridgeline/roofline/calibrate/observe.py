@@ -36,6 +36,8 @@ def watch_trial(
     model = trial.model(dtype, timer.device)
     positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
     stage, watch = Stage(model, timer.device, positions), Stopwatch(model, timer)
+    # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
+    space_of = {op: space for _, op, space in traced_calls(model)}
     found: list[Sighting] = []
     before = probe()
     for step in trial.steps:
@@ -43,13 +45,10 @@ def watch_trial(
         after = probe()
         pace = before.midpoint(after)
         work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
-        spaces = {(op, space) for _, op, space in traced_calls(model)}
         run = [
             (one.seconds, kernel)
             for one in timed
-            for op, space in spaces
-            if op is one.op
-            for kernel in op.kernels(work, space)
+            for kernel in one.op.kernels(work, space_of[one.op])
             if kernel.part == one.part
         ]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
