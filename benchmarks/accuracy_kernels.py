@@ -13,7 +13,7 @@ from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import TOKENS, Segment, Work
+from ridgeline.ops.work import CAUSAL, TOKENS, Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.time import communication_seconds, floor_seconds, op_seconds
 
@@ -90,7 +90,7 @@ def _op(line: dict[str, str]) -> tuple[Op, Work]:
                 return op, Work({TOKENS: tokens}, tokens)
             case "decode attention" | "prefill attention":
                 heads, kv_heads, dim = shape
-                attention = Attention(0, heads, KVSpec(kv_heads, dim, dim, None, torch.bfloat16))
+                attention = Attention(0, heads, KVSpec(kv_heads, dim, dim, CAUSAL, torch.bfloat16))
                 context = int(line["context"])
                 decode = Work.decode([context] * tokens)
                 return attention, decode if line["op"].startswith("decode") else Work.of([Segment(context, context)])

@@ -25,6 +25,7 @@ from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.sampling.row import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
+from ridgeline.ops.work import CAUSAL
 
 STEP_NANOSECONDS = 13_000_000
 _TOKEN = Sampled(7)
@@ -45,7 +46,7 @@ class FixedStep:
 def engine_of(running: int, *, prefix_cache: bool) -> Engine:
     """An engine with room for `running` requests of 1,024 positions."""
     executor, limits = FixedStep(), Limits(tokens=2048, requests=running)
-    spec = KVSpec(8, 128, 128, None, torch.bfloat16)
+    spec = KVSpec(8, 128, 128, CAUSAL, torch.bfloat16)
     layout = KVLayout(int(16 * spec.bytes_per_token), running * 64, 16, (KVGroup(spec, (0,), 16),))
     return Engine(
         executor,

@@ -17,6 +17,7 @@ from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
+from ridgeline.ops.work import windowed
 
 VOCABULARY = 1000
 _MASK = (1 << 61) - 1
@@ -137,7 +138,7 @@ class NullExecutor:
 
 def layout_of(windows: Sequence[int | None], pages: int, page_size: int) -> KVLayout:
     """A pool of pages for one layer a window, each a group of its own."""
-    specs = [KVSpec(1, 1, 1, window, torch.float32) for window in windows]
+    specs = [KVSpec(1, 1, 1, windowed(window), torch.float32) for window in windows]
     return KVLayout(8 * page_size, pages, page_size, tuple(KVGroup(s, (i,), page_size) for i, s in enumerate(specs)))
 
 

@@ -14,6 +14,7 @@ from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.runner import Runner
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, deal_layers
+from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import GREEDY, complete, token_engine
 
 
@@ -24,7 +25,7 @@ def resident() -> int:
 
 def test_memory_is_taken_as_pages_are_used() -> None:
     """A pool of 1 GiB was filled with zeros before the first request came."""
-    spec = KVSpec(8, 64, 64, None, torch.bfloat16)
+    spec = KVSpec(8, 64, 64, CAUSAL, torch.bfloat16)
     layout = KVLayout(1 << 20, 1 << 10, 16, (KVGroup(spec, tuple(range(32)), 16),))
     before = resident()
     store = KVStore(layout)
@@ -34,7 +35,7 @@ def test_memory_is_taken_as_pages_are_used() -> None:
 
 
 def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
-    specs = [KVSpec(2, 3, 5, window, torch.float32) for window in (None, 4, 4, 4)]
+    specs = [KVSpec(2, 3, 5, windowed(window), torch.float32) for window in (None, 4, 4, 4)]
     layout = deal_layers(specs, 4, 100)
     store = KVStore(KVLayout(layout.page_bytes, 6, 4, layout.groups))
     store.buffer[1:] = 0xFF

@@ -347,7 +347,7 @@ def check_gemma2(ours: Decoder, theirs: Any) -> None:
     assert attention[0].softcap == theirs.attn_logit_softcapping
     assert ours.lm_head.softcap == theirs.final_logit_softcapping
     windowed_layers = [kind == "sliding_attention" for kind in theirs.layer_types]
-    assert [op.spec.window is not None for op in attention] == windowed_layers
+    assert [op.reach.kind == "window" for op in attention] == windowed_layers
 
 
 def transformers_windows(config: Any) -> frozenset[int | None]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment, visible
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.paged import LayerPages, PagedDecode, PagedGroup, PagedKV, PagedSegment
-from ridgeline.ops.work import Reach, Segment, Work, windowed
+from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
 
 F64 = NDArray[np.float64]
 NULL_PAGE = 0
@@ -49,7 +49,7 @@ def close(ours: Tensor, reference: F64) -> bool:
 def attention(heads: tuple[int, int], dim: int, window: int | None = None) -> Attention:
     """An op of so many KV heads, and queries to each."""
     kv_heads, group = heads
-    return Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, window, torch.float32))
+    return Attention(0, kv_heads * group, KVSpec(kv_heads, dim, dim, windowed(window), torch.float32))
 
 
 def random(generator: torch.Generator, *shape: int) -> Tensor:
@@ -101,7 +101,7 @@ class Memory:
     free: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        spec = KVSpec(self.kv_heads, self.dim, self.dim, None, torch.float32)
+        spec = KVSpec(self.kv_heads, self.dim, self.dim, CAUSAL, torch.float32)
         page_bytes = 2 * int(self.page_size * spec.bytes_per_token)
         buffer = torch.full((self.pages + 1, page_bytes), 0xFF, dtype=torch.uint8)  # NaN, as every page but one
         buffer[NULL_PAGE] = 0
@@ -212,16 +212,16 @@ def test_paged_attention(
 
 def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
     """Two groups, one with a window: each layer reads its own memory."""
-    full, windowed = (paged_step([Segment(1, 9), Segment(3, 7)], (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
-    both = PagedKV([full[1].layers[0], windowed[1].layers[0]], [0, 1], [full[1].groups[0], windowed[1].groups[0]])
-    for layer, (sequences, _), window in ((0, full, None), (1, windowed, 3)):
+    full, narrow = (paged_step([Segment(1, 9), Segment(3, 7)], (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
+    both = PagedKV([full[1].layers[0], narrow[1].layers[0]], [0, 1], [full[1].groups[0], narrow[1].groups[0]])
+    for layer, (sequences, _), window in ((0, full, None), (1, narrow, 3)):
         q, k, v = (
             torch.cat([s.q_QHD for s in sequences]),
             torch.cat([s.k_LKD[-s.segment.q_len :] for s in sequences]),
             torch.cat([s.v_LKD[-s.segment.q_len :] for s in sequences]),
         )
         reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
-        op = Attention(layer, 4, KVSpec(2, 6, 6, window, torch.float32))
+        op = Attention(layer, 4, KVSpec(2, 6, 6, windowed(window), torch.float32))
         assert close(both.attend(op, q, k, v), reference)
 
 
@@ -335,7 +335,7 @@ SAID = {
 def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
     """Scale, caps, sinks and biases, in a segment and in a decode call, against sums done by hand."""
     g = torch.Generator().manual_seed(3)
-    op = Attention(0, 4, KVSpec(2, 6, 6, window, torch.float32), **SAID[said])  # type: ignore[arg-type]
+    op = Attention(0, 4, KVSpec(2, 6, 6, windowed(window), torch.float32), **SAID[said])  # type: ignore[arg-type]
     if op.sinks_H is not None:
         op.sinks_H.data = random(g, 4)
     q, k, v = random(g, 3, 4, 6), random(g, 7, 2, 6), random(g, 7, 2, 6)
@@ -367,7 +367,7 @@ def test_reaches_beyond_windows(reach: Reach, monkeypatch: pytest.MonkeyPatch) -
 def test_a_latent_is_key_and_value() -> None:
     """One row is kept: the key, whose first entries are the value."""
     g = torch.Generator().manual_seed(5)
-    op = Attention(0, 4, KVSpec(1, 6, 0, None, torch.float32), value_dim=4)
+    op = Attention(0, 4, KVSpec(1, 6, 0, CAUSAL, torch.float32), value_dim=4)
     q, latent = random(g, 5, 4, 6), random(g, 5, 1, 6)
     out = Uncached([Segment(5, 5)]).attend(op, q, latent, None)
     assert out.shape == (5, 4, 4)

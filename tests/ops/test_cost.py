@@ -62,14 +62,14 @@ def test_norm_cost() -> None:
 
 def test_attention_cost() -> None:
     """Pairs by the mask: (5+6+7) + 15 + 9 = 42, in a window of 4: 3x4 + (1+2+3+4+4) + 4 = 30; K and V by KV heads."""
-    full = Attention(0, 8, KVSpec(2, 10, 10, None, BF16)).cost(WORK)
+    full = Attention(0, 8, KVSpec(2, 10, 10, CAUSAL, BF16)).cost(WORK)
     assert full.flops == {"bf16": 4 * 8 * 10 * 42}
     assert full.kv_read_bytes == (7 + 5 + 9) * 2 * 2 * 10 * 2
     assert full.kv_write_bytes == 9 * 2 * 2 * 10 * 2
     assert full.weight_bytes == 0
-    windowed = Attention(0, 8, KVSpec(2, 10, 10, 4, BF16)).cost(WORK)
-    assert windowed.flops == {"bf16": 4 * 8 * 10 * 30}
-    assert windowed.kv_read_bytes == (6 + 5 + 4) * 2 * 2 * 10 * 2
+    in_window = Attention(0, 8, KVSpec(2, 10, 10, windowed(4), BF16)).cost(WORK)
+    assert in_window.flops == {"bf16": 4 * 8 * 10 * 30}
+    assert in_window.kv_read_bytes == (6 + 5 + 4) * 2 * 2 * 10 * 2
 
 
 @pytest.mark.parametrize(("kv_heads", "expected"), [(8, 131_072), (32, 524_288), (1, 16_384)])

@@ -93,7 +93,7 @@ def check_attention(run: Run) -> None:
     """Assert that attention is priced for the pairs of its mask, counted one by one."""
     for path, op in run.model.ops():
         if isinstance(op, Attention):
-            window = op.spec.window or 10**9
+            window = op.reach.size or 10**9
             pairs = sum(
                 1
                 for s in run.segments

@@ -18,6 +18,7 @@ from ridgeline.models.bill import bill
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVLayout, KVSpec, deal_layers
 from ridgeline.ops.op import Op
+from ridgeline.ops.work import CAUSAL
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Setup, Workload
 from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, weights_table
@@ -286,7 +287,7 @@ def test_dividing_halves_weights_and_kv_but_not_the_norms() -> None:
 
 
 def test_users_round_to_pages() -> None:
-    spec = KVSpec(1, 2, 3, None, torch.bfloat16)
+    spec = KVSpec(1, 2, 3, CAUSAL, torch.bfloat16)
     layout = dataclasses.replace(deal_layers([spec], 16, 1000), pages=10)
     memory = Memory(0, 0, 0, 0, 0, 0, 10.0, layout, 17, 2048)
     assert memory.users == 5  # two pages each

@@ -78,7 +78,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
 
 def _sizes(model: Model) -> str:
     spec = model.kv_specs[0]
-    windows = sorted({s.window for s in model.kv_specs if s.window is not None})
+    windows = sorted({s.reach.size for s in model.kv_specs if s.reach.kind == "window"})
     return (
         f"{len(model.kv_specs)} layers, {spec.heads} KV heads of {spec.k_dim}, context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "

@@ -8,6 +8,7 @@ from ridgeline.models.storage import Storage
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.shard import Shard
+from ridgeline.ops.work import windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Dimensions:
     def kv_spec(self, window: int | None = None) -> KVSpec:
         """What a layer of this rank keeps a position."""
         heads = self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
-        return KVSpec(heads, self.head_dim, self.head_dim, window, self.dtype, self.storage.kv)
+        return KVSpec(heads, self.head_dim, self.head_dim, windowed(window), self.dtype, self.storage.kv)
 
     def qkv(self, *, bias: bool = False) -> dict[str, MatrixSpec]:
         """Separate projections to queries, keys and values."""

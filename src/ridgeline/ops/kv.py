@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ridgeline.ops.formats import KVFormat, format_of
-from ridgeline.ops.work import Reach, windowed
+from ridgeline.ops.work import Reach
 
 if TYPE_CHECKING:
     import torch
@@ -27,21 +27,16 @@ _ENDLESS = 1 << 40  # more positions than any sequence has
 class KVSpec:
     """The keys and values of one position in one layer.
 
-    window: how many positions back a layer looks, itself included; None for all of them. stored: a narrower format
-    than the model's dtype, priced but not run.
+    v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those of full reach
+    are all in one step, so that nothing is kept. stored: a narrower format than the model's dtype, priced but not run.
     """
 
     heads: int
     k_dim: int
     v_dim: int
-    window: int | None
+    reach: Reach
     dtype: "torch.dtype"
     stored: KVFormat | None = None
-
-    @property
-    def reach(self) -> Reach:
-        """Which of the kept positions a query sees."""
-        return windowed(self.window)
 
     @property
     def kept(self) -> bool:
@@ -56,9 +51,20 @@ class KVSpec:
             return numbers * format_of(self.dtype).bytes
         return (numbers * self.stored.bits + 2 * self.heads * self.stored.scale_bits) / 8
 
+    @property
+    def passes(self) -> bool:
+        """Whether queries leave positions behind that no later one sees."""
+        return self.reach.kind in ("window", "chunked")
+
     def first_seen(self, position: int) -> int:
         """The first position that a query at `position` looks at; none after it looks farther back."""
-        return 0 if self.window is None else max(0, position - self.window + 1)
+        match self.reach.kind:
+            case "window":
+                return max(0, position - self.reach.size + 1)
+            case "chunked":
+                return position // self.reach.size * self.reach.size
+            case _:
+                return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +90,12 @@ class KVGroup:
 
     def kept(self, positions: int, chunk: int) -> int:
         """The keeping rule: most pages that a sequence of so many positions holds at a time, where a step runs at most
-        `chunk` of them. A window's are window - 1 + chunk positions, which may begin anywhere in a page."""
+        `chunk` of them. A window's are size - 1 + chunk positions, which may begin anywhere in a page; so are those of
+        chunked attention, whose first query may be the last of its chunk."""
         every = self.entries(positions)
-        if self.spec.window is None:
+        if not self.spec.passes:
             return every
-        return min(every, self.entries(self.spec.window + chunk - 2) + 1)
+        return min(every, self.entries(self.spec.reach.size + chunk - 2) + 1)
 
 
 @dataclass(frozen=True, slots=True)

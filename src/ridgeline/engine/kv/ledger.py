@@ -75,7 +75,7 @@ class KVLedger:
         self.claimed = 0
         self._nothing: tuple[bool, Entries] = False, ((),) * len(self.groups)
         self._align = max((group.page_size for group in self.groups), default=self.page_size)
-        self._windows = any(group.spec.window is not None for group in self.groups)
+        self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
     @property
@@ -137,7 +137,7 @@ class KVLedger:
 
     def _longest(self, index: int, group: KVGroup, keys: list[PageKey], most: int) -> int:
         """The longest prefix of at most `most` positions of which a group has the pages that the next position sees."""
-        if group.spec.window is None:
+        if not group.spec.passes:
             missing = (
                 i for i in range(most // group.page_size) if self.pool.find(self._name(index, group, keys, i)) is None
             )
@@ -319,7 +319,7 @@ class KVLedger:
         """Positions of a request that would survive its release, because another request holds their pages too."""
         if not self.groups:
             return 0
-        group = min(range(len(self.groups)), key=lambda index: self.groups[index].spec.window is not None)
+        group = min(range(len(self.groups)), key=lambda index: self.groups[index].spec.passes)
         pages = self.tables[request].pages[group]
         shared = sum(1 for page in pages if page != NULL_PAGE and self.pool.references(page) > 1)
         return self.groups[group].page_size * shared
