@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeline.engine.sampling.candidates import Candidates
-from ridgeline.engine.sampling.mass import BLOCK, block_sums
+from ridgeline.engine.sampling.candidates import BLOCK, Candidates, block_sums
 from ridgeline.engine.sampling.truncate import SAMPLE_STRIDE, SLICE, keep_min_p, keep_top_p, largest, ranked
 
 Weights = NDArray[np.float32]

@@ -16,8 +16,7 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
-from ridgeline.engine.sampling.history import History
-from ridgeline.engine.sampling.row import Outcome, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.suspects import Suspects
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.history import History
+from ridgeline.engine.sampling.row import History
 
 NANOSECONDS = 1e-9
 

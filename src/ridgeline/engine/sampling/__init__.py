@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.engine.sampling.history import History
-from ridgeline.engine.sampling.row import Outcome, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow
 
 if TYPE_CHECKING:
     from ridgeline.engine.sampling.sampler import sample

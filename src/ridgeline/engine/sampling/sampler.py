@@ -32,10 +32,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.adjust import adjust, needs_adjusting
-from ridgeline.engine.sampling.candidates import Candidates, weigh
-from ridgeline.engine.sampling.logprobs import Report, candidates_report, log_softmax_report
-from ridgeline.engine.sampling.mass import FloatsC
+from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
+from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
 from ridgeline.engine.sampling.row import RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
 from ridgeline.engine.sampling.uniform import uniform

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ridgeline.engine.sampling.candidates import Candidates, IdsC
-from ridgeline.engine.sampling.mass import BLOCK, FloatsC, block_sums
+from ridgeline.engine.sampling.candidates import BLOCK, Candidates, FloatsC, IdsC, block_sums
 
 SLICE = 256
 SAMPLE_STRIDE = 32
