@@ -19,17 +19,17 @@ from pathlib import Path
 import torch
 
 from ridgeline import __version__
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.file import load
+from ridgeline.calibrate.probe import Pace, Probe, median_pace
+from ridgeline.calibrate.roofs import beyond_caches, stated_caches
+from ridgeline.calibrate.steps import Stopwatch
+from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.bare import drive
 from ridgeline.host import threads_for
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
-from ridgeline.roofline.calibrate.calibration import Calibration
-from ridgeline.roofline.calibrate.file import load
-from ridgeline.roofline.calibrate.probe import Pace, Probe, median_pace
-from ridgeline.roofline.calibrate.roofs import beyond_caches, stated_caches
-from ridgeline.roofline.calibrate.steps import Stopwatch
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds

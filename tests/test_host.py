@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import host
-from ridgeline.host import address_space, available_memory, check_threads, cores, threads_for, total_memory
+from ridgeline.host import address_space, available_memory, check_threads, cores, processor, threads_for, total_memory
 
 GIB = 1 << 30
 MEMINFO = f"MemTotal: {64 * GIB // 1024} kB\nMemFree: 1024 kB\nMemAvailable: {48 * GIB // 1024} kB\n"
@@ -32,6 +32,13 @@ def roots(tmp_path: Path) -> tuple[Path, Path]:
     (proc / "meminfo").write_text(MEMINFO, encoding="ascii")
     (proc / "self" / "cgroup").write_text("0::/work/job\n", encoding="ascii")
     return proc, cgroups
+
+
+def test_the_processor_is_named_with_its_cores(roots: tuple[Path, Path]) -> None:
+    many = cores(*roots)
+    assert processor(*roots).endswith(f", {many} core{'s' if many > 1 else ''}")  # no cpuinfo: the architecture
+    (roots[0] / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A Chip @ 3 GHz\n" * 2, encoding="ascii")
+    assert processor(*roots).startswith("A Chip @ 3 GHz, ")
 
 
 def test_without_limits_the_kernel_is_believed(roots: tuple[Path, Path]) -> None:

@@ -16,13 +16,6 @@ PACKAGE = ROOT / "src" / "ridgeline"
 
 When = Literal["at import", "in a call", "for types"]
 
-# Files that import a room which the table does not give them, and why they still do.
-EXCEPTIONS = {
-    ("roofline/calibrate/models.py", "checkpoint"): (
-        "calibration fills its trial models with random weights; it is to stand above the engine, in a room of its own"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Import:
@@ -155,13 +148,8 @@ def test_imports_are_in_the_table(table: dict[str, Row], when: When) -> None:
     """Each sort of import apart: a late one and one for types alone are no way round it."""
     found = [i for i in imports() if i.when == when]
     assert found, f"no import {when} was seen: the search is at fault"
-    wrong = [i for i in against(found, table) if (i.file, i.imported) not in EXCEPTIONS]
+    wrong = against(found, table)
     assert not wrong, "\n".join(map(str, wrong))
-
-
-def test_exceptions_are_needed(table: dict[str, Row]) -> None:
-    """An exception whose import has gone, or is in the table now, goes too."""
-    assert set(EXCEPTIONS) == {(i.file, i.imported) for i in against(imports(), table)} & set(EXCEPTIONS)
 
 
 def test_permissions_are_needed(table: dict[str, Row]) -> None:
@@ -172,7 +160,6 @@ def test_permissions_are_needed(table: dict[str, Row]) -> None:
 
 
 def test_no_circle() -> None:
-    """Exceptions included."""
     assert not (circle := circle_of(imports())), " -> ".join(circle)
 
 

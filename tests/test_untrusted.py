@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.calibrate import file
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import open_source
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.models import ModelRefused
-from ridgeline.roofline.calibrate import file
 from ridgeline.roofline.cards import load_card
 
 DEEP_JSON = '{"a": ' * 5000 + "1" + "}" * 5000

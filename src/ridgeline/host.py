@@ -5,6 +5,7 @@ A container or a batch job sees the whole machine in /proc and is killed for tak
 
 import math
 import os
+import platform
 import re
 import resource
 from collections.abc import Iterator
@@ -34,6 +35,17 @@ def _quota(folder: Path) -> float | None:
     if len(stated) != 2 or not all(word.isdecimal() for word in stated) or int(stated[1]) == 0:
         return None  # "max" and -1 are no limit
     return int(stated[0]) / int(stated[1])
+
+
+def processor(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> str:
+    """The processor's name and how many cores of it this process may use."""
+    try:
+        lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    many = cores(proc, cgroups)
+    return f"{names[0] if names else platform.machine()}, {many} core{'s' if many > 1 else ''}"
 
 
 def check_threads(threads: int, name: str = "threads") -> int:

@@ -10,18 +10,17 @@ import torch
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.file import load, load_all, save
+from ridgeline.calibrate.roofs import peaks
+from ridgeline.calibrate.run import SECONDS, Report
+from ridgeline.calibrate.run import calibrate as measure
+from ridgeline.calibrate.timer import Timer
 from ridgeline.cli import options
 from ridgeline.cli.terminal import err, say
 from ridgeline.document import Document, Facts, Row, Strip, Table, terminal
 from ridgeline.document.page import columns
-from ridgeline.engine.bare import drive
 from ridgeline.host import check_threads, cores
-from ridgeline.roofline.calibrate.calibration import Calibration
-from ridgeline.roofline.calibrate.file import load, load_all, save
-from ridgeline.roofline.calibrate.roofs import peaks
-from ridgeline.roofline.calibrate.run import SECONDS, Report
-from ridgeline.roofline.calibrate.run import calibrate as measure
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Host
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
@@ -71,7 +70,7 @@ def _check(device: str, threads: list[int] | None, seconds: float) -> None:
 def _measure(device: torch.device, threads: int, seconds: float) -> Calibration:
     torch.set_num_threads(threads)
     with _progress(threads) as report:
-        return measure(Timer(device, threads), drive, report, seconds)
+        return measure(Timer(device, threads), report, seconds)
 
 
 @contextmanager

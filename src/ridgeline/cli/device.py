@@ -10,6 +10,6 @@ def device_named(name: str, threads: int | None = None) -> Device:
     Raises ValueError as `load_card`."""
     if name not in ("this", "cuda"):
         return load_card(name)
-    from ridgeline.roofline.this import this_accelerator, this_device  # what measures is loaded only to measure
+    from ridgeline.calibrate.this import this_accelerator, this_device  # what measures is loaded only to measure
 
     return this_accelerator() if name == "cuda" else this_device(threads, estimate=True)

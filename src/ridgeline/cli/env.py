@@ -7,8 +7,7 @@ from importlib.metadata import version
 import torch
 
 from ridgeline.cli import options
-from ridgeline.host import GIB, available_memory
-from ridgeline.roofline.calibrate.file import processor
+from ridgeline.host import GIB, available_memory, processor
 from ridgeline.version import __version__
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")

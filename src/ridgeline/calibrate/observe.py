@@ -5,20 +5,20 @@ from dataclasses import dataclass
 
 import torch
 
+from ridgeline.calibrate.fit import Class, Observation
+from ridgeline.calibrate.probe import Pace, Probe
+from ridgeline.calibrate.steps import PAGE, Stage, Stopwatch, time_ops
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import Sequences, Trial
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Kernel
-from ridgeline.roofline.calibrate.fit import Class, Observation
-from ridgeline.roofline.calibrate.models import Sequences, Trial
-from ridgeline.roofline.calibrate.probe import Pace, Probe
-from ridgeline.roofline.calibrate.steps import PAGE, Stage, Stopwatch, time_ops
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class KernelTime:
     """A kernel in a step of a trial: what it took then, and what it would take under either roof."""
 
     where: str
@@ -29,16 +29,16 @@ class Sighting:
     pace: Pace
 
 
-def watch_trial(
+def time_trial(
     trial: Trial, dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
-) -> list[Sighting]:
+) -> list[KernelTime]:
     """Time every step of a trial, with a probe before and after each."""
     model = trial.model(dtype, timer.device)
     positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
     stage, watch = Stage(model, timer.device, positions), Stopwatch(model, timer)
     # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
     space_of = {op: space for _, op, space in traced_calls(model)}
-    found: list[Sighting] = []
+    found: list[KernelTime] = []
     before = probe()
     for step in trial.steps:
         timed = time_ops(stage, watch, step, budget / len(trial.steps))
@@ -54,7 +54,7 @@ def watch_trial(
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
         for seconds, kernel in run:
             compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
-            found.append(Sighting(where, kernel, seconds, compute, memory, pace))
+            found.append(KernelTime(where, kernel, seconds, compute, memory, pace))
         before = after
     return found
 
@@ -65,15 +65,15 @@ def describe(step: Sequences) -> str:
     return f"{len(step)} x {q} of {kv}"
 
 
-def observations(found: Sequence[Sighting], pace: Pace) -> dict[Class, list[Observation]]:
+def observations(found: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:
     """By class, and within it by step; as if all had been seen at one pace."""
-    groups: dict[Class, dict[str, list[Sighting]]] = {}
+    groups: dict[Class, dict[str, list[KernelTime]]] = {}
     for one in found:
         groups.setdefault((one.kernel.name, one.kernel.number), {}).setdefault(one.where, []).append(one)
     return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
 
 
-def _observation(where: str, group: Sequence[Sighting], pace: Pace) -> Observation:
+def _observation(where: str, group: Sequence[KernelTime], pace: Pace) -> Observation:
     seconds = sum(one.seconds for one in group)
     compute, memory = sum(one.compute for one in group), sum(one.memory for one in group)
     return Observation(

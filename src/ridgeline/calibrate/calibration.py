@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.roofline.calibrate.probe import Pace
-from ridgeline.roofline.calibrate.roofs import Stream, peaks
+from ridgeline.calibrate.probe import Pace
+from ridgeline.calibrate.roofs import Stream, peaks
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 
 

@@ -2,10 +2,10 @@
 
 import torch
 
+from ridgeline.calibrate.file import Uncalibrated, load, load_all
+from ridgeline.calibrate.run import quick
+from ridgeline.calibrate.timer import Timer
 from ridgeline.host import cores
-from ridgeline.roofline.calibrate.file import Uncalibrated, load, load_all
-from ridgeline.roofline.calibrate.run import quick
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
 
 _PROBE_SECONDS = 2.0

@@ -4,16 +4,15 @@ made with."""
 import hashlib
 import json
 import os
-import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
-from ridgeline import ops, roofline
+from ridgeline import calibrate, ops, roofline
+from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
-from ridgeline.host import cores
-from ridgeline.roofline.calibrate.calibration import Calibration
+from ridgeline.host import processor
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
@@ -38,29 +37,23 @@ def file_path(kind: str = "cpu") -> Path:
     return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
 
 
-def processor(kind: str = "cpu") -> str:
+def device_name(kind: str = "cpu") -> str:
     """The processor's name and how many cores of it this process may use; or the accelerator's name."""
     if kind == "gpu":
         return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "none"
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    many = cores()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {many} core{'s' if many > 1 else ''}"
+    return processor()
 
 
 def current_key(kind: str = "cpu") -> dict[str, str]:
     """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
     constants, and constants that are fitted or read otherwise mean something else."""
-    pricing = Path(roofline.__path__[0])
+    pricing, own = Path(roofline.__path__[0]), Path(calibrate.__path__[0])
     return {
-        "processor": processor(kind),
+        "processor": device_name(kind),
         "torch": torch.__version__,
         "ridgeline": __version__,
         "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
-        "pricing": _digest([*(pricing / name for name in _PRICING), *sorted((pricing / "calibrate").glob("*.py"))]),
+        "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }
 
 

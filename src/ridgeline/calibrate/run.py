@@ -5,16 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ridgeline.host import total_memory
-from ridgeline.ops.formats import format_of
-from ridgeline.roofline.calibrate.calibration import Calibration, FittedClass, Residual
-from ridgeline.roofline.calibrate.file import processor
-from ridgeline.roofline.calibrate.fit import Class, Fitted, Observation, fit_all
-from ridgeline.roofline.calibrate.host import Drive, Rest, fit_host, rests
-from ridgeline.roofline.calibrate.models import TRIALS
-from ridgeline.roofline.calibrate.observe import Sighting, observations, watch_trial
-from ridgeline.roofline.calibrate.probe import Probe, median_pace, nothing_but_launches
-from ridgeline.roofline.calibrate.roofs import (
+from ridgeline.calibrate.calibration import Calibration, FittedClass, Residual
+from ridgeline.calibrate.file import device_name
+from ridgeline.calibrate.fit import Class, Fitted, Observation, fit_all
+from ridgeline.calibrate.observe import KernelTime, observations, time_trial
+from ridgeline.calibrate.overhead import Overhead, fit_host, overheads
+from ridgeline.calibrate.probe import Probe, median_pace, nothing_but_launches
+from ridgeline.calibrate.roofs import (
     beyond_caches,
     caches,
     memory_bandwidth,
@@ -24,7 +21,10 @@ from ridgeline.roofline.calibrate.roofs import (
     streams,
     working_sets,
 )
-from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import TRIALS
+from ridgeline.host import total_memory
+from ridgeline.ops.formats import format_of
 from ridgeline.roofline.device import Device, Efficiency
 
 SECONDS = 50.0  # for one number of threads
@@ -35,7 +35,7 @@ _HOST_TRIALS = ("tiny", "gpt2", "small")
 Report = Callable[[str, float], None]
 
 
-def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECONDS) -> Calibration:
+def calibrate(timer: Timer, report: Report, seconds: float = SECONDS) -> Calibration:
     """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done).
 
     The engine runs on the processor, so that only there something lies between ops. On CUDA this is untested: the code
@@ -50,21 +50,21 @@ def calibrate(timer: Timer, drive: Drive, report: Report, seconds: float = SECON
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
     kind, held = _kind(timer), caches(found, stated)
-    bare = Device("this", processor(kind), kind, tops, memory_bandwidth(found, stated), memory_bytes(timer), held)
+    bare = Device("this", device_name(kind), kind, tops, memory_bandwidth(found, stated), memory_bytes(timer), held)
     probe = Probe(timer, beyond_caches(stated))
-    seen: list[Sighting] = []
+    kernel_times: list[KernelTime] = []
     for trial in TRIALS:
         for dtype in _DTYPES:
             report(f"ops of the trial {trial.name}, {format_of(dtype).name}", budget.done)
-            seen += watch_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(_DTYPES)))
-    pace = median_pace([one.pace for one in seen])
+            kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(_DTYPES)))
+    pace = median_pace([one.pace for one in kernel_times])
     report("between ops", budget.done)
-    beside: list[Rest] = []
+    between: list[Overhead] = []
     for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS and kind == "cpu"):
         model = trial.model(torch.float32, timer.device)
-        beside += rests(model, timer, drive, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))
-    host, host_error = fit_host(beside) if beside else (None, 0.0)
-    observed = observations(seen, pace)
+        between += overheads(model, timer, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))
+    host, host_error = fit_host(between) if between else (None, 0.0)
+    observed = observations(kernel_times, pace)
     fitted = fit_all(observed)
     report("done", 1.0)
     return Calibration(
@@ -140,7 +140,7 @@ def quick(timer: Timer, seconds: float, reason: str) -> Device:
     guess = Efficiency(launch, compute=0.7, memory=0.7)
     return Device(
         "this",
-        processor(),
+        device_name(),
         _kind(timer),
         peaks(products(timer, 0.4 * seconds)),
         memory_bandwidth(found, stated),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ridgeline.calibrate.timer import Timer
 from ridgeline.ops.formats import FORMATS, FP32, format_of
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -3,31 +3,31 @@
 import dataclasses
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from ridgeline import calibrate, ops, roofline
+from ridgeline.calibrate import file, run
+from ridgeline.calibrate.calibration import Calibration
+from ridgeline.calibrate.fit import Observation, fit, fit_all
+from ridgeline.calibrate.overhead import Overhead, fit_host
+from ridgeline.calibrate.probe import Pace, median_pace
+from ridgeline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
+from ridgeline.calibrate.steps import Stage, Stopwatch, time_ops
+from ridgeline.calibrate.this import this_device
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import TRIALS, decode, prefill
 from ridgeline.cli.calibrate import calibrate as command
-from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Work
-from ridgeline.roofline import calibrate
-from ridgeline.roofline.calibrate import file, run
-from ridgeline.roofline.calibrate.calibration import Calibration
-from ridgeline.roofline.calibrate.fit import Observation, fit, fit_all
-from ridgeline.roofline.calibrate.host import Rest, fit_host
-from ridgeline.roofline.calibrate.models import TRIALS, decode, prefill
-from ridgeline.roofline.calibrate.probe import Pace, median_pace
-from ridgeline.roofline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
-from ridgeline.roofline.calibrate.steps import Stage, Stopwatch, time_ops
-from ridgeline.roofline.calibrate.timer import Timer
 from ridgeline.roofline.device import Cache, Efficiency, Host
 from ridgeline.roofline.price import Price
-from ridgeline.roofline.this import this_device
 
 CPU = torch.device("cpu")
 TINY = TRIALS[0]
@@ -119,23 +119,23 @@ def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
 
 def test_host_constants_are_found_again() -> None:
     true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11)
-    rests = []
-    for mib, (ops, sequences, tokens) in enumerate(
+    overheads = []
+    for mib, (count, sequences, tokens) in enumerate(
         ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8))
     ):
         nbytes = float(mib % 3 << 20)
         work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
-        seconds = true.step + true.op * ops + true.sequence * sequences + true.token * tokens
+        seconds = true.step + true.op * count + true.sequence * sequences + true.token * tokens
         seconds += true.byte * nbytes
-        rests.append(Rest(work, ops, nbytes, seconds, 10 * seconds))
-    found, error = fit_host(rests)
+        overheads.append(Overhead(work, count, nbytes, seconds, 10 * seconds))
+    found, error = fit_host(overheads)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
     assert error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_host_constants_are_never_negative() -> None:
-    rests = [Rest(Work({TOKENS: n, LOGITS: 1}, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
-    found, _ = fit_host(rests)
+    overheads = [Overhead(Work({TOKENS: n, LOGITS: 1}, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
+    found, _ = fit_host(overheads)
     assert min(dataclasses.astuple(found)) >= 0
     assert found.token == 0
 
@@ -300,7 +300,7 @@ def calibrated() -> Calibration:
         said: list[tuple[str, float]] = []
         clock = Clock(look=1e-3, uneven=5)
         found = run.calibrate(
-            Timer(CPU, 1, clock, wall=clock), drive, lambda what, share: said.append((what, share)), seconds=0.001
+            Timer(CPU, 1, clock, wall=clock), lambda what, share: said.append((what, share)), seconds=0.001
         )
     assert [share for _, share in said] == sorted(share for _, share in said)
     assert said[-1] == ("done", 1.0)
@@ -369,6 +369,22 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
         file.load(1)
 
 
+@pytest.mark.parametrize("changed", ["roofline/price.py", "calibrate/fit.py", "calibrate/this.py", "ops/norm.py"])
+def test_a_calibration_is_stale_when_its_code_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Of the ops that were measured, of what fits the constants, and of what reads them."""
+    for room in (calibrate, roofline, ops):
+        copied = shutil.copytree(room.__path__[0], tmp_path / Path(room.__path__[0]).name)
+        monkeypatch.setattr(room, "__path__", [str(copied)])
+    before = file.current_key()
+    with (tmp_path / changed).open("a") as stream:
+        stream.write("# another line\n")
+    after = file.current_key()
+    expected = "ops" if changed.startswith("ops") else "pricing"
+    assert [name for name in before if before[name] != after[name]] == [expected]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": {}}', '{"key": 5}', '{"key": [1]}'])
 def test_a_broken_file_is_refused(cache: Path, text: str) -> None:
     cache.parent.mkdir()
@@ -412,7 +428,7 @@ def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: P
 def test_no_calibration_is_said_or_estimated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(file.Uncalibrated, match="not calibrated; run `ridgeline calibrate`"):
         this_device(1)
-    monkeypatch.setattr("ridgeline.roofline.this._PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("ridgeline.calibrate.this._PROBE_SECONDS", 0.01)
     threads = torch.get_num_threads()
     estimated = this_device(1, estimate=True)
     assert not estimated.calibrated

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import Sequences
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.op import Op
 from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment, layer_pages
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.calibrate.models import Sequences
-from ridgeline.roofline.calibrate.timer import Timer
 
 PAGE = 16
 _SHORTEST = 1e-8  # seconds: no call is shorter, whatever the watch subtracts

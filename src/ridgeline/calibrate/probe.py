@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.roofline.calibrate.models import TRIALS, decode
-from ridgeline.roofline.calibrate.steps import Stage
-from ridgeline.roofline.calibrate.timer import Timer
+from ridgeline.calibrate.steps import Stage
+from ridgeline.calibrate.timer import Timer
+from ridgeline.calibrate.trials import TRIALS, decode
 
 _BUDGET = 0.01
 _EDGE = 512

@@ -1,0 +1,112 @@
+"""What a step takes beside its ops: the scheduler, the batch, Python between two ops, the sampler.
+
+Measured through the engine. Greedy sampling, no text.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ridgeline.calibrate.probe import Pace, Probe
+from ridgeline.calibrate.steps import Stopwatch
+from ridgeline.calibrate.timer import Timer
+from ridgeline.engine.bare import drive
+from ridgeline.models.model import Model
+from ridgeline.ops.work import Work
+from ridgeline.roofline.device import Host
+from ridgeline.roofline.price import Price
+
+# Requests side by side, by the length of their prompts.
+TRAFFIC = ((16,), (64,), (256,), (24,) * 4, (8,) * 16)
+TOKENS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step of one run: the seconds of all of it, and of its ops."""
+
+    work: Work
+    whole: float
+    ops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a step of `ops` ops took beside them, of `whole` seconds in all. nbytes: that the ops moved, as far as a
+    cache holds them."""
+
+    work: Work
+    ops: int
+    nbytes: float
+    seconds: float
+    whole: float
+
+
+def overheads(
+    model: Model, timer: Timer, probe: Probe, pace: Pace, cached_bytes: float, budget: float
+) -> list[Overhead]:
+    """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
+    `pace`.
+
+    What is left of a long step is a small difference of two times, each of them noisy: medians are subtracted. Runs
+    that warm up are not counted: the first of each, and the first after a probe, which has had the caches to itself.
+    """
+    watch, price = Stopwatch(model, timer), Price(model)
+    timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
+    for prompts in TRAFFIC:
+        list(drive(model, prompts, TOKENS, timer.now))
+    begin = timer.wall()
+    while not timed or timer.wall() - begin < budget:
+        slower = probe().over(pace).launch
+        list(drive(model, TRAFFIC[0], TOKENS, timer.now))
+        for prompts in TRAFFIC:
+            for index, step in enumerate(_step_times(model, watch, prompts, slower)):
+                timed.setdefault((prompts, index), []).append(step)
+    return [
+        _overhead(runs, price.count, min(cached_bytes, price.step(runs[0].work).total_bytes)) for runs in timed.values()
+    ]
+
+
+def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int], slower: float) -> list[StepTime]:
+    """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
+    when it is all that runs. The seconds of their ops are those of another run. All of it as `slower` times faster."""
+    whole = list(drive(model, prompts, TOKENS, watch.timer.now))
+    inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now)))
+    return [StepTime(work, seconds / slower, ops / slower) for (work, seconds), ops in zip(whole, inside, strict=True)]
+
+
+def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[float]:
+    """The seconds of each step's ops."""
+    with watch.on():
+        watch.clear()
+        for _ in steps:
+            yield watch.spent
+            watch.clear()
+
+
+def _overhead(runs: Sequence[StepTime], ops: int, nbytes: float) -> Overhead:
+    """What `ops` ops, which moved so many bytes, leave of a step: medians of its runs."""
+    whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
+    return Overhead(runs[0].work, ops, nbytes, max(0.0, whole - inside), whole)
+
+
+def fit_host(found: Sequence[Overhead]) -> tuple[Host, float]:
+    """The five constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
+    of those errors without their signs."""
+    features = np.array([[1, o.ops, o.work.sequences, o.work.tokens, o.nbytes] for o in found], dtype=float)
+    count = features.shape[1]
+    whole = np.array([o.whole for o in found])
+    scaled, target = features / whole[:, None], np.array([o.seconds for o in found]) / whole
+    best, constants = float("inf"), np.zeros(count)
+    for size in range(1, count + 1):
+        for chosen in combinations(range(count), size):  # of so few constants every choice of zeros can be tried
+            solution = np.linalg.lstsq(scaled[:, chosen], target, rcond=None)[0]
+            squares = float(np.square(scaled[:, chosen] @ solution - target).sum())
+            if (solution >= 0).all() and squares < best:
+                best, constants = squares, np.zeros(count)
+                constants[list(chosen)] = solution
+    errors = np.abs(scaled @ constants - target)
+    return Host(*(float(c) for c in constants)), float(np.median(errors))

@@ -1,7 +1,0 @@
-"""Calibration: what this machine really does, in five constants a kernel class.
-
-`timer.py` reads the clock; `roofs.py` measures bandwidth by working set and peaks by format; `models.py` are the
-trials, `steps.py` times their ops where they stand, `probe.py` says at which pace, `observe.py` puts both together;
-`host.py` is what lies between ops; `fit.py` finds the constants, `run.py` does it all; `calibration.py` is the result
-and `file.py` keeps it.
-"""
