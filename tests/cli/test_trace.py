@@ -94,7 +94,7 @@ def test_writes_its_files(
 def test_this_machine_is_the_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
 ) -> None:
-    from ridgeline.roofline import this
+    from ridgeline.calibrate import this
     from ridgeline.roofline.cards import load_card
 
     asked: list[int | None] = []
