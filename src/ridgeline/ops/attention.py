@@ -67,6 +67,7 @@ class Attention(Op):
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
+        self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill", "prefill.few")}
 
     @property
@@ -98,8 +99,10 @@ class Attention(Op):
         return self.attend(q_THD, k_TKD, v_TKW, kv)
 
     def rotate(self, q_THD: Tensor, k_TKD: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-        """Queries and keys turned by their positions' angles."""
-        return rotate(q_THD, angles), rotate(k_TKD, angles)
+        """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
+        position."""
+        start = 0 if self.spec.v_dim else self.value_dim
+        return rotate(q_THD, angles, start), rotate(k_TKD, angles, start)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
         """Store, and attend."""
@@ -109,7 +112,7 @@ class Attention(Op):
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """2 x heads x (D + W) FLOPs a pair (q.k and p.v); K and V of the context read once a step, the new ones written
-        where they are kept; queries, new K and V in, results out."""
+        where they are kept; sinks and biases; queries, new K and V in, results out."""
         asked = work.attention[self.reach].total
         if not asked.queries and not asked.written:
             return NO_COST
@@ -127,6 +130,7 @@ class Attention(Op):
         rows = asked.queries * self.heads * (self.spec.k_dim + self.value_dim) * number.bytes
         return Cost(
             flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * asked.pairs},
+            weight_bytes=self._weight_bytes,
             kv_read_bytes=keys if kept else 0.0,
             kv_write_bytes=written if kept else 0.0,
             activation_bytes=rows if kept else rows + keys,
@@ -180,8 +184,16 @@ class Attention(Op):
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
+    def parameter_count(self) -> int:
+        """As Stored.parameter_count, those of its bias included."""
+        return sum(p.numel() for p in self.parameters())
+
+    def stored_bytes(self) -> float:
+        """As Stored.stored_bytes, those of its bias included."""
+        return float(sum(p.nbytes for p in self.parameters()))
+
     def signature(self) -> Hashable:
-        return self.heads, self.spec, self.value_dim, self.rope is None
+        return self.heads, self.spec, self.value_dim, self.rope is None, self._weight_bytes
 
     def extra_repr(self) -> str:
         reach = "" if self.reach.kind == "causal" else f", {self.reach}"

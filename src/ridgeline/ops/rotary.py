@@ -128,15 +128,18 @@ class RotaryTable(Op):
         return f"{self.rope.dim}, theta {self.rope.theta:g}"
 
 
-def rotate(x_THD: Tensor, angles: Angles) -> Tensor:
-    """Turn the first entries of each head by their position's angles ("rotate half" order, in fp32).
+def rotate(x_THD: Tensor, angles: Angles, start: int = 0) -> Tensor:
+    """Turn entries of each head, from `start` on, by their position's angles ("rotate half" order, in fp32).
 
-    x_THD [rows, heads, D], angles [rows, 1, dim / 2] with dim at most D -> [rows, heads, D].
+    x_THD [rows, heads, D], angles [rows, 1, dim / 2] with start + dim at most D -> [rows, heads, D].
     """
     cos, sin = angles
     half = cos.shape[-1]
-    first, second = x_THD[..., :half].float(), x_THD[..., half : 2 * half].float()
+    middle, stop = start + half, start + 2 * half
+    first, second = x_THD[..., start:middle].float(), x_THD[..., middle:stop].float()
     parts = [first * cos - second * sin, second * cos + first * sin]
-    if 2 * half < x_THD.shape[-1]:
-        parts.append(x_THD[..., 2 * half :].float())
+    if start:
+        parts.insert(0, x_THD[..., :start].float())
+    if stop < x_THD.shape[-1]:
+        parts.append(x_THD[..., stop:].float())
     return torch.cat(parts, dim=-1).to(x_THD.dtype)
