@@ -1,12 +1,9 @@
 """What ops state is what aten does: each product inside an op, its FLOPs those declared, its weights those read once.
 
 Attention is the exception: aten counts what a kernel computes under its mask, an op what the mask leaves. Its pairs are
-counted here one by one, and in test_attention.py as the weights that are not zero.
+counted here one by one, and in test_attention.py as the weights that are not zero. What is checked is in
+support/audit.py.
 """
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -19,27 +16,14 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import FAMILIES, Fields, build
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
+from ridgeline.ops.attention import Uncached
 from ridgeline.ops.kv import KVLayout
-from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.linear import Linear
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import traced_calls
-from support.audit import MOVES, Audit, audited
+from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.checkpoints import random_ours
 from support.engines import complete, token_engine
-
-
-@dataclass(frozen=True)
-class Run:
-    """A forward that was audited, the work that it was, the segments it sums up, and what its routers said, by path."""
-
-    model: Model
-    audit: Audit
-    work: Work
-    segments: Sequence[Segment]
-    routers: dict[str, Tensor]
 
 
 class AuditedRunner(Runner):
@@ -55,83 +39,6 @@ class AuditedRunner(Runner):
         segments = [item.segment for item in plan.items]
         self.runs.append(Run(self.model, audit, plan.work(self.model.reaches), segments, routers))
         return logits
-
-
-@contextmanager
-def routed(model: Model) -> Iterator[dict[str, Tensor]]:
-    """The router logits that go into each mixture, by path."""
-    routers: dict[str, Tensor] = {}
-    handles = []
-    for path, op in model.ops():
-        if isinstance(op, Experts):
-
-            def note(_: nn.Module, args: tuple[Tensor, Tensor], path: str = path) -> None:
-                routers[path] = args[1]
-
-            handles.append(op.register_forward_pre_hook(note))
-    yield routers
-    for handle in handles:
-        handle.remove()
-
-
-def check_products(run: Run) -> None:
-    """Assert that every product is an op's, and that ops outside attention compute exactly what they declare."""
-    ops = dict(run.model.ops())
-    assert set(run.audit.flops) <= set(ops), "a product outside of all ops"
-    assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
-    for path, op, space in traced_calls(run.model):
-        if isinstance(op, Linear | Experts):
-            assert run.audit.flops[path] == op.cost(run.work, space).total_flops, path
-        elif isinstance(op, Projections):  # whose activation is no product
-            products = op.kernels(run.work, space)[0]
-            assert run.audit.flops[path] == products.cost.total_flops, path
-        elif not isinstance(op, Attention):
-            assert run.audit.flops[path] == 0, path
-
-
-def check_attention(run: Run) -> None:
-    """Assert that attention is priced for the pairs of its mask, counted one by one."""
-    for path, op in run.model.ops():
-        if isinstance(op, Attention):
-            window = op.reach.size or 10**9
-            pairs = sum(
-                1
-                for s in run.segments
-                for query in range(s.kv_len - s.q_len, s.kv_len)
-                for key in range(s.kv_len)
-                if 0 <= query - key < window
-            )
-            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
-            assert sum(k.cost.total_flops for k in attend) == 4 * op.heads * op.spec.k_dim * pairs, path
-
-
-def check_bytes(run: Run) -> None:
-    """Assert that the weights read are those declared: matrices once, rows of tables, experts that were hit."""
-    for path, op, space in traced_calls(run.model):
-        declared, read = op.cost(run.work, space).weight_bytes, run.audit.read[path]
-        own = {parameter.data_ptr(): parameter for parameter in op.parameters()}
-        if isinstance(op, Embedding):
-            assert run.audit.gathered[path] == declared
-        elif isinstance(op, Experts):
-            check_experts(run, path, op)
-        else:
-            assert sum(parameter.nbytes for parameter in own.values()) == declared, path
-        if isinstance(op, Linear | Projections) and declared:
-            assert [read[address] for address in own] == [1] * len(own), path
-
-
-def check_experts(run: Run, path: str, op: Experts) -> None:
-    """Assert that each expert picked was read once and no other, and that a lone token's bytes are exact."""
-    hit, read = set(op.route(run.routers[path])[1].flatten().tolist()), run.audit.read[path]
-    for number, expert in enumerate(op):
-        assert [read[matrix.data_ptr()] for matrix in expert.parameters()] == [int(number in hit)] * 3, path
-    expert_bytes = sum(matrix.nbytes for matrix in op[0].parameters())
-    declared = op.cost(run.work).weight_bytes
-    assert declared == pytest.approx(op.touched(run.work.tokens) * expert_bytes)
-    assert op.active * expert_bytes <= declared * (1 + 1e-12)
-    assert declared <= min(op.count, op.active * run.work.tokens) * expert_bytes * (1 + 1e-12)
-    if run.work.tokens == 1:
-        assert declared == pytest.approx(len(hit) * expert_bytes)
 
 
 def whole_sequences(model: Model, device: str) -> Run:

@@ -16,6 +16,7 @@ from ridgeline.ops.work import (
     Segment,
     Work,
 )
+from support.audit import seen_pairs
 
 SIZES = st.integers(1, 70)
 REACHES = (
@@ -31,23 +32,6 @@ def segments(draw: st.DrawFn) -> Segment:
     kv_len = draw(st.integers(1, 60))
     encoded = draw(st.just(0) | st.integers(1, 30))
     return Segment(draw(st.integers(1, kv_len)), kv_len, encoded, encodes=bool(encoded) and draw(st.booleans()))
-
-
-def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
-    """Query and key positions of every pair that the mask leaves."""
-    queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
-    if reach.space == ENCODER:
-        queries = keys = range(segment.encoded if segment.encodes else 0)
-    elif reach == CROSS:
-        keys = range(segment.encoded)
-    sees = {
-        "causal": lambda query, key: key <= query,
-        "window": lambda query, key: query - reach.size < key <= query,
-        "chunked": lambda query, key: key <= query and key // reach.size == query // reach.size,
-        "full": lambda query, key: True,
-        "cross": lambda query, key: True,
-    }[reach.kind]
-    return {(query, key) for query in queries for key in keys if sees(query, key)}
 
 
 @given(segments(), REACHES | MORE)

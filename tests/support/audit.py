@@ -1,22 +1,32 @@
 """The audit of a forward: what aten computed, and which op of the model it was computed in."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import CROSS, ENCODER, Reach, Segment, Space, Work
+from ridgeline.roofline.price import traced_calls
 
 aten = torch.ops.aten
 PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution}
 OTHER_PRODUCTS = {aten.mv, aten.addmv, aten.dot, aten.vdot, aten.addbmm, aten.addr, aten._addmm_activation}
 # What a model does between its ops: it looks at tensors in other shapes and picks rows, and computes nothing.
 MOVES = {"index", "view", "split", "split_with_sizes", "detach", "alias"}
+HALVES = ("encode", "hidden", "head")  # all that runs, whoever calls a model
 
 
 class Audit(TorchDispatchMode):
@@ -69,7 +79,7 @@ def audited(model: Model) -> Iterator[Audit]:
     """An Audit of the forwards that happen inside; the model's ops are the places where something is computed."""
     audit = Audit()
     handles = []
-    for path, module in [("", model), *model.ops()]:
+    for path, op in model.ops():
 
         def enter(_: nn.Module, __: Any, path: str = path) -> None:
             audit.running.append(path)
@@ -77,9 +87,146 @@ def audited(model: Model) -> Iterator[Audit]:
         def leave(_: nn.Module, __: Any, ___: Any) -> None:
             audit.running.pop()
 
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+        handles += [op.register_forward_pre_hook(enter), op.register_forward_hook(leave)]
+    for half in HALVES:
+        setattr(model, half, _watched(audit, getattr(model, half)))
     with audit:
         yield audit
     assert not audit.running
     for handle in handles:
         handle.remove()
+    for half in HALVES:
+        delattr(model, half)
+
+
+def _watched(audit: Audit, call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A call of the model, inside which what no op does is between ops."""
+
+    def watched(*args: Any, **kwargs: Any) -> Tensor:
+        audit.running.append("")
+        out = call(*args, **kwargs)
+        audit.running.pop()
+        return out
+
+    return watched
+
+
+# -- what is to hold of an audited forward ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A forward that was audited, the work that it was, the segments it sums up, and what its routers said, by path."""
+
+    model: Model
+    audit: Audit
+    work: Work
+    segments: Sequence[Segment]
+    routers: dict[str, Tensor]
+
+
+@contextmanager
+def routed(model: Model) -> Iterator[dict[str, Tensor]]:
+    """The router logits that go into each mixture, by path."""
+    routers: dict[str, Tensor] = {}
+    handles = []
+    for path, op in model.ops():
+        if isinstance(op, Experts):
+
+            def note(_: nn.Module, args: tuple[Tensor, Tensor], path: str = path) -> None:
+                routers[path] = args[1]
+
+            handles.append(op.register_forward_pre_hook(note))
+    yield routers
+    for handle in handles:
+        handle.remove()
+
+
+def calls_of(model: Model) -> dict[str, tuple[Op, list[Space]]]:
+    """Every op that a forward calls, and the space of the rows of each call, by path."""
+    calls: dict[str, tuple[Op, list[Space]]] = {}
+    for path, op, space in traced_calls(model):
+        calls.setdefault(path, (op, []))[1].append(space)
+    return calls
+
+
+def check_products(run: Run) -> None:
+    """Assert that every product is an op's, and that ops outside attention compute exactly what they declare."""
+    calls = calls_of(run.model)
+    assert set(run.audit.flops) <= set(calls), "a product outside of all ops"
+    assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
+    for path, (op, spaces) in calls.items():
+        if not isinstance(op, Attention):
+            declared = sum(products_declared(op, run.work, space) for space in spaces)
+            assert run.audit.flops[path] == declared, path
+
+
+def products_declared(op: Op, work: Work, space: Space) -> float:
+    """FLOPs of products that one call of an op outside attention states."""
+    if isinstance(op, Projections):  # whose activation is no product
+        return sum(kernel.cost.total_flops for kernel in op.kernels(work, space)[:1])
+    return op.cost(work, space).total_flops if isinstance(op, Linear | Experts) else 0.0
+
+
+def check_attention(run: Run) -> None:
+    """Assert that attention is priced for the pairs of its mask, counted one by one."""
+    for path, op in run.model.ops():
+        if isinstance(op, Attention):
+            pairs = sum(len(seen_pairs(segment, op.reach)) for segment in run.segments)
+            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
+            flops = 2 * op.heads * (op.spec.k_dim + op.value_dim) * pairs
+            assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
+
+
+def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
+    """Query and key positions of every pair that the mask leaves."""
+    queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
+    if reach.space == ENCODER:
+        queries = keys = range(segment.encoded if segment.encodes else 0)
+    elif reach == CROSS:
+        keys = range(segment.encoded)
+    sees = {
+        "causal": lambda query, key: key <= query,
+        "window": lambda query, key: query - reach.size < key <= query,
+        "chunked": lambda query, key: key <= query and key // reach.size == query // reach.size,
+        "full": lambda query, key: True,
+        "cross": lambda query, key: True,
+    }[reach.kind]
+    return {(query, key) for query in queries for key in keys if sees(query, key)}
+
+
+def check_bytes(run: Run) -> None:
+    """Assert that the weights read are those declared: matrices once a call, rows of tables, experts that were hit."""
+    for path, (op, spaces) in calls_of(run.model).items():
+        declared, read = [op.cost(run.work, space).weight_bytes for space in spaces], run.audit.read[path]
+        own = {parameter.data_ptr(): parameter for parameter in op.parameters()}
+        if isinstance(op, Embedding):
+            assert run.audit.gathered[path] == sum(declared), path
+        elif isinstance(op, Experts):
+            check_experts(run, path, op)
+        else:
+            once = sum(parameter.nbytes for parameter in own.values())
+            runs = [once if rows_of(run.work, op, space) else 0 for space in spaces]
+            assert declared == runs, path
+        if isinstance(op, Linear | Projections):
+            calls = sum(1 for nbytes in declared if nbytes)
+            assert [read[address] for address in own] == [calls] * len(own) or not calls, path
+
+
+def rows_of(work: Work, op: Op, space: Space) -> int:
+    """Rows of a call."""
+    return work.attention[op.reach].total.queries if isinstance(op, Attention) else work.rows.get(space, 0)
+
+
+def check_experts(run: Run, path: str, op: Experts) -> None:
+    """Assert that each expert picked was read once and no other, and that a lone token's bytes are exact."""
+    hit, read = set(op.route(run.routers[path])[1].flatten().tolist()), run.audit.read[path]
+    for number, expert in enumerate(op):
+        assert [read[matrix.data_ptr()] for matrix in expert.parameters()] == [int(number in hit)] * 3, path
+    expert_bytes = sum(matrix.nbytes for matrix in op[0].parameters())
+    declared = op.cost(run.work).weight_bytes
+    assert declared == pytest.approx(op.touched(run.work.tokens) * expert_bytes)
+    assert op.active * expert_bytes <= declared * (1 + 1e-12)
+    assert declared <= min(op.count, op.active * run.work.tokens) * expert_bytes * (1 + 1e-12)
+    if run.work.tokens == 1:
+        assert declared == pytest.approx(len(hit) * expert_bytes)

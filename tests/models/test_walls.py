@@ -1,0 +1,225 @@
+"""Models that use what no shipped family does, against a few lines of plain torch: whole sequences, price, audit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from ridgeline.models.bill import bill
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Uncached
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
+from ridgeline.roofline.price import Price
+from support.audit import Run, audited, check_attention, check_bytes, check_products
+from support.wall_models import (
+    EVERYTHING,
+    HIDDEN,
+    LATENT,
+    MIXED,
+    VOCABULARY,
+    WIDTH,
+    WIDTHS,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    decoder_logits,
+    encoder_decoder_logits,
+    encoder_states,
+    filled,
+    weights_of,
+)
+
+TOLERANCE = 1e-5  # of the largest
+DECODERS = {"latent": LATENT, "widths": WIDTHS, "mixed": MIXED, "everything": EVERYTHING}
+MODELS = (*DECODERS, "encoder-decoder", "encoder")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sequence and what its encoder is given."""
+
+    ids: tuple[int, ...]
+    encoder: tuple[int, ...] = ()
+
+
+def tokens(length: int, seed: int) -> tuple[int, ...]:
+    """Random ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(VOCABULARY, (length,), generator=generator).tolist())
+
+
+def made(name: str) -> Model:
+    """A model with random weights."""
+    if name in DECODERS:
+        return filled(Decoder(DECODERS[name]))
+    return filled(EncoderDecoder() if name == "encoder-decoder" else Encoder())
+
+
+def expected(name: str, model: Model, asked: Asked) -> Tensor:
+    """What plain torch gives for every position: logits, or hidden states of the model without a head."""
+    weights = weights_of(model)
+    if name in DECODERS:
+        return decoder_logits(weights, DECODERS[name], asked.ids)
+    if name == "encoder":
+        return encoder_states(weights, asked.ids)
+    return encoder_decoder_logits(weights, asked.encoder, asked.ids)
+
+
+def asked_of(model: Model) -> list[Asked]:
+    """Sequences of several lengths, with encoder inputs longer and shorter than they are."""
+    lengths = ((17, 4), (1, 9), (6, 1), (2, 23))
+    return [Asked(tokens(n, n), tokens(e, 50 + e) if model.encodes else ()) for n, e in lengths]
+
+
+def whole(model: Model, all_asked: Sequence[Asked]) -> tuple[Tensor, list[Segment]]:
+    """What the model gives for every position of several sequences at once, without a cache."""
+    segments = [Segment(len(a.ids), len(a.ids), len(a.encoder), encodes=bool(a.encoder)) for a in all_asked]
+    kv = Uncached(segments)
+
+    def rows(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        positions = torch.cat([torch.arange(len(s)) for s in sequences])
+        return torch.tensor([token for s in sequences for token in s]), positions
+
+    with torch.inference_mode():
+        encoded_ED = model.encode(*rows([a.encoder for a in all_asked]), kv) if model.encodes else None
+        ids_T, positions_T = rows([a.ids for a in all_asked])
+        x_TD = model.hidden(ids_T, positions_T, kv, torch.arange(len(ids_T)), encoded_ED)
+        return model.head(x_TD) if model.has_head else x_TD, segments
+
+
+def close(ours: Tensor, reference: Tensor) -> bool:
+    return bool((ours.double() - reference).abs().max() <= TOLERANCE * reference.abs().max())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_sequences(name: str) -> None:
+    """Several sequences in one forward that keeps nothing."""
+    model = made(name)
+    all_asked = asked_of(model)
+    ours, _ = whole(model, all_asked)
+    for part, asked in zip(torch.split(ours, [len(a.ids) for a in all_asked]), all_asked, strict=True):
+        assert close(part, expected(name, model, asked)), asked
+
+
+# -- audit ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_stated_is_what_was_computed(name: str) -> None:
+    """Products, pairs and weights of a forward over whole sequences; nothing is computed between ops."""
+    model = made(name)
+    with audited(model) as audit:
+        ours, segments = whole(model, asked_of(model))
+    run = Run(model, audit, Work.of(segments, model.reaches, len(ours)), segments, {})
+    assert set(audit.calls) - {""} == {path for path, _ in model.ops()}
+    check_products(run)
+    check_attention(run)
+    check_bytes(run)
+
+
+# -- price, by hand ---------------------------------------------------------------------------------------------------
+
+
+def products(rows: int, *shapes: tuple[int, int]) -> Cost:
+    """Matrices of these shapes, in fp32."""
+    numbers = sum(inputs * outputs for inputs, outputs in shapes)
+    return Cost({"fp32": 2 * rows * numbers}, weight_bytes=4 * numbers) if rows else Cost()
+
+
+def norms(rows: int, count: int, *, flops: int = 5, numbers: int = 1) -> Cost:
+    """flops: of an entry, 5 with an addition. numbers: stored, of an entry."""
+    return Cost({"fp32": rows * HIDDEN * flops}, weight_bytes=4 * numbers * HIDDEN) * count if rows else Cost()
+
+
+def mlp(rows: int) -> Cost:
+    return products(rows, (HIDDEN, WIDTH), (WIDTH, HIDDEN)) + Cost({"fp32": 5 * rows * WIDTH})
+
+
+def by_hand(
+    *, tokens: int, encoder: int, logits: int, own: tuple[int, int], cross: tuple[int, int, int], pairs: int
+) -> Cost:
+    """A step of the encoder-decoder without its activations. own: pairs and positions read of its self-attention;
+    cross: those and what is written of its cross-attention; pairs: of the encoder's."""
+    d, biases = HIDDEN, Cost(weight_bytes=3 * 13 * 4)
+    encoder_layer = norms(encoder, 2) + products(encoder, *[(d, 18)] * 3, (18, d)) + mlp(encoder)
+    encoder_layer += (biases if encoder else Cost()) + Cost({"fp32": 2 * 3 * (6 + 6) * pairs})
+    decoder_layer = products(tokens, (d, 30), (d, 10), (d, 10), (30, d)) + biases + mlp(tokens)
+    decoder_layer += Cost({"fp32": 2 * 3 * (10 + 10) * own[0]}, 0, own[1] * 20 * 4, tokens * 20 * 4)
+    decoder_layer += products(tokens, (d, 24), (24, d)) + products(encoder, (d, 12), (d, 12))
+    decoder_layer += Cost({"fp32": 2 * 4 * (6 + 6) * cross[0]}, 0, cross[1] * 24 * 4, cross[2] * 24 * 4)
+    first_has_nothing_to_add = norms(tokens, 1, flops=4) + norms(tokens, 5)
+    rows = Cost(
+        weight_bytes=(tokens + 2 * encoder) * d * 4
+    )  # its embedding in both spaces, and the encoder's positions
+    ends = norms(encoder, 1) + norms(logits, 1) + products(logits, (d, VOCABULARY))
+    return (encoder_layer + decoder_layer) * 2 + first_has_nothing_to_add + rows + ends
+
+
+def without_activations(cost: Cost) -> tuple[float, ...]:
+    return cost.total_flops, cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes
+
+
+def test_an_encoder_is_paid_in_the_step_that_runs_it() -> None:
+    """A step with an encoder beside a sequence that has had its own, and decode steps that only look at what was
+    kept."""
+    model = EncoderDecoder()
+    price = Price(model)
+    work = Work.of([Segment(3, 3, 5, encodes=True), Segment(1, 4, 7)], model.reaches)
+    cost = by_hand(tokens=4, encoder=5, logits=2, own=(6 + 4, 3 + 4), cross=(3 * 5 + 7, 5 + 7, 5), pairs=25)
+    assert without_activations(price.step(work)) == without_activations(cost)
+    work = Work.decode([4, 9], model.reaches, [7, 5])
+    cost = by_hand(tokens=2, encoder=0, logits=2, own=(13, 13), cross=(12, 12, 0), pairs=0)
+    assert without_activations(price.step(work)) == without_activations(cost)
+    assert [(op.space, op.count) for op in price.ops if op.path == "shared"] == [(ENCODER, 1), (TOKENS, 1)]
+    assert bill(model).total == sum(p.numel() for p in model.parameters()) == bill(filled(model)).total
+
+
+# Bytes that a position takes, and positions read, of each layer, in a decode step of 9 and 3 positions.
+READ = {
+    "latent": [(14 * 4, 9 + 3)] * 2,
+    "widths": [(2 * (12 + 5) * 4, 9 + 3), (3 * (5 + 12) * 4, 6 + 3)],
+    "mixed": [(96, 9 + 3), (80, 5 + 3), (128, 1 + 3), (96, 9 + 3), (80, 5 + 3)],
+    "everything": [(14 * 4, 5 + 3), (2 * (12 + 5) * 4, 2 + 3), (16 * 4, 9 + 3), (13 * 4, 9 + 3)],
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_keys_and_values_that_a_decode_step_reads(name: str) -> None:
+    """A latent once a position, windows and chunks as far as they reach, each layer by its own width."""
+    model = Decoder(DECODERS[name])
+    cost = Price(model).step(Work.decode([9, 3], model.reaches))
+    assert cost.kv_read_bytes == sum(nbytes * positions for nbytes, positions in READ[name])
+    assert cost.kv_write_bytes == sum(2 * nbytes for nbytes, _ in READ[name])
+    assert sum(spec.bytes_per_token for spec in model.kv_specs) == sum(nbytes for nbytes, _ in READ[name])
+    sinks = sum(4 * layer.heads for layer in DECODERS[name] if layer.sinks)
+    attention = [op for op in Price(model).ops if op.op.kind == "attention"]
+    biases = sum(4 * layer.heads * 13 for layer in DECODERS[name] if layer.biased)
+    assert sum(op.cost(Work.decode([9], model.reaches)).weight_bytes * op.count for op in attention) == sinks + biases
+
+
+def test_a_model_without_a_head_is_charged_for_none() -> None:
+    """Two whole sequences: nothing kept, no head, and the last norm over the rows that are wanted."""
+    model, d = Encoder(), HIDDEN
+    work = Work.of([Segment(4, 4), Segment(2, 2)], model.reaches, logit_rows=3)
+    layer = norms(6, 2, flops=8, numbers=2) + mlp(6) + Cost({"fp32": 2 * 3 * (10 + 10) * (16 + 4)})
+    layer += products(6, *[(d, 30)] * 3, (30, d)) + Cost(weight_bytes=(30 * 3 + d) * 4)  # with their own biases
+    cost = layer * 2 + Cost(weight_bytes=2 * 6 * d * 4) + norms(3, 1, flops=8, numbers=2)
+    assert without_activations(Price(model).step(work)) == without_activations(cost)
+    assert [op.op.kind for op in Price(model).ops if op.space == LOGITS] == ["norm"]
+    assert not model.kv_specs
+    assert bill(model).parameters["head"] == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_checkpoint_has_a_tensor_for_every_parameter(name: str) -> None:
+    """One name each, none for what is tied."""
+    model = made(name)
+    tensors = model.tensors()
+    taken = [getattr(module, attribute) for module, attribute in tensors.values()]
+    assert {id(tensor) for tensor in taken} == {id(parameter) for parameter in model.parameters()}
+    assert len(taken) == len(list(model.parameters()))
+    assert "lm_head.weight" in tensors or name in ("encoder", "encoder-decoder")
+    assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
