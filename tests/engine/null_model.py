@@ -17,7 +17,7 @@ from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
-from ridgeline.ops.work import windowed
+from ridgeline.ops.work import Reach, windowed
 
 VOCABULARY = 1000
 _MASK = (1 << 61) - 1
@@ -136,9 +136,10 @@ class NullExecutor:
             self.states[page * size : (page + 1) * size] = [None] * size
 
 
-def layout_of(windows: Sequence[int | None], pages: int, page_size: int) -> KVLayout:
-    """A pool of pages for one layer a window, each a group of its own."""
-    specs = [KVSpec(1, 1, 1, windowed(window), torch.float32) for window in windows]
+def layout_of(windows: Sequence[int | Reach | None], pages: int, page_size: int) -> KVLayout:
+    """A pool of pages for one layer a window, or another reach, each a group of its own."""
+    reaches = [window if isinstance(window, Reach) else windowed(window) for window in windows]
+    specs = [KVSpec(1, 1, 1, reach, torch.float32) for reach in reaches]
     return KVLayout(8 * page_size, pages, page_size, tuple(KVGroup(s, (i,), page_size) for i, s in enumerate(specs)))
 
 

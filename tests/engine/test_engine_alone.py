@@ -13,16 +13,18 @@ import torch
 
 from engine.collecting import finish_all
 from engine.folders import write_model
-from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
+from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, layout_of, null_engine
 from engine.small_models import assert_nothing_held
 from ridgeline import engine as engine_room
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.ops.work import CROSS
 
 
 def greedy(count: int, n: int = 1) -> SamplingParams:
@@ -385,6 +387,42 @@ def test_an_encoders_ids_travel_with_the_step_that_first_runs_their_request(chun
     assert carried > len(ids)
     with pytest.raises(ValueError, match=f"token id {VOCABULARY} is out of range"):
         engine.add([1], encoder=[VOCABULARY])
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: bool) -> None:
+    """They do not grow, choices share them, and after a preemption they are granted and filled anew; what the decoder
+    found of its prompt does not spare the encoder."""
+    plans: list[StepPlan] = []
+    limits = Limits(tokens=16, chunk=3)
+    engine = Engine(
+        Constant(),
+        KVLedger(layout_of((CROSS, None), 20, 4), limits.most_of_one, prefix_cache=prefix_cache),
+        limits,
+        context=100,
+        vocabulary=VOCABULARY,
+        on_step=lambda record: plans.append(record.plan),
+    )
+    ids = [engine.add([7] * 9, greedy(14, n=1 + number % 2), encoder=[number % 2] * 10) for number in range(4)]
+    finish_all(engine)
+    assert engine.stats.preemptions > 0
+    assert (engine.stats.cached_tokens > 2 * 8) == prefix_cache, "more than the two forks start with"
+    tables: dict[int, tuple[int, ...]] = {}
+    for item in (item for plan in plans for item in plan.items):
+        if item.encoder:
+            assert item.first
+            assert len(item.pages[0]) == 3, "ten positions, whatever the prompt's chunk is"
+        elif item.first:
+            assert item.pages[0] == tables[max(request for request in ids if request < item.request)]
+        else:
+            assert item.pages[0] == ()
+        tables[item.request] = item.pages[0] or tables[item.request]
+    assert sum(bool(item.encoder) for plan in plans for item in plan.items) > len(ids)
+    assert_nothing_held(engine)
+    with pytest.raises(ValueError, match=r"has 5 tokens, KV memory holds 4 beside 76 of its encoder; shorten it"):
+        engine.add([1] * 5, encoder=[1] * 76)
+    with pytest.raises(ValueError, match=r"has 1 tokens, KV memory holds 0 beside 81 of its encoder"):
+        engine.add([1], encoder=[1] * 81)
 
 
 def same_root(engine: Engine, **others: Any) -> bytes:

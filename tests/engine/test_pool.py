@@ -20,6 +20,7 @@ from ridgeline.engine.kv import prefix
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
+from ridgeline.ops.work import CROSS, Reach
 
 BLANK: tuple[int, ...] = ()
 POISON = None
@@ -29,10 +30,15 @@ SOME = st.integers(0, 1_000)  # picks one of what there is, by its remainder
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=18)
 
 
+ENCODED = st.lists(st.integers(0, 1), max_size=5).map(tuple)
+
+
 CHUNK = 9  # most positions of a request that a step runs here
+CHUNKED = Reach("chunked", 5)
+Kinds = tuple[int | Reach | None, ...]
 
 
-def make_ledger(windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
+def make_ledger(windows: Kinds, pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
     return KVLedger(layout_of(windows, pages, page_size), CHUNK, prefix_cache=prefix_cache)
 
 
@@ -40,19 +46,24 @@ class Pages(RuleBasedStateMachine):
     """Requests come, grow, fork, roll back and go over a ledger whose pools are nearly always too small."""
 
     @initialize(
-        windows=st.sampled_from([(None,), (3,), (None, 4), (2, None, 7)]),
+        windows=st.sampled_from(
+            [(None,), (3,), (None, 4), (2, None, 7), (None, CROSS), (CROSS, 3, CHUNKED), (CHUNKED, None)]
+        ),
         pages=st.integers(4, 24),
         page_size=st.sampled_from([1, 2, 4]),
         prefix_cache=st.booleans(),
     )
-    def begin(self, windows: tuple[int | None, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
-        self.ledger, self.windows = make_ledger(windows, pages, page_size, prefix_cache), windows
+    def begin(self, windows: Kinds, pages: int, page_size: int, prefix_cache: bool) -> None:
+        self.ledger = make_ledger(windows, pages, page_size, prefix_cache)
+        self.specs = [group.spec for group in self.ledger.groups]
         self.size, self.next_id = page_size, 0
-        self.refused: dict[int, list[int]] = {}
+        self.refused: dict[int, tuple[list[int], tuple[int, ...]]] = {}
         self.tokens: dict[int, list[int]] = {}
+        self.encoders: dict[int, tuple[int, ...]] = {}  # what each request's encoder reads
+        self.encoded: set[int] = set()  # whose encoders have run
         self.computed: dict[int, int] = {}
         self.sent: dict[int, list[list[int]]] = {}  # tables as the runner has them
-        self.past: list[list[int]] = []
+        self.past: list[tuple[list[int], tuple[int, ...]]] = []
         self.slots: list[Slots] = [[POISON] * page_size for _ in range(pages + 1)]  # of every page
         self.slots[NULL_PAGE] = [BLANK] * page_size
 
@@ -67,39 +78,40 @@ class Pages(RuleBasedStateMachine):
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
-    @rule(tokens=TOKENS, reserve=st.integers(0, 2))
-    def admit(self, tokens: list[int], reserve: int) -> None:
+    @rule(tokens=TOKENS, encoder=ENCODED, reserve=st.integers(0, 2))
+    def admit(self, tokens: list[int], encoder: tuple[int, ...], reserve: int) -> None:
         self.next_id += 1
-        self.ask(self.next_id, tokens, reserve)
+        self.ask(self.next_id, tokens, encoder, reserve)
 
-    def ask(self, request: int, tokens: list[int], reserve: int) -> None:
+    def ask(self, request: int, tokens: list[int], encoder: tuple[int, ...], reserve: int) -> None:
         before = self.state()
-        hit = self.ledger.admit(request, tokens, reserve)
+        hit = self.ledger.admit(request, tokens, reserve, encoded=len(encoder), root=bytes(encoder))
         if hit is None:
             assert self.state() == before
-            self.refused[request] = tokens
+            self.refused[request] = tokens, encoder
             return
         assert hit % self.size == 0
         assert hit < len(tokens), "the last position's logits are wanted"
         assert hit == 0 or self.ledger.prefix_cache
-        self.open(request, tokens, hit)
+        self.open(request, tokens, encoder, hit)
 
     @precondition(lambda self: self.refused)
     @rule(some=SOME, reserve=st.integers(0, 1))
     def admit_after_refusal(self, some: int, reserve: int) -> None:
         request = sorted(self.refused)[some % len(self.refused)]
-        self.ask(request, self.refused.pop(request), reserve)
+        self.ask(request, *self.refused.pop(request), reserve)
 
     @precondition(lambda self: self.past)
     @rule(some=SOME, cut=SOME, more=TOKENS)
     def admit_again(self, some: int, cut: int, more: list[int]) -> None:
-        """A prompt that begins as an earlier one."""
-        known = self.past[some % len(self.past)]
-        self.admit((known[: cut % (len(known) + 1)] + more)[:24], 0)
+        """A prompt that begins as an earlier one, of the same encoder."""
+        known, encoder = self.past[some % len(self.past)]
+        self.admit((known[: cut % (len(known) + 1)] + more)[:24], encoder, 0)
 
-    def open(self, request: int, tokens: list[int], computed: int) -> None:
-        self.tokens[request], self.computed[request] = list(tokens), computed
-        self.past = [*self.past[-6:], list(tokens)]
+    def open(self, request: int, tokens: list[int], encoder: tuple[int, ...], computed: int) -> None:
+        self.tokens[request], self.encoders[request] = list(tokens), encoder
+        self.computed[request] = computed
+        self.past = [*self.past[-6:], (list(tokens), encoder)]
 
     @precondition(lambda self: self.tokens)
     @rule(some=SOME, token=st.integers(0, 1))
@@ -133,6 +145,8 @@ class Pages(RuleBasedStateMachine):
         self.ledger.blank.clear()
         for request, end in run.items():
             self.send(request)
+            if request not in self.encoded:
+                self.encode(request)
             for position in range(self.computed[request], end):
                 self.write(request, position)
             self.computed[request] = end
@@ -151,27 +165,57 @@ class Pages(RuleBasedStateMachine):
             assert len(own) == len(pages)
             assert all(page in (known, NULL_PAGE) for page, known in zip(pages, own, strict=True))
 
+    def encode(self, request: int) -> None:
+        """The encoder runs whole, in the first step of its request."""
+        self.encoded.add(request)
+        for group in self.of_encoders:
+            for position in range(len(self.encoders[request])):
+                self.put(group, request, position)
+
     def write(self, request: int, position: int) -> None:
+        for group in self.of_tokens:
+            self.put(group, request, position)
+
+    def put(self, group: int, request: int, position: int) -> None:
         index, offset = divmod(position, self.size)
-        for group, pages in enumerate(self.sent[request]):
-            entries = [page for table in self.ledger.tables.values() for own in table.pages for page in own]
-            assert entries.count(pages[index]) == 1, "two tables hold a page that is written"
-            keys = self.ledger.tables[request].keys
-            found = index < len(keys) and self.ledger.pool.find((group, keys[index])) == pages[index]
-            assert not found, "a page that is written can be found"
-            assert pages[index] != NULL_PAGE
-            self.slots[pages[index]][offset] = self.content(group, request, position)
+        page = self.sent[request][group][index]
+        entries = [page for table in self.ledger.tables.values() for own in table.pages for page in own]
+        assert entries.count(page) == 1, "two tables hold a page that is written"
+        keys = self.ledger.tables[request].keys
+        found = index < len(keys) and self.ledger.pool.find((group, keys[index])) == page
+        assert not found, "a page that is written can be found"
+        assert page != NULL_PAGE
+        self.slots[page][offset] = self.content(group, request, position)
+
+    @property
+    def of_tokens(self) -> list[int]:
+        """The groups that keep a sequence's own positions."""
+        return [group for group, spec in enumerate(self.specs) if spec.reach != CROSS]
+
+    @property
+    def of_encoders(self) -> list[int]:
+        """Those that keep its encoder's."""
+        return [group for group, spec in enumerate(self.specs) if spec.reach == CROSS]
 
     def content(self, group: int, request: int, position: int) -> tuple[int, ...]:
-        """What a group's slot of a position holds."""
-        return (group, *self.tokens[request][: position + 1])
+        """What a group's slot of a position holds: an encoder looks at all of its input."""
+        encoder = self.encoders[request]
+        if group in self.of_encoders:
+            return (group, position, *encoder)
+        return (group, *encoder, *self.tokens[request][: position + 1])
+
+    def first_seen(self, group: int, position: int) -> int:
+        """The first position that a query at `position` sees, counted anew."""
+        reach = self.specs[group].reach
+        seen = {"window": position - reach.size + 1, "chunked": position - position % (reach.size or 1)}
+        return max(0, seen.get(reach.kind, 0))
 
     def check_readable(self, run: dict[int, int]) -> None:
         """Whole pages are gathered and what is masked has weight 0: no slot of them may hold NaN."""
         for request, end in run.items():
-            for sent, window in zip(self.sent[request], self.windows, strict=True):
-                first = 0 if window is None else max(0, end - window) // self.size
-                for page in sent[first : -(-end // self.size)]:
+            for group, sent in enumerate(self.sent[request]):
+                written = len(self.encoders[request]) if group in self.of_encoders else end
+                for page in sent[self.first_seen(group, end - 1) // self.size : -(-written // self.size)]:
                     assert POISON not in self.slots[page], "a masked position holds NaN"
 
     @precondition(lambda self: self.tokens)
@@ -195,10 +239,14 @@ class Pages(RuleBasedStateMachine):
             assert self.state() == before
             assert computed % self.size, "full pages can always be shared"
             return
-        full = computed // self.size
-        for own, child in zip(self.ledger.tables[parent].pages, self.ledger.tables[self.next_id].pages, strict=True):
-            assert child[:full] == own[:full], "full pages are shared"
-        self.open(self.next_id, self.tokens[parent], computed)
+        own, child = self.ledger.tables[parent].pages, self.ledger.tables[self.next_id].pages
+        for group in self.of_tokens:
+            full = computed // self.size
+            assert child[group][:full] == own[group][:full], "full pages are shared"
+        for group in self.of_encoders:
+            assert child[group] == own[group], "an encoder runs once for all choices"
+        self.open(self.next_id, self.tokens[parent], self.encoders[parent], computed)
+        self.encoded.add(self.next_id)
 
     @precondition(lambda self: self.tokens)
     @rule(some=SOME, positions=SOME, token=st.integers(0, 1))
@@ -206,8 +254,8 @@ class Pages(RuleBasedStateMachine):
         request = self.pick(some)
         positions %= self.computed[request] + 1
         table, full = self.ledger.tables[request], positions // self.size
-        for window, pages in zip(self.windows, table.pages, strict=True):
-            first = 0 if window is None else max(0, positions - window + 1) // self.size
+        for group in self.of_tokens:
+            pages, first = table.pages[group], self.first_seen(group, positions) // self.size
             if NULL_PAGE in pages[first : -(-positions // self.size)]:
                 return
             if positions % self.size and not self.ledger.pool.private(pages[full]):
@@ -222,8 +270,9 @@ class Pages(RuleBasedStateMachine):
     def release(self, some: int) -> None:
         request = self.pick(some)
         self.ledger.release(request)
-        for of_all in (self.tokens, self.computed, self.sent):
-            of_all.pop(request, None)
+        self.encoded.discard(request)
+        for of_all in (self.tokens, self.encoders, self.computed, self.sent):
+            of_all.pop(request, None)  # type: ignore[attr-defined]
 
     # -- what always holds --------------------------------------------------------------------------------------------
 
@@ -238,12 +287,14 @@ class Pages(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_beyond_the_rule(self) -> None:
-        """Window - 1 + chunk positions, wherever in a page they begin."""
-        for table in self.ledger.tables.values():
-            for window, pages in zip(self.windows, table.pages, strict=True):
+        """Window - 1 + chunk positions, wherever in a page they begin; of an encoder all that it gave."""
+        for request, table in self.ledger.tables.items():
+            for group, (spec, pages) in enumerate(zip(self.specs, table.pages, strict=True)):
                 held = sum(page != NULL_PAGE for page in pages)
-                if window is not None:
-                    assert held <= (window - 1 + CHUNK - 1 + self.size - 1) // self.size + 1
+                if spec.reach.size:
+                    assert held <= (spec.reach.size - 1 + CHUNK - 1 + self.size - 1) // self.size + 1
+                if group in self.of_encoders:
+                    assert held in (0, -(-len(self.encoders[request]) // self.size))
 
     @invariant()
     def free_pages_are_poisoned(self) -> None:
@@ -254,24 +305,27 @@ class Pages(RuleBasedStateMachine):
     def every_visible_position_is_right(self) -> None:
         waiting = {made.target: made.source for made in self.ledger.copies}
         for request, computed in self.computed.items():
-            for group, window in enumerate(self.windows):
+            for group in range(len(self.specs)):
                 pages = self.ledger.tables[request].pages[group]
-                first = 0 if window is None else max(0, computed - window + 1)
-                for position in range(first, computed):
+                positions = range(self.first_seen(group, computed), computed)
+                if group in self.of_encoders:
+                    positions = range(len(self.encoders[request]) if request in self.encoded else 0)
+                for position in positions:
                     page = pages[position // self.size]
                     slots = self.slots[waiting.get(page, page)]
                     assert slots[position % self.size] == self.content(group, request, position)
 
     @invariant()
     def what_is_found_is_right(self) -> None:
-        for tokens in [*self.past, *self.tokens.values()]:
+        for tokens, encoder in [*self.past, *((t, self.encoders[r]) for r, t in self.tokens.items())]:
             keys: list[PageKey] = []
-            extend_keys(keys, tokens, self.size, len(tokens) // self.size)
+            extend_keys(keys, tokens, self.size, len(tokens) // self.size, bytes(encoder))
             for index, key in enumerate(keys):
-                for group in range(len(self.windows)):
+                assert all(self.ledger.pool.find((group, key)) is None for group in self.of_encoders)
+                for group in self.of_tokens:
                     page = self.ledger.pool.find((group, key))
                     last = index * self.size
-                    wanted = [(group, *tokens[: last + offset + 1]) for offset in range(self.size)]
+                    wanted = [(group, *encoder, *tokens[: last + offset + 1]) for offset in range(self.size)]
                     assert page is None or self.slots[page] == wanted
 
 

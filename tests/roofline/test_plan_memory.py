@@ -16,9 +16,9 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.models.bill import bill
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVLayout, KVSpec, deal_layers
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, deal_layers
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import CAUSAL
+from ridgeline.ops.work import CAUSAL, CROSS, FULL, Reach
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Setup, Workload
 from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, weights_table
@@ -107,11 +107,11 @@ def test_a_window_bounds_what_a_request_keeps() -> None:
     assert memory_of(case(TINY_SLIDING), Workload(700, 50)).request_bytes == 2 * 752 * 512 + 2 * (112 + 16) * 512
 
 
-def admitted(layout: KVLayout, tokens: int, chunk: int) -> int:
+def admitted(layout: KVLayout, tokens: int, chunk: int, encoded: int = 0) -> int:
     """How many requests of so many tokens a ledger holds, each computed to its end before the next one comes."""
     ledger = KVLedger(layout, chunk, prefix_cache=False)
     request, known = 0, [0] * tokens
-    while ledger.admit(request, known, ledger.claimed) is not None:
+    while ledger.admit(request, known, ledger.claimed, encoded=encoded) is not None:
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
             assert ledger.grow(request, end), "admission looked at the pages that growth takes"
@@ -154,6 +154,63 @@ def test_the_users_of_the_plan_are_those_that_the_engine_admits(
     assert layout.users(tokens, step_tokens) == admitted(layout, tokens, step_tokens) > 0
     if layout == memory.layout:
         assert memory.held == layout.users(tokens, step_tokens)
+
+
+def kept(heads: int, k_dim: int, v_dim: int, reach: Reach) -> KVSpec:
+    """What a layer keeps, in bf16."""
+    return KVSpec(heads, k_dim, v_dim, reach, torch.bfloat16)
+
+
+# What layers keep, of kinds that no family of the catalogue mixes yet.
+MIXTURES = {
+    "chunks of attention": 9 * [kept(2, 16, 16, Reach("chunked", 300))] + 3 * [kept(2, 16, 16, CAUSAL)],
+    "an encoder-decoder": 6 * [kept(4, 8, 8, CAUSAL)] + 6 * [kept(4, 8, 8, CROSS)],
+    "a wide encoder": 5 * [kept(1, 8, 8, CAUSAL)] + 2 * [kept(7, 16, 24, CROSS)] + [kept(1, 8, 8, Reach("window", 50))],
+    "latents": 5 * [kept(1, 36, 0, CAUSAL)] + 3 * [kept(2, 16, 8, Reach("window", 70))],
+    "an odd width": [kept(3, 5, 7, CAUSAL), kept(1, 5, 3, Reach("window", 33)), kept(1, 7, 0, Reach("chunked", 64))],
+}
+
+
+@pytest.mark.parametrize(("tokens", "step_tokens", "encoded"), [(1000, 64, 0), (777, 1000, 333), (90, 1, 2000)])
+@pytest.mark.parametrize("page_size", [1, 5, 16])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_users_where_layers_keep_things_of_several_kinds(
+    mixture: str, page_size: int, tokens: int, step_tokens: int, encoded: int
+) -> None:
+    """However layers are dealt: the plan's users are those that a ledger admits, and one more does not fit."""
+    planned = case(TINY)
+    planned.model.kv_specs, planned.model.context = tuple(MIXTURES[mixture]), 1000
+    memory = memory_of(planned, Workload(tokens - 1, 1, step_tokens=step_tokens, page_size=page_size, encoded=encoded))
+    few = 7 * memory.layout.kept(tokens, step_tokens, encoded) + 3
+    memory = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=few))
+    assert memory.held == admitted(memory.layout, tokens, step_tokens, encoded) >= 7
+    assert memory.layout.capacity(step_tokens, encoded) >= tokens
+    one = dataclasses.replace(memory.layout, pages=memory.layout.kept(tokens, step_tokens, encoded))
+    assert one.capacity(step_tokens, encoded) >= tokens
+    fewer = dataclasses.replace(one, pages=one.pages - 1)
+    assert (fewer.users(tokens, step_tokens, encoded), fewer.capacity(step_tokens, encoded) < tokens) == (0, True)
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 4, 8])
+@pytest.mark.parametrize("reach", [Reach("chunked", 1), Reach("chunked", 6), Reach("chunked", 8), Reach("window", 5)])
+def test_the_keeping_rule_is_the_most_that_any_step_sees(reach: Reach, page_size: int) -> None:
+    """Counted over every step that a sequence could run: the pages from the first that some query of it sees."""
+    group, most_positions = KVGroup(kept(1, 1, 1, reach), (0,), page_size), 60
+    first = [min(key for key in range(query + 1) if sees(reach, query, key)) for query in range(most_positions)]
+    for chunk in (1, 2, 3, 7, 8, 11):
+        most = 0
+        for end in range(1, most_positions + 1):
+            for start in range(max(0, end - chunk), end):
+                most = max(most, len({key // page_size for key in range(min(first[start:end]), end)}))
+            assert most <= group.kept(end, chunk)
+        assert most == group.kept(most_positions, chunk)
+
+
+def sees(reach: Reach, query: int, key: int) -> bool:
+    """Whether a query sees a key, by the definition of its reach."""
+    if reach.kind == "window":
+        return query - reach.size < key <= query
+    return key <= query and key // reach.size == query // reach.size
 
 
 # What logs say the KV memory is in GiB, and how many blocks of 16 that made (analysis.md 6.4).
@@ -284,6 +341,22 @@ def test_dividing_halves_weights_and_kv_but_not_the_norms() -> None:
     assert two.weights - norms == (one.weights - norms) / 2
     assert two.kv_bytes_per_token == one.kv_bytes_per_token / 2
     assert two.overhead - one.overhead == 2**28
+
+
+def test_an_encoders_positions_take_pages_of_their_own() -> None:
+    """Four layers of 2 x 4 x 8 x 2 bytes a position: those of cross-attention grow with the encoder's input alone."""
+    planned = case(TINY)
+    planned.model.kv_specs = tuple(MIXTURES["an encoder-decoder"])
+    short, long = (memory_of(planned, Workload(99, 1, page_size=4, encoded=encoded)) for encoded in (6, 50))
+    assert short.kv_bytes_per_token == short.layout.bytes_per_token == 6 * 128
+    assert short.request_bytes == 6 * 128 * (100 + 8)
+    assert long.request_bytes == 6 * 128 * (100 + 52)
+    assert short.layout == long.layout
+    assert short.kv_tokens == short.pages * 4, "a page holds the six layers' K and V of 4 positions"
+    with pytest.raises(ValueError, match="encoded is -1; it must be at least 0"):
+        Workload(encoded=-1)
+    with pytest.raises(AssertionError, match="keeps nothing"):
+        deal_layers([kept(1, 2, 3, FULL)], 16, 1000)
 
 
 def test_users_round_to_pages() -> None:

@@ -46,7 +46,7 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
 def check_room(llm: LLM, prompt: int, params: SamplingParams, more_memory: str = "") -> None:
     """Refuse more tokens than could come after a prompt of so many, as vLLM's server does. more_memory: the option, if
     any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse."""
-    asked, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity
+    asked, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity()
     assert asked is not None
     room = min(context, held) - prompt
     if 0 < room < asked:

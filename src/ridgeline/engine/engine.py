@@ -138,7 +138,7 @@ class Engine:
         """
         params = params or SamplingParams()
         prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
-        limit = self._check(prompt, params)
+        limit = self._check(prompt, params, len(encoder))
         self._check_ids(encoder)
         root = _root(root, encoder)
         seed = params.seed if params.seed is not None else random.getrandbits(63)
@@ -158,9 +158,9 @@ class Engine:
         self.scheduler.add(choices[0])
         return group
 
-    def _check(self, prompt: Sequence[int], params: SamplingParams) -> int:
+    def _check(self, prompt: Sequence[int], params: SamplingParams, encoded: int) -> int:
         """How many tokens may be sampled. Raises ValueError."""
-        length = len(prompt)
+        length, capacity = len(prompt), self.ledger.capacity(encoded)
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
         if not isinstance(prompt, NamedPrompt):
@@ -170,12 +170,12 @@ class Engine:
         params.check_vocab(self.vocabulary)
         if length >= self.context:
             raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
-        if length >= self.ledger.capacity:
+        if length >= capacity:
+            beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
             raise ValueError(
-                f"the prompt has {length} tokens, KV memory holds {self.ledger.capacity}; "
-                "shorten it or raise the KV budget"
+                f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
             )
-        room = min(self.context, self.ledger.capacity) - length
+        room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def _check_ids(self, ids: Sequence[int]) -> None:

@@ -174,7 +174,9 @@ class Scheduler:
         for request in list(islice(waiting, room)):
             if not budget:
                 break
-            hit = self.ledger.admit(request.id, request.tokens, self.ledger.reserve, root=request.root)
+            hit = self.ledger.admit(
+                request.id, request.tokens, self.ledger.reserve, encoded=len(request.encoder), root=request.root
+            )
             if hit is None:
                 break
             self.waiting.remove(request)

@@ -149,7 +149,7 @@ class Attention(Op):
     @property
     def _position(self) -> float:
         """Bytes of K and V of one position."""
-        return self.spec.bytes_per_token
+        return self.spec.slot_bytes
 
     def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the

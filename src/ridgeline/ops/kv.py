@@ -2,8 +2,10 @@
 
 One pool of pages of equal bytes serves all layers. Layers that keep the same are dealt into groups that fill a page
 together; a page table belongs to a group, because a sliding window lets go of positions that full attention keeps
-(vLLM's hybrid KV cache manager does the same). How many pages a sequence holds is said once, by `KVGroup.kept`: for
-admission, for the engine's tables and for the plan.
+(vLLM's hybrid KV cache manager does the same), and cross-attention keeps an encoder's. How many pages a sequence holds
+is said once, by `KVGroup.kept`: for admission, for the engine's tables and for the plan.
+
+`encoded`, wherever it is asked for: positions of the encoder that the sequence looks at.
 """
 
 import math
@@ -28,7 +30,8 @@ class KVSpec:
     """The keys and values of one position in one layer.
 
     v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those of full reach
-    are all in one step, so that nothing is kept. stored: a narrower format than the model's dtype, priced but not run.
+    are all in one step, so that nothing is kept. In cross-attention they are the encoder's, kept from the step that
+    runs it. stored: a narrower format than the model's dtype, priced but not run.
     """
 
     heads: int
@@ -44,8 +47,18 @@ class KVSpec:
         return self.reach.kind != "full"
 
     @property
+    def grows(self) -> bool:
+        """Whether it keeps positions of the sequence itself: a longer one keeps more."""
+        return self.reach.kind != "cross"
+
+    @property
     def bytes_per_token(self) -> float:
-        """Bytes that one position takes in one such layer."""
+        """Bytes that one more position of a sequence takes in one such layer."""
+        return self.slot_bytes if self.grows else 0.0
+
+    @property
+    def slot_bytes(self) -> float:
+        """Bytes that what is kept of one position takes in one such layer."""
         numbers = self.heads * (self.k_dim + self.v_dim)
         if self.stored is None:
             return numbers * format_of(self.dtype).bytes
@@ -55,6 +68,10 @@ class KVSpec:
     def passes(self) -> bool:
         """Whether queries leave positions behind that no later one sees."""
         return self.reach.kind in ("window", "chunked")
+
+    def slots(self, positions: int, encoded: int = 0) -> int:
+        """How many positions a sequence of so many keeps, those let go included."""
+        return positions if self.grows else encoded
 
     def first_seen(self, position: int) -> int:
         """The first position that a query at `position` looks at; none after it looks farther back."""
@@ -78,24 +95,31 @@ class KVGroup:
     @property
     def used_bytes(self) -> float:
         """Bytes of a page that the group fills."""
-        return len(self.layers) * self.page_size * self.spec.bytes_per_token
+        return len(self.layers) * self.page_size * self.spec.slot_bytes
 
-    def entries(self, positions: int) -> int:
+    def entries(self, positions: int, encoded: int = 0) -> int:
         """Entries that a sequence's table has once it holds so many positions, those let go included."""
-        return -(-positions // self.page_size)
+        return -(-self.spec.slots(positions, encoded) // self.page_size)
+
+    def final(self, positions: int, encoded: int = 0) -> int:
+        """Of these entries, those whose pages no later step writes: the full ones, and all of an encoder's."""
+        return positions // self.page_size if self.spec.grows else self.entries(positions, encoded)
 
     def first_page(self, position: int) -> int:
         """The first entry that a query at `position` still looks at."""
         return self.spec.first_seen(position) // self.page_size
 
-    def kept(self, positions: int, chunk: int) -> int:
+    def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """The keeping rule: most pages that a sequence of so many positions holds at a time, where a step runs at most
-        `chunk` of them. A window's are size - 1 + chunk positions, which may begin anywhere in a page; so are those of
-        chunked attention, whose first query may be the last of its chunk."""
-        every = self.entries(positions)
+        `chunk` of them. A window's are size - 1 + chunk positions, which may begin anywhere in a page; so many are
+        those of chunked attention, whose first query may be the last of its chunk, and they begin where a chunk does.
+        """
+        every = self.entries(positions, encoded)
         if not self.spec.passes:
             return every
-        return min(every, self.entries(self.spec.reach.size + chunk - 2) + 1)
+        reach = self.spec.reach
+        begins = self.page_size - (1 if reach.kind == "window" else math.gcd(reach.size, self.page_size))
+        return min(every, self.entries(begins + reach.size - 1 + chunk))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +141,13 @@ class KVLayout:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that a position takes in all layers, the padding of pages included."""
-        return sum(self.page_bytes / group.page_size for group in self.groups)
+        """Bytes that one more position of a sequence takes in all layers, the padding of pages included."""
+        return sum(self.page_bytes / group.page_size for group in self.groups if group.spec.grows)
 
     @property
     def tokens(self) -> int:
-        """Positions that fit where every layer keeps them."""
-        share = sum(self.page_size / group.page_size for group in self.groups)
+        """Positions of sequences that fit where every layer keeps them, and no encoder's beside them."""
+        share = sum(self.page_size / group.page_size for group in self.groups if group.spec.grows)
         return int(self.pages / share) * self.page_size if share else 0
 
     @property
@@ -132,32 +156,33 @@ class KVLayout:
         group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         return tuple(group_of[layer] for layer in range(len(group_of)))
 
-    def kept(self, positions: int, chunk: int) -> int:
+    def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Most pages that one sequence holds at a time, as KVGroup.kept."""
-        return sum(group.kept(positions, chunk) for group in self.groups)
+        return sum(group.kept(positions, chunk, encoded) for group in self.groups)
 
-    def capacity(self, chunk: int) -> int:
-        """Most positions that one sequence alone could have."""
-        return bisect_right(range(_ENDLESS), self.pages, key=lambda n: self.kept(n, min(n, chunk))) - 1
+    def capacity(self, chunk: int, encoded: int = 0) -> int:
+        """Most positions that one sequence alone could have; 0 also where what its encoder gives does not fit."""
+        fitting = bisect_right(range(_ENDLESS), self.pages, key=lambda n: self.kept(n, min(n, chunk), encoded))
+        return max(0, fitting - 1)
 
-    def users(self, positions: int, chunk: int) -> int:
+    def users(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Sequences of so many positions that the pages hold: the last to come runs its prompt in chunks beside
         the others, which run a position a step."""
-        begins, stays = self.kept(positions, min(positions, chunk)), self.kept(positions, 1)
+        begins, stays = self.kept(positions, min(positions, chunk), encoded), self.kept(positions, 1, encoded)
         return 0 if begins > self.pages else 1 + (self.pages - begins) // stays
 
-    def padding(self, positions: int) -> float:
+    def padding(self, positions: int, encoded: int = 0) -> float:
         """The share of the pages' bytes that hold nothing, for sequences of so many positions."""
-        held = [group.kept(positions, 1) for group in self.groups]
+        held = [group.kept(positions, 1, encoded) for group in self.groups]
         used = sum(pages * group.used_bytes for pages, group in zip(held, self.groups, strict=True))
         return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
 
-    def describe(self, context: int) -> str:
+    def describe(self, context: int, encoded: int = 0) -> str:
         """vLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""
-        padding = self.padding(context)
+        padding = self.padding(context, encoded)
         return (
             f"KV cache: {self.tokens:,} tokens ({self.nbytes / 2**30:.2f} GiB); "
-            f"maximum concurrency for {context:,} tokens: {self.pages / self.kept(context, 1):.2f}x"
+            f"maximum concurrency for {context:,} tokens: {self.pages / self.kept(context, 1, encoded):.2f}x"
             + (f"; {len(self.groups)} groups of layers, {padding:.1%} is padding" if padding >= 0.0005 else "")
         )
 
@@ -166,9 +191,10 @@ def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayo
     """Deal layers, given by what they keep, into groups; the layout has no pages yet.
 
     Of all page sizes that hold a whole number of some spec's layers, the one with which a sequence of `context`
-    positions takes the fewest bytes, each group counted for a hundredth of them. Raises ValueError if a page is to hold
-    nothing.
+    positions, and as many of its encoder, takes the fewest bytes, each group counted for a hundredth of them. Raises
+    ValueError if a page is to hold nothing.
     """
+    assert all(spec.kept for spec in specs), "a layer that keeps nothing has no place in a page"
     if page_size < 1:
         raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
     layers_of: dict[KVSpec, list[int]] = {}
@@ -182,16 +208,16 @@ def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayo
         return KVLayout(0, 0, page_size, ())
 
     def taken(layout: KVLayout) -> float:
-        return layout.kept(context, 1) * layout.page_bytes * (1 + _GROUP_SHARE * len(layout.groups))
+        return layout.kept(context, 1, context) * layout.page_bytes * (1 + _GROUP_SHARE * len(layout.groups))
 
     return min(candidates, key=taken)
 
 
 def _page_sizes(layers_of: dict[KVSpec, list[int]], page_size: int) -> list[int]:
     """Bytes of a page that some number of layers of one spec fill, and in which a layer of each other spec has room."""
-    least = max((page_size * spec.bytes_per_token for spec in layers_of), default=0)
+    least = max((page_size * spec.slot_bytes for spec in layers_of), default=0)
     sizes = {
-        math.ceil(count * page_size * spec.bytes_per_token)
+        math.ceil(count * page_size * spec.slot_bytes)
         for spec, layers in layers_of.items()
         for count in range(1, len(layers) + 1)
     }
@@ -202,9 +228,9 @@ def _groups(layers_of: dict[KVSpec, list[int]], page_bytes: int, page_size: int)
     """As many layers of a spec together as a page has room for; more positions a page where there are too few."""
     for spec, layers in layers_of.items():
         positions = page_size
-        while len(layers) * 2 * positions * spec.bytes_per_token <= page_bytes:
+        while len(layers) * 2 * positions * spec.slot_bytes <= page_bytes:
             positions *= 2
-        together = min(len(layers), int(page_bytes // (positions * spec.bytes_per_token)))
+        together = min(len(layers), int(page_bytes // (positions * spec.slot_bytes)))
         count, every = -(-len(layers) // together), len(layers)
         for index in range(count):
             yield KVGroup(spec, tuple(layers[index * every // count : (index + 1) * every // count]), positions)

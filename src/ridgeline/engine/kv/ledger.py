@@ -20,7 +20,8 @@ Entries = tuple[tuple[int, ...], ...]
 class Table:
     """One request's pages, group by group, in the order of its positions; NULL_PAGE where a window has passed.
 
-    passed: how many entries of each group those are. known: positions that it was promised room for. computed: those it
+    passed: how many entries of each group those are. known: positions that it was promised room for. encoded: those of
+    its encoder, whose pages are granted together, before the first step runs. computed: those it
     has. room: those that its pages hold. due: with how many there is something to settle. claim: pages it may still
     take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
     entries that the runner knows; None before it has heard of any. fresh: whether there are others.
@@ -29,6 +30,7 @@ class Table:
     pages: list[list[int]]
     passed: list[int]
     known: int
+    encoded: int = 0
     computed: int = 0
     room: int = 0
     due: int = 0
@@ -66,31 +68,47 @@ class KVLedger:
         the requests under way may still take for what they knew when they came.
         """
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
-        self.chunk, self.prefix_cache = chunk, prefix_cache and bool(self.groups)
+        self._growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
+        self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
+        self.chunk, self.prefix_cache = chunk, prefix_cache and bool(self._growing)
         self.pool = PagePool(layout.pages)
-        self.capacity = layout.capacity(chunk)  # positions that one request alone could hold
+        self._capacity = layout.capacity(chunk)
         self.tables: dict[int, Table] = {}
         self.copies: list[PageCopy] = []
         self.blank: list[int] = []
         self.claimed = 0
         self._nothing: tuple[bool, Entries] = False, ((),) * len(self.groups)
-        self._align = max((group.page_size for group in self.groups), default=self.page_size)
+        self._align = max((group.page_size for _, group in self._growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
+    def capacity(self, encoded: int = 0) -> int:
+        """Positions that one request alone could hold beside so many of its encoder."""
+        return self.layout.capacity(self.chunk, encoded) if encoded and self._fixed else self._capacity
+
     @property
     def reserve(self) -> int:
-        """Pages that the requests under way are owed: those claimed, and one for each of them and every group."""
-        return self.claimed + len(self.tables) * len(self.groups)
+        """Pages that the requests under way are owed: those claimed, and one for each of them and every group that
+        grows with it."""
+        return self.claimed + len(self.tables) * len(self._growing)
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
     def admit(
-        self, request: int, tokens: Sequence[int], reserve: int, *, root: bytes = b"", names: Sequence[bytes] = ()
+        self,
+        request: int,
+        tokens: Sequence[int],
+        reserve: int,
+        *,
+        encoded: int = 0,
+        root: bytes = b"",
+        names: Sequence[bytes] = (),
     ) -> int | None:
         """Open a table for a request and share what is cached of its tokens.
 
-        root: what its keys and values depend on beside the tokens. names: of its first full pages of `page_size`
+        encoded: positions of its encoder, for layers that look at them. Their pages are its own and its forks', never
+        found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
+        beside the tokens, the encoder's input among it. names: of its first full pages of `page_size`
         positions, where they are known from outside (a trace has hashes of blocks and no tokens): each must stand for
         all up to and including its page, and no token of those pages is looked at. Returns how many positions need not
         be computed: whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if
@@ -98,7 +116,7 @@ class KVLedger:
         """
         assert request not in self.tables
         assert len(names) <= len(tokens) // self.page_size, "a page has a name and is not full"
-        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), root=root)
+        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
         table.keys = self._refused.pop(request, []) or [PageKey(name, ()) for name in names]
         if self.prefix_cache:
             self._find(table, tokens)
@@ -116,7 +134,8 @@ class KVLedger:
         chunk, wanted = min(self.chunk, table.known - table.computed), 0
         for group, pages in zip(self.groups, table.pages, strict=True):
             idle = sum(1 for page in _held([pages]) if self.pool.references(page) == 0)
-            wanted += min(group.kept(table.known, chunk), group.entries(table.known) - len(pages) + idle)
+            missing = group.entries(table.known, table.encoded) - len(pages)
+            wanted += min(group.kept(table.known, chunk, table.encoded), missing + idle)
         return wanted
 
     def _find(self, table: Table, tokens: Sequence[int]) -> None:
@@ -125,14 +144,14 @@ class KVLedger:
         hit, shorter = (len(tokens) - 1) // self._align * self._align, -1
         while hit != shorter:  # until every group has it
             shorter = hit
-            for index, group in enumerate(self.groups):
+            for index, group in self._growing:
                 hit = self._longest(index, group, table.keys, hit)
-        for index, group in enumerate(self.groups):
+        for index, group in self._growing:
             first = table.passed[index] = group.first_page(hit)
             names = (self._name(index, group, table.keys, page) for page in range(first, hit // group.page_size))
             found = map(self.pool.find, names)
             table.pages[index] = [NULL_PAGE] * first + [page for page in found if page is not None]
-        table.computed = table.room = hit
+        table.computed, table.room = hit, self._room(table)
         table.published = hit // self.page_size
 
     def _longest(self, index: int, group: KVGroup, keys: list[PageKey], most: int) -> int:
@@ -160,19 +179,23 @@ class KVLedger:
         chunk = max(1, min(self.chunk, table.known - table.computed))
         claim = 0
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
-            claim += max(0, group.kept(table.known, chunk) - len(pages) + passed)
+            claim += max(0, group.kept(table.known, chunk, table.encoded) - len(pages) + passed)
         self.claimed += claim - table.claim
         table.claim = claim
 
     # -- a request's life ---------------------------------------------------------------------------------------------
 
     def grow(self, request: int, positions: int) -> bool:
-        """Grant the pages for `positions` positions; False, and nothing is changed, if they are not to be had."""
+        """Grant the pages for `positions` positions, and all for the encoder's; False, and nothing is changed, if they
+        are not to be had."""
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
     def _grant(self, table: Table, positions: int) -> bool:
-        missing = [g.entries(positions) - len(pages) for g, pages in zip(self.groups, table.pages, strict=True)]
+        missing = [
+            group.entries(positions, table.encoded) - len(pages)
+            for group, pages in zip(self.groups, table.pages, strict=True)
+        ]
         if self._windows:
             passing = sum(self.pool.references(page) == 1 for page in self._passing(table, table.computed))
             if sum(missing) > self.pool.available + passing:
@@ -184,14 +207,17 @@ class KVLedger:
             pages.extend(self.pool.grant() for _ in range(count))
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
             # with weight 0, and 0 x NaN is NaN.
-            if count > 0 and positions % group.page_size:
+            if count > 0 and group.spec.slots(positions, table.encoded) % group.page_size:
                 self.blank.append(pages[-1])
         table.room, table.fresh = self._room(table), True
         self._claim(table)
         return True
 
     def _room(self, table: Table) -> int:
-        return min((len(p) * g.page_size for g, p in zip(self.groups, table.pages, strict=True)), default=sys.maxsize)
+        """Positions that a table's pages hold; none before it has the pages for its encoder's."""
+        if any(len(table.pages[index]) < group.entries(0, table.encoded) for index, group in self._fixed):
+            return 0
+        return min((len(table.pages[index]) * group.page_size for index, group in self._growing), default=sys.maxsize)
 
     def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
         """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
@@ -215,8 +241,8 @@ class KVLedger:
         if full <= table.published:
             return
         extend_keys(table.keys, tokens, self.page_size, full, table.root)
-        for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
-            ratio = group.page_size // self.page_size
+        for index, group in self._growing:
+            pages, ratio = table.pages[index], group.page_size // self.page_size
             for page in range(table.published // ratio, full // ratio):
                 if pages[page] != NULL_PAGE:
                     self.pool.publish(pages[page], self._name(index, group, table.keys, page))
@@ -237,14 +263,15 @@ class KVLedger:
             table.passed[index] = max(table.passed[index], first)
 
     def fork(self, parent: int, child: int, computed: int) -> bool:
-        """Open a table for `child` over the first `computed` positions of `parent`: full pages are shared, a partial
-        one is copied. False, and nothing is changed, if there is no page to copy it to."""
+        """Open a table for `child` over the first `computed` positions of `parent`: pages that nobody writes any more
+        are shared, a partial one is copied. False, and nothing is changed, if there is no page to copy it to."""
         source = self.tables[parent]
-        partial = [index for index, group in enumerate(self.groups) if computed % group.page_size]
+        final = [group.final(computed, source.encoded) for group in self.groups]
+        partial = [i for i, group in enumerate(self.groups) if group.entries(computed, source.encoded) > final[i]]
         if len(partial) > self.pool.available:
             return False
-        shared = [pages[: computed // g.page_size] for g, pages in zip(self.groups, source.pages, strict=True)]
-        table = Table(shared, list(source.passed), computed + 1, computed, computed, root=source.root)
+        shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
+        table = Table(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))
         for group, pages in zip(self.groups, table.pages, strict=True):
@@ -252,7 +279,7 @@ class KVLedger:
         for page in _held(table.pages):
             self.pool.share(page)
         for index in partial:
-            table.pages[index].append(self._copy(source.pages[index][computed // self.groups[index].page_size]))
+            table.pages[index].append(self._copy(source.pages[index][final[index]]))
         table.room = self._room(table)
         self.tables[child] = table
         self._claim(table)
@@ -271,17 +298,19 @@ class KVLedger:
             self.pool.release(copy.source)
 
     def truncate(self, request: int, positions: int) -> None:
-        """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten.
+        """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten. The
+        encoder's stay.
 
         What others see stays as it is: the page that `positions` ends in must be the request's own. The runner is given
         the whole table again.
         """
         table = self.tables[request]
-        for group, pages in zip(self.groups, table.pages, strict=True):
-            full, keep = positions // group.page_size, group.entries(positions)
+        kept = [group.entries(positions, table.encoded) for group in self.groups]
+        for group, pages, keep in zip(self.groups, table.pages, kept, strict=True):
+            final = group.final(positions, table.encoded)
             assert NULL_PAGE not in pages[group.first_page(positions) : keep], "a window has passed"
-            assert keep == full or self.pool.private(pages[full]), "others see what would be written again"
-        self._give_back(table, positions)
+            assert keep == final or self.pool.private(pages[final]), "others see what would be written again"
+        self._give_back(table, kept)
         table.sent, table.fresh = None, True
         table.computed, table.due = min(table.computed, positions), 0
         del table.keys[positions // self.page_size :]
@@ -292,17 +321,17 @@ class KVLedger:
         """Close a request's table. Its later pages lose their place in the cache before its earlier ones."""
         table = self.tables.pop(request)
         self.claimed -= table.claim
-        self._give_back(table, 0)
+        self._give_back(table, [0] * len(self.groups))
 
-    def _give_back(self, table: Table, positions: int) -> None:
-        """Release a table's pages past `positions`; copies to them are for nobody."""
-        lost = list(_held([pages[g.entries(positions) :] for g, pages in zip(self.groups, table.pages, strict=True)]))
+    def _give_back(self, table: Table, kept: Sequence[int]) -> None:
+        """Release a table's pages past the first so many entries of each group; copies to them are for nobody."""
+        lost = list(_held([pages[keep:] for pages, keep in zip(table.pages, kept, strict=True)]))
         if self.copies:
             self.copied([copy for copy in self.copies if copy.target in lost])
         for page in lost:
             self.pool.release(page)
-        for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
-            del pages[group.entries(positions) :]
+        for index, (pages, keep) in enumerate(zip(table.pages, kept, strict=True)):
+            del pages[keep:]
             table.passed[index] = min(table.passed[index], len(pages))
         table.room = self._room(table)
 
@@ -317,12 +346,13 @@ class KVLedger:
 
     def shared_positions(self, request: int) -> int:
         """Positions of a request that would survive its release, because another request holds their pages too."""
-        if not self.groups:
+        if not self._growing:
             return 0
-        group = min(range(len(self.groups)), key=lambda index: self.groups[index].spec.passes)
-        pages = self.tables[request].pages[group]
-        shared = sum(1 for page in pages if page != NULL_PAGE and self.pool.references(page) > 1)
-        return self.groups[group].page_size * shared
+        index, group = min(self._growing, key=lambda own: own[1].spec.passes)
+        shared = sum(
+            1 for page in self.tables[request].pages[index] if page != NULL_PAGE and self.pool.references(page) > 1
+        )
+        return group.page_size * shared
 
     def check(self) -> None:
         """Assert that references equal table entries and copies under way, and that claims add up."""

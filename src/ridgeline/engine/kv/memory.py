@@ -13,7 +13,8 @@ MOST_BY_DEFAULT = 4 * GIB
 
 
 def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_tokens: int | None = None) -> KVLayout:
-    """Divide a budget into pages. `most_tokens`: more than that many positions are never needed.
+    """Divide a budget into pages. `most_tokens`: more than that many positions, and as many of encoders, are never
+    needed.
 
     Raises ValueError if not even one page fits, or if a page is to hold nothing.
     """
@@ -22,7 +23,7 @@ def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_token
         return layout  # an encoder keeps nothing
     pages = int(budget_bytes // layout.page_bytes)
     if most_tokens is not None:
-        pages = min(pages, sum(group.entries(most_tokens) for group in layout.groups))
+        pages = min(pages, sum(group.entries(most_tokens, most_tokens) for group in layout.groups))
     if pages < len(layout.groups):
         raise ValueError(
             f"a KV budget of {budget_bytes / 1024:.1f}KiB holds not one page of {page_size} positions; "

@@ -25,7 +25,8 @@ class Workload:
 
     batch: how many of them side by side where no load is considered. ttft, tpot: the most seconds to the first token
     and a token after it, None for no target. step_tokens: positions that one step may run; a longer prompt takes
-    several steps, and the activations of one are what memory must be kept for. page_size: positions a KV page.
+    several steps, and the activations of one are what memory must be kept for. page_size: positions a KV page. encoded:
+    positions of a request's input to the encoder, where the model has one.
 
     Raises ValueError naming the option.
     """
@@ -37,11 +38,14 @@ class Workload:
     tpot: float | None = None
     step_tokens: int = 2048
     page_size: int = 16
+    encoded: int = 0
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "batch", "step_tokens", "page_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.encoded < 0:
+            raise ValueError(f"encoded is {self.encoded}; it must be at least 0")
         for name in ("ttft", "tpot"):
             target = getattr(self, name)
             if target is not None and not target > 0:

@@ -38,7 +38,7 @@ class Memory:
     activations and overhead, for KV; negative where not even the weights fit. layout: the pages that fit in it, divided
     as the engine does. request_tokens: the positions that a request has at its end. step_tokens: positions that a step
     may run, so the most requests that it can give a token each. activations: with the logits of as many requests as
-    `users`.
+    `users`. encoded: positions of its encoder that a request looks at.
     """
 
     total: float
@@ -51,6 +51,7 @@ class Memory:
     layout: KVLayout
     request_tokens: int
     step_tokens: int
+    encoded: int = 0
 
     @property
     def page_size(self) -> int:
@@ -75,12 +76,12 @@ class Memory:
     @property
     def request_bytes(self) -> int:
         """KV of one request at its end, in whole pages."""
-        return self.layout.kept(self.request_tokens, 1) * self.page_bytes
+        return self.layout.kept(self.request_tokens, 1, self.encoded) * self.page_bytes
 
     @property
     def held(self) -> int:
         """Requests whose KV fits at their end."""
-        return self.layout.users(self.request_tokens, self.step_tokens)
+        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
 
     @property
     def users(self) -> int:
@@ -125,7 +126,7 @@ def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
     device, model = case.device, case.model
     budget = device.memory * case.setup.utilization
     weights = weight_bytes(case)
-    activations = activation_peak(case.price, workload.step_tokens, rows)
+    activations = activation_peak(case.price, workload.step_tokens, rows, workload.encoded)
     overhead = overhead_of(device, case.setup.devices)
     left = budget - weights - activations - overhead
     per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
@@ -133,7 +134,7 @@ def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
     layout = replace(layout, pages=max(0, int(left // layout.page_bytes)))
     return Memory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
-        workload.step_tokens,
+        workload.step_tokens, workload.encoded,
     )  # fmt: skip
 
 
@@ -157,14 +158,15 @@ def weights_table(case: Case) -> list[WeightsRow]:
     return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
 
 
-def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_ROWS) -> float:
-    """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests.
+def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_ROWS, encoded: int = 0) -> float:
+    """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests, and so
+    many positions of an encoder.
 
     The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
     block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
     bf16, the figure of vLLM's memory profiler.
     """
-    work = Work.of([Segment(tokens, tokens)], price.reaches, min(tokens, logit_rows))
+    work = Work.of([Segment(tokens, tokens, encoded, encodes=encoded > 0)], price.reaches, min(tokens, logit_rows))
     kernels = [kernel for priced in price.ops for kernel in priced.kernels(work)]
     widest = max(kernel.cost.activation_bytes for kernel in kernels)
     residual = max(k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
