@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +17,13 @@ import typer.main
 from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA
 from ridgeline import __version__
+from ridgeline.calibrate.calibration import Calibration, FittedClass
+from ridgeline.calibrate.file import save
+from ridgeline.calibrate.probe import Pace
+from ridgeline.calibrate.roofs import Stream
 from ridgeline.cli import main as command_line
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.roofline.device import Cache, Efficiency, Host
 
 COMMANDS = Path(__file__).parent / "commands.txt"
 PROGRAM = Path(sys.executable).with_name("ridgeline")
@@ -386,6 +391,58 @@ def test_env_as_json(ridgeline: Run) -> None:
     assert ended.json["torch"].split("+")[0] == torch.__version__.split("+")[0]
 
 
+@pytest.fixture
+def calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
+    """One of this machine, made up, in a cache folder of its own."""
+    monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
+    return Calibration(
+        title="A Chip, 2 cores", kind="cpu", threads=1, made="2026-11-21 12:00", seconds=48.6, memory=float(8 << 30),
+        streams=(Stream(1 << 20, 40e9, 20e9), Stream(64 << 20, 10e9, 8e9)), bandwidth=10e9,
+        caches=(Cache("L2", float(1 << 20), 40e9),), products={"fp32": 2e11, "bf16": 5e10},
+        classes={"linear.vector/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8), 40, 0.02, -0.11)},
+        host=Host(4e-4, 6e-6, 9e-5, 1e-6, 0.0), host_error=0.03, pace=Pace(1e-3, 2e-3, 3e-3), residuals=(),
+    )  # fmt: skip
+
+
+def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> None:
+    save([calibration, replace(calibration, threads=2)])
+    ended = ridgeline("calibrate", "--show", "--threads", 1)
+    assert (ended.code, ended.err) == (OK, "")
+    shown = " ".join(ended.out.split())
+    assert shown.startswith("A Chip, 2 cores: 1 thread, 2026-11-21 12:00 UTC, 49 s")
+    for said in (
+        "reads L2 1 MiB 40.0 GB/s, memory 10.0 GB/s", "bf16 50 GFLOP/s of 200 that a kernel could",
+        "400 us a step, 6.0 an op, 90 a sequence, 1.00 a position, 0.0 a MiB moved (3.0% of a step off in the median)",
+        "64 MiB 10.0 8.0", "linear.vector/bf16 31.0 70.0% 80.0% 2 0 40 2.0% -11%",
+    ):  # fmt: skip
+        assert said in shown
+    assert ridgeline("calibrate", "--show").out.count("A Chip") == 2
+    assert ridgeline("calibrate", "--show", "--json").json == {
+        "calibrations": [json.loads(json.dumps(replace(calibration, threads=n).as_json())) for n in (1, 2)]
+    }
+
+
+def test_a_calibration_that_is_not_there_is_not_shown(ridgeline: Run, calibration: Calibration) -> None:
+    for flags in ((), ("--json",), ("--threads", 1)):
+        ended = ridgeline("calibrate", "--show", *flags)
+        assert_one_line(ended, USAGE, "this machine is not calibrated; run `ridgeline calibrate` (two minutes)")
+    save([replace(calibration, threads=2)])
+    ended = ridgeline("calibrate", "--show", "--threads", 1)
+    assert_one_line(ended, USAGE, "calibrated for 2 threads, not for 1; run `ridgeline calibrate --threads 1`")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--device", "tpu"], "--device is 'tpu'; it must be cpu or cuda"),
+        (["--threads", "0"], "--threads is 0"),
+        (["--seconds", "0"], "--seconds is 0; it must be from 1 to 3600"),
+    ],
+)
+def test_what_cannot_be_calibrated(ridgeline: Run, flags: list[str], says: str) -> None:
+    assert_one_line(ridgeline("calibrate", *flags), USAGE, says)
+
+
 # -- the list of commands ---------------------------------------------------------------------------------------------
 
 
@@ -413,6 +470,29 @@ def test_commands_and_options_are_those_of_the_list() -> None:
     """People's scripts depend on them. A change that is meant: `PYTHONPATH=tests python tests/cli/test_cli.py` writes
     the list anew, and the changelog says so."""
     assert command_list() == COMMANDS.read_text(encoding="ascii")
+
+
+# Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about.
+OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
+
+
+def test_a_flag_means_the_same_in_every_command() -> None:
+    """Its help and panel are declared once."""
+    declared: dict[str, dict[tuple[str, str], str]] = {}
+    for name, command in commands_of(typer.main.get_command(command_line.build_app())):
+        for param in command.params:
+            if param.param_type_name == "option" and not (param.opts[-1] in OWN and name.startswith(("lab", "cal"))):
+                declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
+    differing = {flag: found for flag, found in declared.items() if len(found) > 1}
+    assert set(differing) <= {"--max-tokens"}, differing  # whose help has the default, 8 or 256
+
+
+def test_a_plan_waits_for_no_engine() -> None:
+    program = (
+        "import ridgeline.cli.plan, sys; print([name for name in sys.modules if name.startswith('ridgeline.eng')])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "[]\n"
 
 
 # -- the installed program --------------------------------------------------------------------------------------------

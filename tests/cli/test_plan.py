@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.cli.main import main
+from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import names
 from support.planned import TINY, TINY_MIXTURE
 

@@ -1,1 +1,2 @@
-"""The command line: one small file a command, `main.py` joins them."""
+"""The command line: one file a command; what they share is in `options.py`, `request.py` and `terminal.py`, and
+`main.py` joins them."""

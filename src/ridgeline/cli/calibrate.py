@@ -48,7 +48,7 @@ def calibrate(
         found = [_measure(torch.device(device), count, seconds) for count in wanted]
         say(f"written to {save(found)}")
     if as_json:
-        print(json.dumps([calibration.as_json() for calibration in found]))
+        print(json.dumps({"calibrations": [calibration.as_json() for calibration in found]}))
         return
     for calibration in found:
         terminal.show(document(calibration))

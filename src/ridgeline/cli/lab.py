@@ -10,8 +10,7 @@ import typer
 from ridgeline.checkpoint import load_model, open_source, read_config
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
-from ridgeline.cli.amounts import parse_tokens
-from ridgeline.cli.device import device_named
+from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.terminal import say
 from ridgeline.document import Document
 from ridgeline.document.svg import svg as draw_svg
@@ -30,8 +29,7 @@ from ridgeline.models.model import Model
 lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a minute: run them, then read their code.")
 
 _BUILTIN = "tales"
-_MODEL = "A checkpoint folder or a built-in model."
-_CARD = "A card like rtx-4090, its .json or .toml file, or `this` machine."
+_MODEL = "A built-in model, a folder, a config.json or a catalogue name."
 
 
 def _checked(path: Path | None) -> Path | None:
@@ -64,11 +62,11 @@ def kv_cache(
 
 @lab.command()
 def memory(
-    device: Annotated[str, typer.Option(help=_CARD)] = "rtx-4090",
+    device: options.DeviceName = "rtx-4090",
     model: Annotated[
         list[str] | None, typer.Option(help="A folder, a config.json or a name of the catalogue; may be repeated.")
     ] = None,
-    devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
+    devices: options.Devices = 1,
     context: Annotated[str, typer.Option(help="Tokens that a user has.")] = "2000",
     svg: Svg = None,
     as_json: options.Json = False,
@@ -82,10 +80,10 @@ def memory(
 
 @lab.command()
 def sampling(
-    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
+    model: Annotated[str, typer.Option(help="A checkpoint folder or a built-in model.")] = _BUILTIN,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
-    seed: Annotated[int, typer.Option(help="The seed of all settings.")] = 1,
+    seed: options.Seed = 1,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
@@ -99,10 +97,8 @@ def sampling(
 
 @lab.command()
 def phases(
-    model: Annotated[
-        str, typer.Option(help="A built-in model, a folder, a config.json or a catalogue name.")
-    ] = _BUILTIN,
-    device: Annotated[str, typer.Option(help=_CARD)] = "this",
+    model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
+    device: options.DeviceName = "this",
     context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
     svg: Svg = None,
     as_json: options.Json = False,

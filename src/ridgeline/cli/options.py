@@ -1,24 +1,141 @@
-"""Options that several commands share. Nothing here needs the engine: a plan should not wait for it."""
+"""Options that several commands share, each declared once, and what people write in them: amounts, cards.
 
-from typing import Annotated
+Nothing here needs the engine: a plan should not wait for it.
+"""
+
+import re
+from typing import Annotated, Any
 
 import typer
 
 from ridgeline.host import check_threads
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import Device
+
+_SAMPLING, _ENGINE = "Sampling", "Engine"
+
+# -- what is run, and on what -----------------------------------------------------------------------------------------
 
 _MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
-_THREADS = "Threads to compute with; by default all cores, and one for a small model."
+_CONFIG = "A checkpoint folder, a config.json, or a name of the catalogue."
+_DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
 
 Model = Annotated[str, typer.Argument(help=_MODEL)]
 Prompt = Annotated[str, typer.Argument(help=_PROMPT)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]
+ConfigName = Annotated[str, typer.Argument(help=_CONFIG)]
+OptionalConfigName = Annotated[str | None, typer.Argument(help=_CONFIG, show_default=False)]
+DeviceName = Annotated[str, typer.Option(help=_DEVICE)]
+OptionalDeviceName = Annotated[str | None, typer.Option(help=_DEVICE)]
+Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def _sampling(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel=_SAMPLING)
+
+
+_MOST = "Most tokens to generate; 1k is 1,024. By default {}, or what the context leaves."
+_SEED = "Same seed, same text, whatever else runs beside it."
+
+MaxTokens8 = Annotated[str | None, _sampling(_MOST.format(8))]
+MaxTokens256 = Annotated[str | None, _sampling(_MOST.format(256))]
+Temperature = Annotated[
+    float | None, _sampling("Divides the logits: 0 always takes the likeliest token, 1 samples as the model says.")
+]
+TopK = Annotated[int | None, _sampling("Keep the k likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float | None, _sampling("Keep the fewest tokens that together reach this probability.")]
+MinP = Annotated[float | None, _sampling("Drop tokens less likely than this share of the likeliest.")]
+RepetitionPenalty = Annotated[float | None, _sampling("Above 1: tokens of the prompt and the text are less likely.")]
+FrequencyPenalty = Annotated[float | None, _sampling("Taken from a logit once for each time its token came.")]
+PresencePenalty = Annotated[float | None, _sampling("Taken from a logit once its token came.")]
+OptionalSeed = Annotated[int | None, _sampling(_SEED)]
+Seed = Annotated[int, _sampling(_SEED)]
+Stop = Annotated[list[str] | None, _sampling("A string that ends the text; may be repeated.")]
+MinTokens = Annotated[int, _sampling("No end before so many tokens.")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=_SAMPLING)]
+
+# -- the engine -------------------------------------------------------------------------------------------------------
+
+
+def _engine(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel=_ENGINE, **more)
+
+
+_PREFIX_CACHE = (
+    "Keep and share the KV pages of equal prefixes. In fp32 a seed's text is the same with it and without; in bf16 and "
+    "fp16 what a prompt's last positions are computed with depends on it, and their rounding."
+)
+
+KVMemory = Annotated[
+    str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
+]
+MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]
+Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
+PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
+PrefixCache = Annotated[bool, _engine(_PREFIX_CACHE)]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        help=_THREADS, rich_help_panel="Engine", callback=lambda n: None if n is None else check_threads(n, "--threads")
+    _engine(
+        "Threads to compute with; by default all cores, and one for a small model.",
+        callback=lambda n: None if n is None else check_threads(n, "--threads"),
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+
+# -- what people write in them -----------------------------------------------------------------------------------------
+
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)")
+_BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
+_THOUSANDS = {"": 1, "k": 1 << 10, "M": 1 << 20}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError: bytes carry units here, because GiB and GB differ."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{text!r} is not an amount of memory; write a number above 0 and a unit, like 512MiB or 2GB")
+    return float(match[1]) * _BYTE_UNITS[match[2]]
+
+
+def parse_tokens(text: str, option: str) -> int:
+    """Tokens of `2000`, `1k` (1,024) or `128k`. Raises ValueError naming the option."""
+    match = _TOKENS.fullmatch(text.strip())
+    count = float(match[1]) * _THOUSANDS[match[2]] if match is not None else 0.0
+    if count < 1 or count != int(count):
+        raise ValueError(f"{option} is {text!r}; write a whole number of tokens above 0, like 2000 or 1k (= 1,024)")
+    return int(count)
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Seconds of `500ms`, `2s`, `50 us` or `50 µs`. Raises ValueError naming the option: times carry units here."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_dollars(text: str, option: str) -> float:
+    """Dollars of `2.5` or `$2.5`. Raises ValueError naming the option."""
+    match = re.fullmatch(r"\$?(\d+(?:\.\d+)?)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"{option} is {text!r}; write dollars above 0 for one card and hour, like 2.5")
+    return float(match[1])
+
+
+def device_named(name: str, threads: int | None = None) -> Device:
+    """A card of the catalogue, of a file, or the machine at hand: `this` is its processor, which is probed for two
+    seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` its accelerator, calibrated.
+    Raises ValueError as `load_card`."""
+    if name not in ("this", "cuda"):
+        return load_card(name)
+    from ridgeline.calibrate.this import this_accelerator, this_device  # what measures is loaded only to measure
+
+    return this_accelerator() if name == "cuda" else this_device(threads, estimate=True)

@@ -7,8 +7,7 @@ import typer
 
 from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.cli import options
-from ridgeline.cli.amounts import parse_dollars, parse_seconds, parse_tokens
-from ridgeline.cli.device import device_named
+from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.document import Document, Paragraph, Row, Table
 from ridgeline.document.numbers import gib
 from ridgeline.document.page import columns
@@ -30,21 +29,18 @@ def _setup(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="How it is set up")
 
 
-_MODEL = "A checkpoint folder, a config.json, or a name of the catalogue."
 _WEIGHTS = "bf16, fp8 (weights and activations), int8 or int4 (weights only); by default as the config says."
 _TPOT = "The most seconds a token after it on average, other users' prefills included, like 50ms."
 
 
 def plan(
-    model: Annotated[str | None, typer.Argument(help=_MODEL, show_default=False)] = None,
-    device: Annotated[
-        str | None, typer.Option(help="A card like h100-sxm, a .json or .toml file of one; `this` processor, `cuda`.")
-    ] = None,
-    devices: Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")] = 1,
+    model: options.OptionalConfigName = None,
+    device: options.OptionalDeviceName = None,
+    devices: options.Devices = 1,
     weights: Annotated[str | None, _setup("--weights", "--dtype", text=_WEIGHTS)] = None,
     kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,
     memory_utilization: Annotated[float, _setup(text="The share of a card's memory that may be used.")] = 0.9,
-    max_batch_tokens: Annotated[str, _setup(text="Positions that a step may run; longer prompts take several.")] = "2k",
+    max_batch_tokens: options.MaxBatchTokens = "2k",
     input: Annotated[str, _asked("Prompt tokens; 1k is 1,024.")] = "1k",
     output: Annotated[str, _asked("Tokens generated.")] = "256",
     batch: Annotated[int, _asked("Requests side by side.")] = 1,

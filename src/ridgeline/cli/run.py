@@ -1,39 +1,39 @@
 """`ridgeline run`: the main job. A model, a prompt, the text as it comes, and what it took."""
 
+import dataclasses
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli import engine_options, options
-from ridgeline.cli.amounts import parse_tokens
-from ridgeline.cli.device import device_named
-from ridgeline.cli.prompt import check_room, prompt_ids, read_prompt, say_if_bytes
-from ridgeline.cli.report import account_lines, completion_json
-from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.cli import options
+from ridgeline.cli.options import device_named
+from ridgeline.cli.request import check_room, engine_settings, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
-from ridgeline.trace.account import Account
+from ridgeline.engine.result import Choice
+from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
 
 
 def run(
     model: options.Model,
     prompt: options.Prompt,
-    max_tokens: engine_options.MaxTokens256 = None,
-    temperature: engine_options.Temperature = None,
-    top_k: engine_options.TopK = None,
-    top_p: engine_options.TopP = None,
-    min_p: engine_options.MinP = None,
-    repetition_penalty: engine_options.RepetitionPenalty = None,
-    frequency_penalty: engine_options.FrequencyPenalty = None,
-    presence_penalty: engine_options.PresencePenalty = None,
-    seed: engine_options.Seed = None,
+    max_tokens: options.MaxTokens256 = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    seed: options.OptionalSeed = None,
     n: Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")] = 1,
-    stop: engine_options.Stop = None,
-    min_tokens: engine_options.MinTokens = 0,
-    ignore_eos: engine_options.IgnoreEos = False,
+    stop: options.Stop = None,
+    min_tokens: options.MinTokens = 0,
+    ignore_eos: options.IgnoreEos = False,
     logprobs: Annotated[
         int | None,
         typer.Option(help="With --json: log-probabilities of each token and so many others, raw and processed."),
@@ -41,11 +41,11 @@ def run(
     raw: options.Raw = False,
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
-    kv_memory: engine_options.KVMemory = None,
-    max_batch_tokens: engine_options.MaxBatchTokens = "2k",
-    chunk: engine_options.Chunk = None,
-    page_size: engine_options.PageSize = 16,
-    prefix_cache: engine_options.PrefixCache = True,
+    kv_memory: options.KVMemory = None,
+    max_batch_tokens: options.MaxBatchTokens = "2k",
+    chunk: options.Chunk = None,
+    page_size: options.PageSize = 16,
+    prefix_cache: options.PrefixCache = True,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
@@ -56,55 +56,38 @@ def run(
     text = read_prompt(prompt)
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs is shown with --json; give both")
-    settings = engine_options.engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
-    with loading_bar(model) as progress:
-        llm = LLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
-    say_if_bytes(llm)
-    params = engine_options.sampling_params(
-        llm.loaded.defaults,
-        max_tokens=parse_tokens("256" if max_tokens is None else max_tokens, "--max-tokens"),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        seed=seed,
-        n=n,
-        stop=None if stop is None else tuple(stop),
-        min_tokens=min_tokens,
-        ignore_eos=ignore_eos or dummy_weights,
-        logprobs=logprobs,
-    )
+    settings = engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
+    llm = load(model, settings, dummy_weights=dummy_weights, threads=threads)
+    params = sampling_params(
+        llm.loaded.defaults, max_tokens, 256, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+        seed=seed, n=n, stop=None if stop is None else tuple(stop), min_tokens=min_tokens,
+        ignore_eos=ignore_eos or dummy_weights, logprobs=logprobs,
+    )  # fmt: skip
     ids = prompt_ids(llm, text, system, raw)
     if max_tokens is not None:
         check_room(llm, len(ids), params, more_memory="--kv-memory")
+    _say_unheeded(llm)
+    account = Account(llm.loaded.model)
+    llm.engine.on_step = account.add
+    completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
+    if as_json:
+        print(json.dumps(_completion_json(completion, account, logprobs=logprobs is not None)))
+    else:
+        _say_account(llm, completion, account, meaningless=dummy_weights)
+
+
+def _say_unheeded(llm: LLM) -> None:
+    """What the model's files ask for and do not get."""
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
     for key in llm.loaded.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
-    account = Account(llm.loaded.model)
-    llm.engine.on_step = account.add
-    completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
-    failed = [choice.error for choice in completion.choices if choice.error is not None]
-    if len(failed) == len(completion.choices):
-        raise ValueError(f"the request failed: {failed[0]}")
-    if as_json:
-        print(json.dumps(completion_json(completion, account, logprobs=logprobs is not None)))
-        return
-    if dummy_weights:
-        count = sum(len(choice.tokens) for choice in completion.choices)
-        say(f"random weights: {count} meaningless tokens were generated")
-    device = device_named("this", llm.threads)
-    for line in (*account_lines(account), *verdict(account, account.price, device)):
-        say(line)
-    layout = llm.loaded.layout.describe(llm.loaded.model.context)
-    say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
 
 
 def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) -> Completion:
-    """Run the request; the first choice streams, further ones are printed when they are done.
+    """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
+    all have failed.
 
     A file gets the text as it is; on a terminal it steers nothing.
     """
@@ -120,4 +103,68 @@ def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) 
         print(flush=True)
         for choice in completion.choices[1:]:
             print(f"\n--- {choice.index + 1} of {params.n} ---\n{shown(choice.text)}")
+    failed = [choice.error for choice in completion.choices if choice.error is not None]
+    if len(failed) == len(completion.choices):
+        raise ValueError(f"the request failed: {failed[0]}")
     return completion
+
+
+def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningless: bool) -> None:
+    """What prefill and decode took, what limited them, and what was set up for it."""
+    if meaningless:
+        count = sum(len(choice.tokens) for choice in completion.choices)
+        say(f"random weights: {count} meaningless tokens were generated")
+    device = device_named("this", llm.threads)
+    for line in (*_account_lines(account), *verdict(account, account.price, device)):
+        say(line)
+    layout = llm.loaded.layout.describe(llm.loaded.model.context)
+    say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
+
+
+def _account_lines(account: Account) -> list[str]:
+    """What prefill and decode took: tokens, seconds, tokens a second, and the bandwidth and arithmetic reached."""
+    phases = {"prefill": account.prefill, "decode": account.decode}
+    return [_phase_line(name, phase) for name, phase in phases.items() if phase.steps]
+
+
+def _phase_line(name: str, phase: Throughput) -> str:
+    return (
+        f"{name:8}{phase.tokens:7,} tokens {phase.seconds:8.3f} s {phase.tokens_per_second:9.1f} tok/s "
+        f"{phase.bytes_per_second / 1e9:8.2f} GB/s {phase.flops_per_second / 1e9:9.1f} GFLOP/s"
+    )
+
+
+def _completion_json(completion: Completion, account: Account, *, logprobs: bool) -> dict[str, Any]:
+    """The first choice's fields at the top, as the contract has it; all choices with them where there are several."""
+    choices = [_choice_json(choice, logprobs=logprobs) for choice in completion.choices]
+    fields = {
+        **choices[0],
+        "prompt_tokens": len(completion.prompt_ids),
+        "timing": {"prefill": _phase_json(account.prefill), "decode": _phase_json(account.decode)},
+    }
+    return fields | ({"choices": choices} if len(choices) > 1 else {})
+
+
+def _phase_json(phase: Throughput) -> dict[str, float]:
+    return {
+        "tokens": phase.tokens,
+        "seconds": phase.seconds,
+        "tokens_per_second": phase.tokens_per_second,
+        "bytes_per_second": phase.bytes_per_second,
+        "flops_per_second": phase.flops_per_second,
+    }
+
+
+def _choice_json(choice: Choice, *, logprobs: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "text": choice.text,
+        "token_ids": choice.token_ids,
+        "finish_reason": choice.finish,
+    }
+    if choice.reasoning_tokens:
+        fields |= {"reasoning": choice.reasoning, "reasoning_tokens": choice.reasoning_tokens}
+    if choice.error is not None:
+        fields["error"] = choice.error
+    if logprobs:
+        fields["logprobs"] = [dataclasses.asdict(sampled) for sampled in choice.tokens]
+    return fields

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
@@ -22,7 +20,7 @@ _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
 
 def show(
-    model: Annotated[str, typer.Argument(help="A checkpoint folder, a config.json, or a name of the catalogue.")],
+    model: options.ConfigName,
     as_json: options.Json = False,
 ) -> None:
     """Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights."""

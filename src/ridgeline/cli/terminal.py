@@ -1,4 +1,5 @@
-"""What is said to people: on stderr while a command runs, and strangers' text in a form that steers no terminal."""
+"""What is said to people: on stderr while a command runs, and strangers' text in a form that steers no terminal; and
+what is read from standard input."""
 
 import re
 import sys
@@ -35,6 +36,18 @@ def shortened(text: str, most: int = LONGEST_NAME) -> str:
 def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
     """Print on stderr; the text may be a stranger's."""
     err.print(printable(text), end=end, style=style, markup=False)
+
+
+def read_text(argument: str) -> str:
+    """The text itself, or standard input for `-`. Raises ValueError where that is closed or no UTF-8."""
+    if argument != "-":
+        return argument
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; give the text itself instead of -")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"standard input is not text in UTF-8: {error}; convert it first") from None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
-from ridgeline.cli.prompt import read_text
+from ridgeline.cli.terminal import read_text
 from ridgeline.text import density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."

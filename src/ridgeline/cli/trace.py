@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli import engine_options, options
-from ridgeline.cli.amounts import parse_tokens
-from ridgeline.cli.device import device_named
-from ridgeline.cli.prompt import check_room, prompt_ids, read_prompt, say_if_bytes
-from ridgeline.cli.terminal import err, loading_bar, say
+from ridgeline.cli import options
+from ridgeline.cli.options import device_named
+from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.terminal import err, say
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import show
-from ridgeline.engine import LLM, EngineSettings
+from ridgeline.engine import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
 from ridgeline.trace.ledger import Ledger
@@ -29,7 +28,8 @@ from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
 
 _LOOK, _FILES = "Look inside", "Files"
-_MOST_TOKENS = 1 << 18  # of a prompt: a trace shows one prefill, so a step must hold it whole
+# One request at a time, whose prompt a step must hold whole: a trace shows one prefill.
+_SETTINGS = EngineSettings(limits=Limits(tokens=1 << 18, requests=1), prefix_cache=False)
 
 
 def _look(*names: str, text: str) -> Any:
@@ -43,7 +43,7 @@ def _file(name: str, text: str) -> Any:
 def trace(
     model: options.Model,
     prompt: options.Prompt,
-    device: Annotated[str, typer.Option(help="What to price on: this machine, a card's name, or a file.")] = "this",
+    device: options.DeviceName = "this",
     layer: Annotated[
         str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
     ] = None,
@@ -56,12 +56,12 @@ def trace(
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None,
-    max_tokens: engine_options.MaxTokens8 = None,
-    temperature: engine_options.Temperature = None,
-    top_k: engine_options.TopK = None,
-    top_p: engine_options.TopP = None,
-    min_p: engine_options.MinP = None,
-    seed: engine_options.Seed = None,
+    max_tokens: options.MaxTokens8 = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.OptionalSeed = None,
     raw: options.Raw = False,
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
@@ -84,44 +84,25 @@ def trace(
     files = Files(csv, perfetto, roofline)
     files.check()
     text = read_prompt(prompt)
-    llm = _load(model, dummy_weights, threads)
-    say_if_bytes(llm)
+    llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
     chosen = _layer(layer, len(llm.loaded.model.kv_specs))
-    params = engine_options.sampling_params(
-        llm.loaded.defaults,
-        max_tokens=parse_tokens("8" if max_tokens is None else max_tokens, "--max-tokens"),
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=seed,
+    params = sampling_params(
+        llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         ignore_eos=dummy_weights,
-    )
+    )  # fmt: skip
     subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
     if max_tokens is not None:
         check_room(llm, len(subject.encode()), params)
+    wanted = Wanted(attention, lens, memory, experts, position, repeats)
+    at_hand = device == "this"
     with _status("tracing"):
-        ledger = trace_request(
-            llm,
-            subject,
-            params,
-            device_named(device, llm.threads),
-            Wanted(attention, lens, memory, experts, position, repeats),
-            at_hand=device == "this",
-            threads=llm.threads,
-        )
+        priced_on = device_named(device, llm.threads)
+        ledger = trace_request(llm, subject, params, priced_on, wanted, at_hand=at_hand, threads=llm.threads)
     files.write(ledger)
     if as_json:
         print(json.dumps(to_json(ledger)))
-        return
-    show(story(ledger, Shown(chosen, roofline is not None)), WIDTH)
-
-
-def _load(model: str, dummy_weights: bool, threads: int | None) -> LLM:
-    """The model in an engine whose step holds any prompt whole, for one request at a time."""
-    settings = EngineSettings(limits=Limits(tokens=_MOST_TOKENS, requests=1), prefix_cache=False)
-    with loading_bar(model) as progress:
-        return LLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    else:
+        show(story(ledger, Shown(chosen, roofline is not None)), WIDTH)
 
 
 def _layer(text: str | None, layers: int) -> int | str | None:

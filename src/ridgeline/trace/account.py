@@ -8,7 +8,7 @@ from ridgeline.roofline.price import Price
 
 
 @dataclass(slots=True)
-class Phase:
+class Throughput:
     """Steps of one sort, added up. nbytes: weights and KV that they had to read and write."""
 
     steps: int = 0
@@ -38,7 +38,7 @@ class Account:
 
     def __init__(self, model: Model) -> None:
         self.price = Price(model)
-        self.prefill, self.decode = Phase(), Phase()
+        self.prefill, self.decode = Throughput(), Throughput()
 
     def add(self, record: StepRecord) -> None:
         """Add a step that ran."""

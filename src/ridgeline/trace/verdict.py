@@ -5,7 +5,7 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price
-from ridgeline.trace.account import Account, Phase
+from ridgeline.trace.account import Account, Throughput
 
 
 def verdict(account: Account, price: Price, device: Device) -> list[str]:
@@ -29,13 +29,13 @@ def _number(price: Price) -> str:
     return max(flops, key=lambda number: flops[number])
 
 
-def _roofs(phase: Phase, device: Device, number: str) -> tuple[float, float]:
+def _roofs(phase: Throughput, device: Device, number: str) -> tuple[float, float]:
     """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
     working_set = phase.nbytes / phase.steps
     return phase.flops / device.peak(number), phase.nbytes / device.bandwidth_of(working_set)
 
 
-def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
+def _reached(name: str, phase: Throughput, device: Device, number: str) -> str:
     floor = max(_roofs(phase, device, number))
     rates = f"{numbers.say(phase.bytes_per_second, 'B/s')} and {numbers.say(phase.flops_per_second, 'FLOP/s')}"
     text = f"{name} reached {rates}, {numbers.percent(floor / phase.seconds)} of its roof"
@@ -44,7 +44,7 @@ def _reached(name: str, phase: Phase, device: Device, number: str) -> str:
     return text
 
 
-def _bound(name: str, phase: Phase, device: Device, number: str) -> str:
+def _bound(name: str, phase: Throughput, device: Device, number: str) -> str:
     compute, memory = _roofs(phase, device, number)
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
