@@ -233,21 +233,24 @@ def tiny() -> Model:
 def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
     """Its page tables are its own; a prefill, a chunk after it and a decode step must end where one
     long prefill does."""
-    stage = Stage(tiny, CPU, 64)
+    stage = Stage(tiny, 64)
+    ids = []
     for step in (prefill(20), prefill(10, past=20), decode(1, 31)):
-        last = stage.run(step)
+        batch = stage.prepare(step)
+        ids.append(batch.tokens.ids_N)
+        last = stage.run(batch)
     with torch.inference_mode():
-        ids, positions = torch.cat([torch.arange(20), torch.arange(10), torch.arange(1)]), torch.arange(31)
-        whole = tiny(ids, positions, Uncached([Segment(31, 31)]), torch.tensor([30]))
+        whole = tiny(torch.cat(ids), torch.arange(31), Uncached([Segment(31, 31)]), torch.tensor([30]))
     assert torch.allclose(last, whole, atol=1e-5)
 
 
 def test_sequences_of_a_stage_do_not_see_each_other(tiny: Model) -> None:
-    stage = Stage(tiny, CPU, 256)
-    together = stage.run(prefill(20, batch=3))
+    stage = Stage(tiny, 256)
+    batch = stage.prepare(prefill(20, batch=3))
+    together = stage.run(batch)
     with torch.inference_mode():
         for index in range(3):
-            ids, positions = torch.arange(20) + 20 * index, torch.arange(20)
+            ids, positions = batch.tokens.ids_N[20 * index : 20 * (index + 1)], torch.arange(20)
             alone = tiny(ids, positions, Uncached([Segment(20, 20)]), torch.tensor([19]))
             assert torch.allclose(together[index], alone[0], atol=1e-5)
 
@@ -262,7 +265,8 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
         op.register_forward_pre_hook(lambda op, args: hit.append(len(torch.unique(op.route(args[1])[1]))))
     for rows in (8, 64):
         hit.clear()
-        Stage(model, CPU, 128).run(prefill(rows))
+        stage = Stage(model, 128)
+        stage.run(stage.prepare(prefill(rows)))
         assert len(hit) == len(mixtures)
         for op, count in zip(mixtures, hit, strict=True):
             assert count == pytest.approx(op.touched(rows), rel=0.25)
@@ -271,7 +275,7 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
 def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model) -> None:
     clock = Clock(look=1.0)
     timer = Timer(CPU, 1, clock, wall=Clock(look=1.0))
-    stage, watch = Stage(tiny, CPU, 64), Stopwatch(tiny, timer)
+    stage, watch = Stage(tiny, 64), Stopwatch(tiny, timer)
     assert watch.inside == 1.0  # one look at the clock between start and end
     timed = time_ops(stage, watch, decode(1, 5), budget=3.0)
     assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.kv.pool import NULL_PAGE
 from ridgeline.engine.runner import Runner
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import NULL_PAGE
 from support.engines import uncached_logits
 
 WEIGHT_STD = 0.2  # large enough that the likeliest token is likelier than the next by far more than rounding

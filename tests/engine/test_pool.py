@@ -18,8 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.null_model import layout_of
 from ridgeline.engine.kv import prefix
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
+from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
+from ridgeline.ops.kv import NULL_PAGE
 from ridgeline.ops.work import CROSS, Reach
 
 BLANK: tuple[int, ...] = ()

@@ -48,7 +48,7 @@ class Priced:
 def engine_around(model: Model, executor: object, records: list[StepRecord], **others: object) -> Engine:
     layout, limits = kv_layout(model, 1e12, 4, most_tokens=48), Limits(tokens=24, requests=6, chunk=10)
     return Engine(
-        executor if executor is not None else Runner(model, layout, 24),  # type: ignore[arg-type]
+        executor if executor is not None else Runner(model, layout),  # type: ignore[arg-type]
         KVLedger(layout, limits.most_of_one),
         limits,
         context=model.context,

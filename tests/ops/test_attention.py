@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment, visible
-from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.paged import LayerPages, PagedDecode, PagedGroup, PagedKV, PagedSegment
+from ridgeline.ops.batch import Batch, Rows, Tables
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.ops.paged import LayerPages, PagedKV
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
 
 F64 = NDArray[np.float64]
-NULL_PAGE = 0
 WINDOWS = st.none() | st.integers(1, 24)
 HEADS = st.tuples(st.integers(1, 3), st.integers(1, 4))  # KV heads, and queries to each
 
@@ -132,8 +132,8 @@ class Running:
 
 def paged_step(
     segments: Sequence[Segment], heads: tuple[int, int], dim: int, page_size: int, window: int | None, seed: int
-) -> tuple[list[Running], PagedKV]:
-    """Sequences whose past is in memory, and the context of the step that runs their new positions.
+) -> tuple[list[Running], LayerPages, KVGroup, Batch]:
+    """Sequences whose past is in memory, and the batch of the step that runs their new positions.
 
     Only what the contract promises is there: of each past the positions that pages reach from the first visible page
     on, and zeros behind the last position of sequences that decode. Everything else is NaN.
@@ -143,9 +143,7 @@ def paged_step(
     memory = Memory(page_size, kv_heads, dim, g)
     sequences: list[Running] = []
     slots: list[int] = []
-    decodes: list[tuple[int, int, list[int], int]] = []  # row, first, pages, length
-    parts: list[PagedSegment] = []
-    row = 0
+    tables, first = [], []
     for s in segments:
         k, v = random(g, s.kv_len, kv_heads, dim), random(g, s.kv_len, kv_heads, dim)
         table = memory.table(s.kv_len)
@@ -153,27 +151,29 @@ def paged_step(
         first_page = 0 if window is None else max(0, start - window + 1) // page_size
         if s.q_len == 1:
             memory.store.k[table[-1]] = memory.store.v[table[-1]] = 0  # a page that the step does not fill is blanked
-            decodes.append((row, first_page * page_size, table[first_page:], s.kv_len))
-        elif start == 0:
-            parts.append(PagedSegment(row, s.q_len, s.kv_len, 0, None))
-        else:
-            pages_P = torch.tensor(table[first_page:])
-            parts.append(PagedSegment(row, s.q_len, s.kv_len, first_page * page_size, pages_P))
         memory.write(table, range(first_page * page_size, start), k, v)
         slots += [table[p // page_size] * page_size + p % page_size for p in range(start, s.kv_len)]
+        tables.append(table[first_page:])
+        first.append(first_page * page_size)
         sequences.append(Running(s, random(g, s.q_len, kv_heads * group, dim), k, v, table))
-        row += s.q_len
-    calls = [padded(decodes[i : i + 2]) for i in range(0, len(decodes), 2)]
-    paged = PagedKV([memory.store], [0], [PagedGroup(torch.tensor(slots, dtype=torch.int64), calls, parts)])
-    return sequences, paged
+    spec = KVSpec(kv_heads, dim, dim, windowed(window), torch.float32)
+    rows = Tables(torch.tensor(slots), tables, first)
+    return sequences, memory.store, KVGroup(spec, (0,), page_size), batch_of(segments, [rows])
 
 
-def padded(decodes: Sequence[tuple[int, int, list[int], int]]) -> PagedDecode:
-    """Decoding sequences in one call, their tables filled up with the page of zeros."""
-    rows, first, tables, lengths = zip(*decodes, strict=True)
-    longest = max(len(table) for table in tables)
-    pages_BP = torch.tensor([table + [NULL_PAGE] * (longest - len(table)) for table in tables])
-    return PagedDecode(torch.tensor(rows), pages_BP, torch.tensor(first), torch.tensor(lengths))
+def batch_of(segments: Sequence[Segment], tables: Sequence[Tables]) -> Batch:
+    """The batch of segments, as far as attention looks at it."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    starts = [0, *itertools.accumulate(s.q_len for s in segments)]
+    encoder = [0, *itertools.accumulate(s.encoded if s.encodes else 0 for s in segments)]
+    return Batch(
+        Rows(nothing, nothing, starts),
+        Rows(nothing, nothing, encoder),
+        nothing,
+        [s.kv_len for s in segments],
+        [s.encoded for s in segments],
+        tables,
+    )
 
 
 SEGMENTS = st.integers(1, 40).flatmap(
@@ -193,28 +193,31 @@ def test_paged_attention(
     segments: list[Segment], heads: tuple[int, int], page_size: int, window: int | None, seed: int
 ) -> None:
     """Decodes, first chunks and later chunks in one step, over pages in random order among NaN."""
-    sequences, paged = paged_step(segments, heads, 6, page_size, window, seed)
+    sequences, store, group, batch = paged_step(segments, heads, 6, page_size, window, seed)
     new = [slice(s.segment.kv_len - s.segment.q_len, None) for s in sequences]
     q_THD = torch.cat([s.q_QHD for s in sequences])
     k_TKD = torch.cat([s.k_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
     v_TKD = torch.cat([s.v_LKD[rows] for s, rows in zip(sequences, new, strict=True)])
-    out_THD = paged.attend(attention(heads, 6, window), q_THD, k_TKD, v_TKD)
+    out_THD = PagedKV([store], [group], batch).attend(attention(heads, 6, window), q_THD, k_TKD, v_TKD)
     reference = np.concatenate([dense(s.q_QHD, s.k_LKD, s.v_LKD, window) for s in sequences])
     assert close(out_THD, reference)
     for s in sequences:  # what the step computed is in memory now, for the next one
         for p in range(s.segment.kv_len - s.segment.q_len, s.segment.kv_len):
             page, offset = s.table[p // page_size], p % page_size
-            assert torch.equal(paged.layers[0].k[page, :, offset], s.k_LKD[p])
-            assert torch.equal(paged.layers[0].v[page, :, offset], s.v_LKD[p])
-    assert not paged.layers[0].k[NULL_PAGE].any()
-    assert not paged.layers[0].v[NULL_PAGE].any()
+            assert torch.equal(store.k[page, :, offset], s.k_LKD[p])
+            assert torch.equal(store.v[page, :, offset], s.v_LKD[p])
+    assert not store.k[NULL_PAGE].any()
+    assert not store.v[NULL_PAGE].any()
 
 
 def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
     """Two groups, one with a window: each layer reads its own memory."""
-    full, narrow = (paged_step([Segment(1, 9), Segment(3, 7)], (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
-    both = PagedKV([full[1].layers[0], narrow[1].layers[0]], [0, 1], [full[1].groups[0], narrow[1].groups[0]])
-    for layer, (sequences, _), window in ((0, full, None), (1, narrow, 3)):
+    segments = [Segment(1, 9), Segment(3, 7)]
+    full, narrow = (paged_step(segments, (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
+    narrow[1].group = 1
+    batch = batch_of(segments, [full[3].tables[0], narrow[3].tables[0]])
+    both = PagedKV([full[1], narrow[1]], [full[2], narrow[2]], batch)
+    for layer, (sequences, *_), window in ((0, full, None), (1, narrow, 3)):
         q, k, v = (
             torch.cat([s.q_QHD for s in sequences]),
             torch.cat([s.k_LKD[-s.segment.q_len :] for s in sequences]),
@@ -252,15 +255,15 @@ def test_the_op_is_priced_for_the_pairs_that_it_sees(
     dim = 40  # at least as many as positions
     if not cached:
         segments = [Segment(s.kv_len, s.kv_len) for s in segments]
-    sequences, paged = paged_step(segments, heads, dim, 4, window, seed)
-    kv: KVContext = paged if cached else Uncached(segments)
+    sequences, store, memory_group, batch = paged_step(segments, heads, dim, 4, window, seed)
+    kv: KVContext = PagedKV([store], [memory_group], batch) if cached else Uncached(segments)
     q, k, v = [], [], []
     for s in sequences:
         start = s.segment.kv_len - s.segment.q_len
         one_hot_LKD = torch.eye(s.segment.kv_len, dim)[:, None].expand(-1, heads[0], -1)
         first = 0 if window is None else max(0, start - window + 1) // 4 * 4
         for p in range(first, start):
-            paged.layers[0].v[s.table[p // 4], :, p % 4] = one_hot_LKD[p]
+            store.v[s.table[p // 4], :, p % 4] = one_hot_LKD[p]
         q.append(s.q_QHD * 0.1)
         k.append(s.k_LKD[start:])
         v.append(one_hot_LKD[start:])

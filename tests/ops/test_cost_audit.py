@@ -29,8 +29,8 @@ from support.engines import complete, token_engine
 class AuditedRunner(Runner):
     """A Runner whose every forward is audited."""
 
-    def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
-        super().__init__(model, layout, most_tokens)
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout)
         self.runs: list[Run] = []
 
     def forward(self, plan: StepPlan) -> Tensor:

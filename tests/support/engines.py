@@ -13,7 +13,7 @@ from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Outcome, SampleRow, sample
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
@@ -24,11 +24,11 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 class RecordingRunner(Runner):
     """A Runner that asks for the logits of every position, keeps them, and samples from those that were wanted."""
 
-    def __init__(self, model: Model, layout: KVLayout, most_tokens: int) -> None:
-        super().__init__(model, layout, most_tokens)
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout)
         self.logits: dict[tuple[int, int], Tensor] = {}  # by request and position
 
-    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         everywhere = tuple(i._replace(logits=tuple(range(len(i.tokens)))) for i in plan.items)
         logits_TV = self.forward(dataclasses.replace(plan, items=everywhere))
         wanted: list[int] = []
@@ -55,7 +55,7 @@ def token_engine(
     limits = limits or Limits()
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
     return Engine(
-        runner(model, layout, limits.tokens),
+        runner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context,

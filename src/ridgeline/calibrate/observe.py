@@ -35,7 +35,7 @@ def time_trial(
     """Time every step of a trial, with a probe before and after each."""
     model = trial.model(dtype, timer.device)
     positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
-    stage, watch = Stage(model, timer.device, positions), Stopwatch(model, timer)
+    stage, watch = Stage(model, positions), Stopwatch(model, timer)
     # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
     space_of = {op: space for _, op, space in traced_calls(model)}
     found: list[KernelTime] = []

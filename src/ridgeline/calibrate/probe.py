@@ -58,8 +58,9 @@ def median_pace(paces: Sequence[Pace]) -> Pace:
 def nothing_but_launches(timer: Timer) -> tuple[Callable[[], object], int]:
     """One decode step of a tiny model, and how many ops it has."""
     model = TRIALS[0].model(torch.float32, timer.device)
-    stage, step = Stage(model, timer.device, 64), decode(1, 40)
-    return lambda: stage.run(step), len(model.ops())
+    stage = Stage(model, 64)
+    batch = stage.prepare(decode(1, 40))
+    return lambda: stage.run(batch), len(model.ops())
 
 
 class Probe:

@@ -2,25 +2,25 @@
 
 An op in a loop of its own is faster than the same op in a model, by up to two times for small ones: the processor has
 its code at hand and nothing else. What a price adds up is the op in the model.
-
-Shapes as in ops/paged.py.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Sequences
+from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.runner import Runner
 from ridgeline.models.model import Model
+from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import deal_layers
 from ridgeline.ops.op import Op
-from ridgeline.ops.paged import PagedDecode, PagedGroup, PagedKV, PagedSegment, layer_pages
 from ridgeline.ops.work import Segment, Work
 
 PAGE = 16
@@ -100,69 +100,42 @@ def _own_seconds(timer: Timer) -> float:
 
 
 class Stage:
-    """A model with KV memory of its own, to run steps of any shape without what came before them."""
+    """The engine's runner, given steps of any shape without what came before them."""
 
-    def __init__(self, model: Model, device: torch.device, positions: int) -> None:
-        """`positions`: that one step's sequences have together, at most."""
-        self.model, self.device = model, device
+    def __init__(self, model: Model, positions: int) -> None:
+        """`positions`: that one step's sequences have together, at most, each rounded up to whole pages."""
         layout = deal_layers(model.kv_specs, PAGE, positions)
-        self._groups, self._group_of_layer = len(layout.groups), layout.group_of_layer
-        # The tables of a step list every group's pages alike, so the groups write over each other: only time counts.
-        buffer = torch.zeros(positions // PAGE + 2, layout.page_bytes, dtype=torch.uint8, device=device)
-        self._layers = layer_pages(buffer, layout)
+        self.runner = Runner(model, replace(layout, pages=positions // PAGE + 1))
+        self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
-    @torch.inference_mode()
-    def run(self, sequences: Sequences) -> Tensor:
-        """One step; its logits."""
-        positions = torch.cat([torch.arange(kv - q, kv) for q, kv in sequences]).to(self.device)
-        ends = torch.tensor([q for q, _ in sequences]).cumsum(0).to(self.device) - 1
-        group = _paged(sequences, self.device)
-        kv = PagedKV(self._layers, self._group_of_layer, [group] * self._groups)
+    def prepare(self, sequences: Sequences) -> Batch:
+        """A step whose sequences lie behind each other in KV memory. Every group's tables begin with the same pages, so
+        the groups write over each other: only time counts."""
+        begins = accumulate((-(-kv // PAGE) for _, kv in sequences), initial=1)
+        items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
+        return self.runner.prepare(StepPlan(0, tuple(items)))
+
+    def _item(self, number: int, begin: int, sequence: tuple[int, int]) -> PlanItem:
+        q, kv = sequence
         # Every row another token, or a router would send all to the same experts.
-        ids = torch.arange(len(positions), device=self.device) % self.model.vocabulary
-        logits: Tensor = self.model(ids, positions, kv, ends)
-        return logits
+        ids = [(begin * PAGE + position) % self.runner.model.vocabulary for position in range(kv - q, kv)]
+        tables = tuple(tuple(range(begin, begin + g.entries(kv))) for g in self.runner.store.layout.groups)
+        return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
+
+    def run(self, batch: Batch) -> Tensor:
+        """One step; its logits."""
+        return self.runner.run(batch)
 
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""
-        return Work.of([Segment(q, kv) for q, kv in sequences], self.model.reaches)
-
-
-def _paged(sequences: Sequences, device: torch.device) -> PagedGroup:
-    """The view of a step whose sequences lie behind each other in KV memory, page 0 left out."""
-    tables: list[list[int]] = []
-    slots: list[int] = []
-    page = 1
-    for q, kv in sequences:
-        tables.append(list(range(page, page + -(-kv // PAGE))))
-        slots += [page * PAGE + position for position in range(kv - q, kv)]
-        page += len(tables[-1])
-    if all(q == 1 for q, _ in sequences):
-        return PagedGroup(torch.tensor(slots, device=device), [_decodes(sequences, tables, device)], [])
-    segments = []
-    start = 0
-    for (q, kv), table in zip(sequences, tables, strict=True):
-        pages = None if q == kv else torch.tensor(table, device=device)
-        segments.append(PagedSegment(start, q, kv, 0, pages))
-        start += q
-    return PagedGroup(torch.tensor(slots, device=device), [], segments)
-
-
-def _decodes(sequences: Sequences, tables: Sequence[Sequence[int]], device: torch.device) -> PagedDecode:
-    count = len(sequences)
-    return PagedDecode(
-        torch.arange(count, device=device),
-        torch.tensor(tables, device=device),
-        torch.zeros(count, dtype=torch.int64, device=device),
-        torch.tensor([kv for _, kv in sequences], device=device),
-    )
+        return Work.of([Segment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
 def time_ops(stage: Stage, watch: Stopwatch, sequences: Sequences, budget: float) -> list[TimedOp]:
     """Every op of a step, timed in place for about `budget` seconds."""
-    watch.clear()
+    batch = stage.prepare(sequences)
     with watch.on():
-        stage.run(sequences)
+        stage.run(batch)
         watch.clear()
-        watch.timer.each(lambda: stage.run(sequences), budget)
+        watch.timer.each(lambda: stage.run(batch), budget)
     return watch.medians()

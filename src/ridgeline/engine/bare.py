@@ -20,7 +20,7 @@ def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], No
     limits = Limits(tokens=positions)
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
     return Engine(
-        Runner(model, layout, limits.tokens),
+        Runner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=False),
         limits,
         context=model.context,

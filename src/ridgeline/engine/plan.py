@@ -15,7 +15,8 @@ class PlanItem(NamedTuple):
 
     Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
     group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
-    `encoder`: ids that the encoder reads in this step, whose output the request's later steps find in KV memory.
+    `encoder`: ids that the encoder reads in this step; later steps find what they need of its output in KV memory.
+    `encoded`: how many positions of the encoder the request looks at, in every step.
     """
 
     request: int
@@ -25,11 +26,12 @@ class PlanItem(NamedTuple):
     first: bool
     logits: tuple[int, ...]
     encoder: tuple[int, ...] = ()
+    encoded: int = 0
 
     @property
     def segment(self) -> Segment:
         """What attention sees of it."""
-        return Segment(len(self.tokens), self.start + len(self.tokens))
+        return Segment(len(self.tokens), self.start + len(self.tokens), self.encoded, encodes=bool(self.encoder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,13 @@ class StepPlan:
         return StepPlan(self.step, items)
 
     def to_json(self) -> str:
-        """One line that says everything, for golden tests and bug reports."""
+        """One line that says everything, for golden tests and bug reports; what an item does not have is left out."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["items"] = [item._asdict() | {"tokens": list(item.tokens)} for item in self.items]
+        defaults = PlanItem._field_defaults
+        fields["items"] = [
+            {name: value for name, value in item._asdict().items() if name not in defaults or value != defaults[name]}
+            | {"tokens": list(item.tokens)}
+            for item in self.items
+        ]
         fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]
         return json.dumps(fields, separators=(",", ":"))

@@ -225,7 +225,8 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
-        if not request.encoder or request.encoded:
+        if not request.encoder:
             return PlanItem(request.id, start, tokens, pages, first, logits)
+        encoder = () if request.encoded else request.encoder
         request.encoded = True
-        return PlanItem(request.id, start, tokens, pages, first, logits, request.encoder)
+        return PlanItem(request.id, start, tokens, pages, first, logits, encoder, len(request.encoder))

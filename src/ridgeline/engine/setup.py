@@ -88,7 +88,7 @@ def load_engine(
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
     templates = templates_of(source, tokenizer)
     engine = Engine(
-        Runner(built, layout, settings.limits.tokens),
+        Runner(built, layout),
         KVLedger(layout, settings.limits.most_of_one, prefix_cache=settings.prefix_cache),
         settings.limits,
         context=built.context,

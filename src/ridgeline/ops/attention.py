@@ -297,6 +297,35 @@ def visible(reach: Reach, query: Tensor, key: Tensor) -> Tensor:
             return torch.ones_like(key <= query)
 
 
+def attend_each(
+    op: Attention,
+    q_THD: Tensor,
+    k_NKD: Tensor,
+    v_NKW: Tensor | None,
+    queries: Sequence[int],
+    keys: Sequence[int],
+) -> Tensor:
+    """Whole sequences, one after the other in the rows: each one's `queries` over its `keys`. Nothing is kept.
+
+    q_THD [T, heads, D], k_NKD [N, kv_heads, D], v_NKW [N, kv_heads, W] or None for a latent -> [T, heads, W].
+    """
+    parts = zip(
+        torch.split(q_THD, list(queries)),
+        torch.split(k_NKD, list(keys)),
+        torch.split(value_of(op, k_NKD, v_NKW), list(keys)),
+        strict=True,
+    )
+    return torch.cat([attend_segment(op, q, k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in parts])
+
+
+def value_of(op: Attention, k_xD: Tensor, v_xW: Tensor | None) -> Tensor:
+    """The values [..., W], which of a latent are the first entries of its key."""
+    if op.spec.v_dim:
+        assert v_xW is not None
+        return v_xW
+    return k_xD[..., : op.value_dim]
+
+
 class Uncached:
     """A KVContext that keeps nothing: every segment is a whole sequence, which attends to itself."""
 
@@ -306,12 +335,10 @@ class Uncached:
         own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
         self.lengths: dict[Space, list[int]] = {TOKENS: own, ENCODER: encoded}
 
-    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend; nothing is stored."""
-        assert k_TKD is not None, "nothing is kept from an earlier step"
-        v_TKW = k_TKD[..., : op.value_dim] if v_TKW is None else v_TKW
+        assert k_NKD is not None, "nothing is kept from an earlier step"
         queries = self.lengths[op.reach.space]
-        keys = self.lengths[ENCODER] if op.reach.kind == "cross" else queries
-        split = torch.split
-        parts = zip(split(q_THD, queries), split(k_TKD, keys), split(v_TKW, keys), strict=True)
-        return torch.cat([attend_segment(op, q, k.transpose(0, 1), v.transpose(0, 1)) for q, k, v in parts])
+        return attend_each(
+            op, q_THD, k_NKD, v_NKW, queries, self.lengths[ENCODER] if op.reach.kind == "cross" else queries
+        )

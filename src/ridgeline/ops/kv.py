@@ -20,6 +20,8 @@ from ridgeline.ops.work import Reach
 if TYPE_CHECKING:
     import torch
 
+NULL_PAGE = 0  # a page of zeros that stands for "nothing to see here"; never granted
+
 # What one more group, with its tables, is taken to cost: as much as this share of the memory.
 _GROUP_SHARE = 0.01
 _ENDLESS = 1 << 40  # more positions than any sequence has

@@ -1,18 +1,20 @@
-"""Attention's adapter to paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
+"""Attention over paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
 
-Shapes as in attention.py, and P pages, S positions a page.
+Shapes as in attention.py and batch.py, and P pages, S positions a page.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, attend_padded, attend_segment, visible
-from ridgeline.ops.kv import KVLayout, KVSpec
-from ridgeline.ops.work import Reach
+from ridgeline.ops.attention import Attention, attend_each, attend_padded, attend_segment, value_of, visible
+from ridgeline.ops.batch import Batch, Tables
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, KVSpec
+from ridgeline.ops.work import ENCODER
 
 
 class LayerPages:
@@ -22,9 +24,10 @@ class LayerPages:
     views of all pages: [pages, kv_heads, S, dim].
     """
 
-    def __init__(self, buffer: Tensor, spec: KVSpec, page_size: int, place: int) -> None:
-        """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page."""
-        self.page_size, self.heads = page_size, spec.heads
+    def __init__(self, buffer: Tensor, spec: KVSpec, page_size: int, place: int, group: int = 0) -> None:
+        """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page. group: the
+        number of its KV group."""
+        self.page_size, self.heads, self.group = page_size, spec.heads, group
         numbers = buffer.view(spec.dtype)
         keys, values = spec.heads * page_size * spec.k_dim, spec.heads * page_size * spec.v_dim
         start = place * (keys + values)
@@ -41,11 +44,12 @@ class LayerPages:
         first, count = start // self._row, numbers // self._row
         return torch.arange(first, first + self.heads * count, device=self._rows.device).view(self.heads, count)
 
-    def write(self, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
-        """Put row t of K and V into slot t, that is page x S + offset."""
-        page_T, offset_T = slots_T // self.page_size, slots_T % self.page_size
-        self.k[page_T, :, offset_T] = k_TKD
-        self.v[page_T, :, offset_T] = v_TKD
+    def write(self, slots_N: Tensor, k_NKD: Tensor, v_NKW: Tensor | None) -> None:
+        """Put row n of K, and of V where it is kept, into slot n, that is page x S + offset."""
+        page_N, offset_N = slots_N // self.page_size, slots_N % self.page_size
+        self.k[page_N, :, offset_N] = k_NKD
+        if v_NKW is not None:
+            self.v[page_N, :, offset_N] = v_NKW
 
     def gather(self, pages_BP: Tensor) -> tuple[Tensor, Tensor]:
         """Copy pages [B, P] of K and of V into a block each: [kv_heads, B, P x S, dim]."""
@@ -63,8 +67,8 @@ class LayerPages:
 def layer_pages(buffer: Tensor, layout: KVLayout) -> list[LayerPages]:
     """Every layer's view of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
     views = {
-        layer: LayerPages(buffer, group.spec, group.page_size, place)
-        for group in layout.groups
+        layer: LayerPages(buffer, group.spec, group.page_size, place, index)
+        for index, group in enumerate(layout.groups)
         for place, layer in enumerate(group.layers)
     }
     return [views[layer] for layer in sorted(views)]
@@ -72,77 +76,108 @@ def layer_pages(buffer: Tensor, layout: KVLayout) -> list[LayerPages]:
 
 @dataclass(frozen=True, slots=True)
 class PagedDecode:
-    """Sequences with one new position each and page tables padded to one length (with a page of zeros).
+    """Sequences with one query each, whose tables are padded to one length.
 
-    rows_B: their rows in the step. pages_BP: the pages that hold what they see, from position `first_B` on.
-    lengths_B: positions each has, the new one included.
+    rows_B: their rows in the step. pages_BP: the pages that hold what they see. distance_BL, visible_BL: how far each
+    gathered position is from the query (int64), and whether the query sees it.
     """
 
     rows_B: Tensor
     pages_BP: Tensor
-    first_B: Tensor
-    lengths_B: Tensor
-
-    def seen(self, page_size: int, reach: Reach) -> tuple[Tensor, Tensor]:
-        """How far each gathered position is from the query (int64), and whether it sees it (bool), each [B, P x S]."""
-        count = self.pages_BP.shape[1] * page_size
-        position_BL = self.first_B[:, None] + torch.arange(count, device=self.first_B.device)
-        query_B1 = self.lengths_B[:, None] - 1
-        return position_BL - query_B1, visible(reach, query_B1, position_BL)
+    distance_BL: Tensor
+    visible_BL: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PagedSegment:
-    """A sequence with several new positions: rows [start, start + q_len), keys in `pages_P` from position `first` on.
+    """A sequence with several queries, which are the step's rows [start, stop): over `keys` positions in `pages_1P`
+    from position `first` on.
 
-    `pages_P` is None where all it sees is new: then nothing needs to be gathered.
+    `pages_1P` is None where all it sees is new: then nothing needs to be gathered.
     """
 
     start: int
-    q_len: int
-    kv_len: int
+    stop: int
+    keys: int
     first: int
-    pages_P: Tensor | None
+    pages_1P: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
 class PagedGroup:
-    """A step as the layers of one KV group see it. slots_T: where row t's K and V go, page x S + offset."""
+    """A step as the layers of one KV group see it: made once, used by each of them."""
 
-    slots_T: Tensor
-    decodes: Sequence[PagedDecode]
-    segments: Sequence[PagedSegment]
+    def __init__(self, group: KVGroup, batch: Batch, tables: Tables) -> None:
+        self.slots_N, self.device = tables.slots_N, tables.slots_N.device
+        self.group, self.tables = group, tables
+        self.lengths = batch.lengths if group.spec.grows else batch.encoded
+        decodes: dict[int, list[tuple[int, int]]] = {}
+        self.segments: list[PagedSegment] = []
+        for sequence, (start, stop) in enumerate(pairwise(batch.tokens.starts)):
+            if stop - start == 1:
+                decodes.setdefault(self._bucket(self.lengths[sequence]), []).append((sequence, start))
+            else:
+                new = group.spec.grows and stop - start == self.lengths[sequence]
+                self.segments.append(self._segment(sequence, start, stop, new=new))
+        self.decodes = [self._decode(*zip(*bucket, strict=True)) for bucket in decodes.values()]
+
+    def _bucket(self, length: int) -> int:
+        """Decoding sequences of about one length share a call: what pads the shorter ones is at most half of it."""
+        seen = length - self.group.spec.first_seen(length - 1)
+        return (seen // self.group.page_size).bit_length()
+
+    def _segment(self, sequence: int, start: int, stop: int, *, new: bool) -> PagedSegment:
+        if new:
+            return PagedSegment(start, stop, stop - start, 0, None)
+        first, pages = self.tables.first[sequence], self.tables.pages[sequence]
+        pages_1P = torch.tensor([pages], device=self.device)
+        return PagedSegment(start, stop, self.lengths[sequence] - first, first, pages_1P)
+
+    def _decode(self, sequences: Sequence[int], rows: Sequence[int]) -> PagedDecode:
+        pages = [self.tables.pages[sequence] for sequence in sequences]
+        width = max(map(len, pages))
+        padded = [[*own, *[NULL_PAGE] * (width - len(own))] for own in pages]
+        first_B1 = torch.tensor([[self.tables.first[sequence]] for sequence in sequences], device=self.device)
+        last_B1 = torch.tensor([[self.lengths[sequence] - 1] for sequence in sequences], device=self.device)
+        position_BL = first_B1 + torch.arange(width * self.group.page_size, device=self.device)
+        return PagedDecode(
+            torch.tensor(rows, device=self.device),
+            torch.tensor(padded, device=self.device),
+            position_BL - last_B1,
+            visible(self.group.spec.reach, last_B1, position_BL) & (position_BL <= last_B1),
+        )
 
 
 class PagedKV:
     """A KVContext over pages: writes a step's K and V to their slots, reads each sequence through its table."""
 
-    def __init__(
-        self, layers: Sequence[LayerPages], group_of_layer: Sequence[int], groups: Sequence[PagedGroup]
-    ) -> None:
-        self.layers, self.group_of_layer, self.groups = layers, group_of_layer, groups
-        self._seen: dict[int, tuple[Tensor, Tensor]] = {}  # of each decode call; the layers of a group share it
+    def __init__(self, layers: Sequence[LayerPages], groups: Sequence[KVGroup], batch: Batch) -> None:
+        self.layers, self.batch = layers, batch
+        self.views = [PagedGroup(group, batch, tables) for group, tables in zip(groups, batch.tables, strict=True)]
 
-    def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        assert k_TKD is not None
-        assert v_TKD is not None
-        store, group = self.layers[op.layer], self.groups[self.group_of_layer[op.layer]]
-        seen = self._seen
-        store.write(group.slots_T, k_TKD, v_TKD)
-        out_THD = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], v_TKD.shape[2])
-        for decode in group.decodes:
-            k_KBLD, v_KBLD = store.gather(decode.pages_BP)
-            if id(decode) not in seen:
-                seen[id(decode)] = decode.seen(store.page_size, op.reach)
-            distance_BL, visible_BL = seen[id(decode)]
-            out_THD[decode.rows_B] = attend_padded(op, q_THD[decode.rows_B], k_KBLD, v_KBLD, distance_BL, visible_BL)
-        for s in group.segments:
-            rows = slice(s.start, s.start + s.q_len)
-            if s.pages_P is None:
-                k_KLD, v_KLD = k_TKD[rows].transpose(0, 1), v_TKD[rows].transpose(0, 1)
+        if not op.spec.kept:
+            assert k_NKD is not None, "what is not kept is all there"
+            rows = self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens
+            return attend_each(op, q_THD, k_NKD, v_NKW, rows.counts, rows.counts)
+        store = self.layers[op.layer]
+        view = self.views[store.group]
+        if k_NKD is not None:
+            store.write(view.slots_N, k_NKD, v_NKW)
+        out_THW = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], op.value_dim)
+        for decode in view.decodes:
+            k_KBLD, v_KBLW = store.gather(decode.pages_BP)
+            out_THW[decode.rows_B] = attend_padded(
+                op, q_THD[decode.rows_B], k_KBLD, value_of(op, k_KBLD, v_KBLW), decode.distance_BL, decode.visible_BL
+            )
+        for s in view.segments:
+            if s.pages_1P is None:
+                assert k_NKD is not None, "new positions have keys"
+                k_KLD = k_NKD[s.start : s.stop].transpose(0, 1)
+                v_KLW = None if v_NKW is None else v_NKW[s.start : s.stop].transpose(0, 1)
             else:
-                length = s.kv_len - s.first
-                k_KLD, v_KLD = (block[:, 0, :length] for block in store.gather(s.pages_P[None]))
-            out_THD[rows] = attend_segment(op, q_THD[rows], k_KLD, v_KLD, s.first)
-        return out_THD
+                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P))
+            out_THW[s.start : s.stop] = attend_segment(
+                op, q_THD[s.start : s.stop], k_KLD, value_of(op, k_KLD, v_KLW), s.first
+            )
+        return out_THW

@@ -102,11 +102,12 @@ class RotaryTable(Op):
     """cos and sin of the positions of a step, once for all layers."""
 
     kind = "elementwise"
+    frequencies: Tensor
 
     def __init__(self, rope: Rope) -> None:
         super().__init__()
         self.rope = rope
-        self.frequencies = rope.frequencies()  # a plain attribute: computed, not loaded, and never on meta
+        self.register_buffer("frequencies", rope.frequencies(), persistent=False)  # computed, not loaded
 
     def forward(self, positions_T: Tensor) -> Angles:
         """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import Outcome, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Tracer
 
@@ -126,7 +126,7 @@ def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Toke
     begin = clock()
     logits_RV = runner.forward(plan)
     logits = clock()
-    tokens = sample(logits_RV, rows) if rows else []
+    tokens = runner.sample(logits_RV, rows)
     end = clock()
     if _ids(tokens) != _ids(wanted):
         raise ValueError(

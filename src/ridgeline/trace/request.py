@@ -14,7 +14,7 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import Sampled, sample
+from ridgeline.engine.sampling import Sampled
 from ridgeline.roofline.device import Device
 from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
@@ -173,7 +173,7 @@ def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
     except Exception as error:
         raise ValueError(f"the request failed: {type(error).__name__}: {error}") from error
     with watch.note("sample"):
-        sampled = sample(logits_RV, engine.rows(plan))
+        sampled = runner.sample(logits_RV, engine.rows(plan))
     events = engine.accept(plan, sampled)
     with watch.note("detokenise"):
         told, stops = texts.transcript.take(events)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ridgeline.engine.kv.pool import NULL_PAGE, PagePool
+from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import KVGroup, KVLayout
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout
 
 Entries = tuple[tuple[int, ...], ...]
 """Page-table entries, group by group."""

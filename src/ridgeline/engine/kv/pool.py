@@ -3,8 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 
-NULL_PAGE = 0  # a page of zeros that stands for "nothing to see here"; never granted
-
 
 class PagePool:
     """Every page is exactly one of free, cached (published, no references) or referenced.

@@ -1,13 +1,13 @@
 """The memory of KV pages: one buffer of pages of equal bytes, in which every group of layers has its own layout."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.engine.kv.pool import NULL_PAGE
-from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.kv import NULL_PAGE, KVLayout
 from ridgeline.ops.paged import layer_pages
 
 _ALIGNED = 16  # a page begins where a number of any format may
@@ -20,24 +20,24 @@ class KVStore:
     when it is first used, so that a large pool costs what is in it.
     """
 
-    def __init__(self, layout: KVLayout) -> None:
+    def __init__(self, layout: KVLayout, device: torch.device | str = "cpu") -> None:
         self.layout = layout
         page_bytes = -(-layout.page_bytes // _ALIGNED) * _ALIGNED
-        self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8)
+        self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8, device=device)
         self.buffer[NULL_PAGE] = 0
         self.layers = layer_pages(self.buffer, layout)
 
     def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, Tensor]:
         """Copies of some positions, counted from the first one in `pages`, in the order that every store speaks
         whatever its own layout and page size: K [kv_heads, positions, k_dim], then V [kv_heads, positions, v_dim]."""
-        k_K1LD, v_K1LD = self.layers[layer].gather(torch.tensor([pages]))
+        k_K1LD, v_K1LD = self.layers[layer].gather(self._tensor([pages]))
         part = slice(positions.start, positions.stop)
         return k_K1LD[:, 0, part].clone(), v_K1LD[:, 0, part].clone()
 
     def import_layer(self, layer: int, pages: Sequence[int], positions: range, k_KLD: Tensor, v_KLD: Tensor) -> None:
         """Put what `export_layer` gave into positions of `pages`, counted likewise."""
         size = self.layers[layer].page_size
-        slots_T = torch.tensor([pages[position // size] * size + position % size for position in positions])
+        slots_T = self._tensor([pages[position // size] * size + position % size for position in positions])
         self.layers[layer].write(slots_T, k_KLD.transpose(0, 1), v_KLD.transpose(0, 1))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
@@ -48,4 +48,7 @@ class KVStore:
     def blank(self, pages: Sequence[int]) -> None:
         """Fill pages with zeros."""
         if pages:
-            self.buffer.index_fill_(0, torch.tensor(pages), 0)
+            self.buffer.index_fill_(0, self._tensor(pages), 0)
+
+    def _tensor(self, numbers: Any) -> Tensor:
+        return torch.tensor(numbers, device=self.buffer.device)
