@@ -26,15 +26,13 @@ def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
     steps: list[list[tuple[str, list[int]]]] = []
     paths = {module: path for path, module in tiny.llm.loaded.model.named_modules() if isinstance(module, Op)}
 
-    def start(_: nn.Module, __: Any) -> None:
-        steps.append([])
-
     def note(op: nn.Module, _: Any, output: Any) -> None:
+        if not steps or paths[op] == steps[0][0][0]:  # the first op of a step runs once in it
+            steps.append([])
         first = output[0] if isinstance(output, tuple) else output
         steps[-1].append((paths[op], list(first.shape)))
 
-    model = tiny.llm.loaded.model
-    handles = [model.register_forward_pre_hook(start), *(op.register_forward_hook(note) for op in paths)]
+    handles = [op.register_forward_hook(note) for op in paths]
     tiny.llm.engine.ledger.prefix_cache = False
     tiny.llm.generate([tiny.ids], GREEDY)
     tiny.llm.engine.ledger.prefix_cache = True
