@@ -1,6 +1,10 @@
-"""A row among others: its neighbours do not change it, its failure does not touch them; greedy, logprobs, history."""
+"""A row among others: its neighbours do not change it, its failure does not touch them; greedy, logprobs, history.
+
+Each test runs with both samplers, that of the CPU and that of other devices.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling import sample as cpu_sample
+from ridgeline.engine.sampling.on_device import sample_on_device
+
+Sample = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
 
 FIELDS: list[dict[str, Any]] = [
     {}, {"temperature": 0}, {"temperature": 0.3}, {"top_k": 5}, {"top_k": 4000}, {"top_p": 0.9}, {"top_p": 0.1},
@@ -20,6 +28,13 @@ FIELDS: list[dict[str, Any]] = [
     {"logit_bias": {3: 5.0}, "top_k": 50, "top_p": 0.95}, {"min_tokens": 5},
     {"temperature": 0, "presence_penalty": 1.0},
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[cpu_sample, sample_on_device], ids=["cpu", "device"])
+def sample(request: pytest.FixtureRequest) -> Sample:
+    """Either sampler; logits on the CPU can be given to both."""
+    sampler: Sample = request.param
+    return sampler
 
 
 def rows_of(logprobs: int | None = None) -> list[SampleRow]:
@@ -34,7 +49,7 @@ def rows_of(logprobs: int | None = None) -> list[SampleRow]:
 
 @pytest.mark.parametrize("size", [300, 40_009])
 @pytest.mark.parametrize("logprobs", [None, 3])
-def test_a_row_is_the_same_bit_for_bit_in_any_batch(size: int, logprobs: int | None) -> None:
+def test_a_row_is_the_same_bit_for_bit_in_any_batch(sample: Sample, size: int, logprobs: int | None) -> None:
     """Flat and peaked rows side by side, so that slices and guessed ranges mix; alone, reversed, repeated."""
     rng = np.random.default_rng(size)
     rows = rows_of(logprobs)
@@ -52,7 +67,7 @@ def test_a_row_is_the_same_bit_for_bit_in_any_batch(size: int, logprobs: int | N
     assert len(tokens) == len(rows)
 
 
-def test_seed_position_and_choice_are_all_that_chance_depends_on() -> None:
+def test_seed_position_and_choice_are_all_that_chance_depends_on(sample: Sample) -> None:
     logits = torch.zeros(1, 10_000)
     same = SampleRow(SamplingParams(), seed=4, position=9, choice=1)
     (first,) = sample(logits, [same])
@@ -67,7 +82,7 @@ def test_seed_position_and_choice_are_all_that_chance_depends_on() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"), [(math.nan, "contain NaN"), (math.inf, "contain +inf"), (-math.inf, "are all -inf")]
 )
-def test_a_broken_row_fails_alone(bad: float, reason: str) -> None:
+def test_a_broken_row_fails_alone(sample: Sample, bad: float, reason: str) -> None:
     rows = rows_of()
     logits = torch.from_numpy(np.random.default_rng(0).standard_normal((len(rows), 5000)).astype(np.float32))
     healthy = sample(logits, rows)
@@ -83,14 +98,14 @@ def test_a_broken_row_fails_alone(bad: float, reason: str) -> None:
         assert results[:broken] + results[broken + 1 :] == healthy[:broken] + healthy[broken + 1 :]
 
 
-def test_nan_is_seen_even_where_a_mask_would_hide_it() -> None:
+def test_nan_is_seen_even_where_a_mask_would_hide_it(sample: Sample) -> None:
     logits = torch.zeros(1, 8)
     logits[0, 2] = math.nan
     row = SampleRow(SamplingParams(min_tokens=2, temperature=0), seed=0, position=0, end_ids=(2,))
     assert isinstance(sample(logits, [row])[0], RowFailure)
 
 
-def test_nothing_left_after_processing_fails_and_says_after_what() -> None:
+def test_nothing_left_after_processing_fails_and_says_after_what(sample: Sample) -> None:
     logits = torch.tensor([[-math.inf, 1.0, -math.inf]])
     for temperature in (0, 1):
         row = SampleRow(SamplingParams(min_tokens=2, temperature=temperature), seed=0, position=0, end_ids=(1,))
@@ -100,7 +115,7 @@ def test_nothing_left_after_processing_fails_and_says_after_what() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"top_k": 3}, {"top_p": 0.99}, {"min_p": 0.001}, {"top_k": 3, "top_p": 0.9}])
-def test_impossible_tokens_are_never_drawn(fields: dict[str, Any]) -> None:
+def test_impossible_tokens_are_never_drawn(sample: Sample, fields: dict[str, Any]) -> None:
     logits = torch.full((300, 1000), -math.inf)
     logits[:, 500] = 1.0
     logits[:, 900] = 0.5
@@ -109,7 +124,7 @@ def test_impossible_tokens_are_never_drawn(fields: dict[str, Any]) -> None:
     assert tokens == {500, 900}
 
 
-def test_greedy_takes_the_lowest_id_of_equals() -> None:
+def test_greedy_takes_the_lowest_id_of_equals(sample: Sample) -> None:
     logits = torch.zeros(3, 100)
     logits[0, [70, 30, 99]] = 2.0
     logits[2] = -math.inf
@@ -120,7 +135,7 @@ def test_greedy_takes_the_lowest_id_of_equals() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-3, 1e38])
-def test_extreme_temperatures(temperature: float) -> None:
+def test_extreme_temperatures(sample: Sample, temperature: float) -> None:
     logits = torch.tensor([[1.0, 3.0, -3e38, 2.0]])
     rows = [SampleRow(SamplingParams(temperature=temperature), seed=0, position=i) for i in range(200)]
     tokens = {result.token for result in sample(logits.expand(200, -1), rows) if isinstance(result, Sampled)}
@@ -129,7 +144,9 @@ def test_extreme_temperatures(temperature: float) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([0.5, 8.0, 60.0]), st.integers(0, 20), st.floats(0.2, 3))
-def test_logprobs_raw_and_processed_against_torch(seed: int, std: float, count: int, temperature: float) -> None:
+def test_logprobs_raw_and_processed_against_torch(
+    sample: Sample, seed: int, std: float, count: int, temperature: float
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(1, 700, generator=generator) * std
     params = SamplingParams(temperature=temperature, logprobs=count, logit_bias={8: 3.0})
@@ -148,7 +165,7 @@ def test_logprobs_raw_and_processed_against_torch(seed: int, std: float, count: 
     assert [logprob for _, logprob in result.top_raw] == pytest.approx(values.tolist(), abs=2e-6 * max(std, 1))
 
 
-def test_logprobs_of_truncated_and_greedy_rows() -> None:
+def test_logprobs_of_truncated_and_greedy_rows(sample: Sample) -> None:
     logits = torch.tensor([[1.0, 0.0, 3.0, 3.0, -math.inf]])
     row = SampleRow(SamplingParams(top_k=2, logprobs=5), seed=0, position=0)
     result = sample(logits, [row])[0]
@@ -167,7 +184,7 @@ def test_logprobs_of_truncated_and_greedy_rows() -> None:
     assert result.top_raw[0][0] == 2
 
 
-def test_logprobs_only_when_asked_for() -> None:
+def test_logprobs_only_when_asked_for(sample: Sample) -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     params = [SamplingParams(), SamplingParams(logprobs=0), SamplingParams(logprobs=2)]
     none, chosen, two = sample(logits, [SampleRow(p, seed=0, position=0) for p in params])
@@ -181,7 +198,7 @@ def test_logprobs_only_when_asked_for() -> None:
     assert len(two.top) == len(two.top_raw) == 2
 
 
-def test_no_rows() -> None:
+def test_no_rows(sample: Sample) -> None:
     assert sample(torch.empty(0, 50), []) == []
 
 
@@ -200,7 +217,9 @@ def test_history_appended_is_history_rebuilt(prompt: list[int], output: list[int
 
 @pytest.mark.parametrize("size", [33, 300, 40_009])
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
-def test_a_bitmask_leaves_what_forbidding_every_other_token_leaves(size: int, fields: dict[str, Any]) -> None:
+def test_a_bitmask_leaves_what_forbidding_every_other_token_leaves(
+    sample: Sample, size: int, fields: dict[str, Any]
+) -> None:
     """The same token and the same log-probabilities, bit for bit, as with all other tokens forbidden one by one."""
     rng = np.random.default_rng(size)
     logits = torch.from_numpy((rng.standard_normal((20, size)) * 4).astype(np.float32))
@@ -224,7 +243,7 @@ def test_a_bitmask_leaves_what_forbidding_every_other_token_leaves(size: int, fi
     assert with_mask != without
 
 
-def test_a_bitmask_that_allows_nothing_fails_its_row_alone() -> None:
+def test_a_bitmask_that_allows_nothing_fails_its_row_alone(sample: Sample) -> None:
     logits, greedy = torch.zeros(2, 40), SamplingParams(temperature=0)
     nothing = SampleRow(greedy, 0, 0, allowed=np.zeros(2, np.uint32))
     failed, fine = sample(logits, [nothing, SampleRow(greedy, 0, 0)])

@@ -21,7 +21,7 @@ Report = tuple[float, tuple[tuple[int, float], ...]]
 
 def needs_adjusting(row: SampleRow) -> bool:
     """Whether `adjust` would change the logits of this row."""
-    return bool(row.params.logit_bias) or _must_continue(row) or row.allowed is not None or row.params.uses_history
+    return bool(row.params.logit_bias) or must_continue(row) or row.allowed is not None or row.params.uses_history
 
 
 def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
@@ -30,7 +30,7 @@ def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
     bias = row.params.logit_bias
     if bias:
         out_V[list(bias)] += np.fromiter(bias.values(), np.float32, len(bias))
-    if _must_continue(row):
+    if must_continue(row):
         out_V[list(row.end_ids)] = -np.inf
     if row.allowed is not None:
         _forbid_others(out_V, row.allowed)
@@ -39,7 +39,8 @@ def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
     return out_V
 
 
-def _must_continue(row: SampleRow) -> bool:
+def must_continue(row: SampleRow) -> bool:
+    """Whether the tokens that would end the row's text are forbidden."""
     return row.generated < row.params.min_tokens and bool(row.end_ids)
 
 

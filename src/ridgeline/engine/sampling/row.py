@@ -1,12 +1,17 @@
 """SampleRow and what comes back for it: Sampled, or RowFailure; and the History that penalties need."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.params import SamplingParams
+
+RAW = "the model's logits"
+PROCESSED = "logits after bias, min_tokens, mask and penalties"
 
 
 class History:
@@ -118,6 +123,14 @@ class RowFailure:
     """No token could be chosen for this row, which does not touch the others; `reason` is one line, for the user."""
 
     reason: str
+
+    @classmethod
+    def of(cls, top: float, what: str) -> Self:
+        """The failure of a row whose largest logit is `top`, which is NaN if it has one. what: RAW or PROCESSED."""
+        assert not math.isfinite(top)
+        if math.isnan(top):
+            return cls(f"{what} contain NaN")
+        return cls(f"{what} contain +inf" if top > 0 else f"{what} are all -inf: there is no token to choose")
 
 
 Outcome = Sampled | RowFailure | Sequence[Sampled]

@@ -16,10 +16,10 @@
     order.
 11. Processed log-probabilities, if asked for, of the distribution that was drawn from.
 
-Why a row at a time, in numpy: a row of 152k floats stays in a core's L2 cache through its passes, where a batch would
-stream from memory for each; no reduction runs across rows or is split among threads, so that a row's token cannot
-depend on its neighbours or on the thread count; and no pass waits for a thread pool to wake, which on a busy machine
-costs more than the pass.
+Logits on another device are sampled there, many rows at once (on_device.py). Why a row at a time, in numpy, on the CPU:
+a row of 152k floats stays in a core's L2 cache through its passes, where a batch would stream from memory for each; no
+reduction runs across rows or is split among threads, so that a row's token cannot depend on its neighbours or on the
+thread count; and no pass waits for a thread pool to wake, which on a busy machine costs more than the pass.
 
 Legend: R rows, V vocabulary, C candidates.
 """
@@ -34,7 +34,8 @@ from torch import Tensor
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
 from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
-from ridgeline.engine.sampling.row import RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.on_device import sample_on_device
+from ridgeline.engine.sampling.row import PROCESSED, RAW, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
 from ridgeline.engine.sampling.uniform import uniform
 
@@ -53,17 +54,22 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
     """Choose a token for each row of logits, each by its own rules, in the order that this file's docstring lists.
 
     Args:
-        logits_RV: fp32 [rows, vocabulary]; not changed. On another device it is copied to the CPU once.
+        logits_RV: fp32 [rows, vocabulary]; not changed. On the CPU they are sampled here, elsewhere where they are
+            (on_device.py).
         rows: one for each row of logits.
 
     Returns:
-        Sampled for each row, or RowFailure where the row's logits leave nothing to choose. A row of logits and its
-        SampleRow give the same result, bit for bit, in any batch.
+        Sampled for each row, or RowFailure where the row's logits leave nothing to choose. On the CPU a row of logits
+        and its SampleRow give the same result, bit for bit, in any batch.
     """
     assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
     assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
     assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
-    logits = logits_RV.detach().cpu().contiguous().numpy()
+    return _sample_on_cpu(logits_RV, rows) if logits_RV.device.type == "cpu" else sample_on_device(logits_RV, rows)
+
+
+def _sample_on_cpu(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+    logits = logits_RV.detach().contiguous().numpy()
     if all(row.params.greedy for row in rows):
         point_R = np.zeros(len(rows))
     else:
@@ -80,15 +86,13 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
 def _sample_row(logits_V: FloatsC, row: SampleRow, point: float, scratch: _Scratch) -> Sampled | RowFailure:
     best = int(logits_V.argmax())  # the first NaN, if there is one
     if not math.isfinite(logits_V[best]):
-        return RowFailure(_why_unusable(float(logits_V[best]), "the model's logits"))
+        return RowFailure.of(float(logits_V[best]), RAW)
     processed_V = logits_V
     if needs_adjusting(row):
         processed_V = adjust(logits_V, row, scratch.adjusted_V)
         best = int(processed_V.argmax())
         if not math.isfinite(processed_V[best]):
-            return RowFailure(
-                _why_unusable(float(processed_V[best]), "logits after bias, min_tokens, mask and penalties")
-            )
+            return RowFailure.of(float(processed_V[best]), PROCESSED)
     if row.params.greedy:
         return _greedy(logits_V, processed_V, best, row.params.logprobs, scratch)
     return _drawn(logits_V, processed_V, processed_V[best], row.params, point, scratch)
@@ -131,9 +135,3 @@ def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scrat
 
 def _reported(token: int, raw: Report, processed: Report) -> Sampled:
     return Sampled(token, logprob_raw=raw[0], logprob=processed[0], top_raw=raw[1], top=processed[1])
-
-
-def _why_unusable(top: float, what: str) -> str:
-    if math.isnan(top):
-        return f"{what} contain NaN"
-    return f"{what} contain +inf" if top > 0 else f"{what} are all -inf: there is no token to choose"
