@@ -1,6 +1,6 @@
 """Small random models, what they say without a cache, and the poison for pages that nobody should read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,14 +60,19 @@ class Answer:
     smallest_gap: float
 
 
-def uncached_answer(model: Model, prompt: Sequence[int], count: int) -> Answer:
-    """`count` greedy tokens by a whole forward for each, which keeps nothing."""
+def greedy(logits_of: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], count: int) -> Answer:
+    """`count` greedy tokens by a whole forward for each. logits_of: tokens -> of every position."""
     tokens = list(prompt)
     for _ in range(count):
-        (logits,) = uncached_logits(model, [tokens])
+        logits = logits_of(tokens)
         tokens.append(int(logits[-1].argmax()))
     largest = logits[len(prompt) - 1 :].topk(2).values
     return Answer(tokens[len(prompt) :], logits, float((largest[:, 0] - largest[:, 1]).min()))
+
+
+def uncached_answer(model: Model, prompt: Sequence[int], count: int) -> Answer:
+    """What the model itself says without a cache."""
+    return greedy(lambda tokens: uncached_logits(model, [tokens])[0], prompt, count)
 
 
 def poison_free_pages(engine: Engine) -> None:

@@ -6,7 +6,7 @@ fp32 and plain torch, so that any difference is an indexing bug. Pages that are 
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from engine.small_models import (
     SLIDING,
     Answer,
     assert_nothing_held,
+    greedy,
     poison_free_pages,
     small_model,
     uncached_answer,
@@ -30,6 +31,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.text import load_tokenizer
 from support.engines import RecordingRunner, token_engine
+from support.wall_models import reference, wall_model
 
 TOLERANCE = 1e-5  # of the largest |logit|: what rounding does when rows are summed in another order
 SMALLEST_GAP = 100 * TOLERANCE  # between the two likeliest tokens: only then is an equal token no luck
@@ -37,12 +39,13 @@ SMALLEST_GAP = 100 * TOLERANCE  # between the two likeliest tokens: only then is
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request of the trace: the step before which it comes, and what it wants."""
+    """One request of the trace: the step before which it comes, what it wants, and what its encoder is to read."""
 
     step: int
     prompt: tuple[int, ...]
     max_tokens: int
     n: int = 1
+    encoder: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,28 @@ def make_trace(text: Sequence[int]) -> tuple[Asked, ...]:
     )
 
 
+def with_encoders(trace: Sequence[Asked], text: Sequence[int]) -> tuple[Asked, ...]:
+    """The trace for an encoder-decoder: inputs longer and shorter than prompts; of equal prompts some have equal
+    inputs, some others."""
+    lengths = (19, 8, 1, 16, 8, 33, 16, 5, 16, 12, 8, 8, 17)
+    return tuple(replace(asked, encoder=tuple(text[-n:])) for asked, n in zip(trace, lengths, strict=True))
+
+
 def make_subject(model: Model, text: Sequence[int]) -> Subject:
     trace = make_trace(text)
     return Subject(model, trace, {asked: uncached_answer(model, asked.prompt, asked.max_tokens) for asked in trace})
+
+
+def make_wall_subject(name: str, seed: int) -> Subject:
+    """A model that only tests have, with what plain torch answers."""
+    model = wall_model(name, seed)
+    text = random.Random(1).choices(range(model.vocabulary), k=120)
+    trace = with_encoders(make_trace(text), text) if model.encodes else make_trace(text)
+
+    def answer(asked: Asked) -> Answer:
+        return greedy(lambda ids: reference(name, model, ids, asked.encoder), asked.prompt, asked.max_tokens)
+
+    return Subject(model, trace, {asked: answer(asked) for asked in trace})
 
 
 STORY = """The sun was up and the sky was blue. Tom had a red ball and a big brown dog. The dog ran to the tree, and Tom
@@ -89,12 +111,18 @@ with some soft leaves. One day the bird was happy again, and it flew away over t
 
 # Seeds (and the place in the story) whose answers are varied, with no two tokens nearly as likely anywhere.
 SUBJECTS = {"full": (LLAMA, 48), "sliding": (SLIDING, 48), "mixed": (MIXED, 38)}
+WALLS = {"latent": 18, "widths": 0, "mixed reaches": 24, "everything": 9, "encoder-decoder": 41}
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
 def subject(request: pytest.FixtureRequest) -> Subject:
     model = small_model(*SUBJECTS[request.param])
     return make_subject(model, random.Random(1).choices(range(model.vocabulary), k=120))
+
+
+@pytest.fixture(scope="module", params=WALLS)
+def wall(request: pytest.FixtureRequest) -> Subject:
+    return make_wall_subject(request.param, WALLS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +136,8 @@ def stories(data_dir: Path) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """load: one request at a time, many, or many in a pool so small that some are preempted."""
+    """load: one request at a time, many, many in a pool so small that some are preempted, or where they also are by
+    hand, because layers that keep little leave room."""
 
     load: str
     chunk: int | None
@@ -127,7 +156,7 @@ class Way:
     @property
     def positions(self) -> int:
         """Positions of the pool; the longest request of the trace has 72."""
-        return 73 if self.load == "crowded" else 1200
+        return 73 if self.load in ("crowded", "preempted") else 1200
 
 
 AXES: tuple[tuple[object, ...], ...] = (
@@ -156,12 +185,14 @@ def pairwise(axes: Iterable[Sequence[object]]) -> list[tuple[object, ...]]:
 
 
 WAYS = [Way(*row) for row in pairwise(AXES)]  # type: ignore[arg-type]
+WALL_AXES = (("alone", "many", "preempted"), (3, 64, None), (False, True), (1, 3, 16), (False, True))
+WALL_WAYS = [Way(*row) for row in pairwise(WALL_AXES)]  # type: ignore[arg-type]
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def run(engine: Engine, trace: Sequence[Asked], *, aborts: bool) -> dict[int, Asked]:
+def run(engine: Engine, trace: Sequence[Asked], way: Way) -> dict[int, Asked]:
     """Run the trace to its end; returns what each id asked. Collects tokens in each request itself."""
     ids: dict[int, Asked] = {}
     neighbours: dict[int, int] = {}  # id -> the step before which it is aborted
@@ -169,13 +200,17 @@ def run(engine: Engine, trace: Sequence[Asked], *, aborts: bool) -> dict[int, As
         for asked in trace:
             if asked.step == step:
                 params = SamplingParams(temperature=0.0, max_tokens=asked.max_tokens, n=asked.n, ignore_eos=True)
-                ids[engine.add(asked.prompt, params)] = asked
-                if aborts and asked.step in (0, 2, 4):
+                ids[engine.add(asked.prompt, params, encoder=asked.encoder)] = asked
+                if way.aborts and asked.step in (0, 2, 4):
                     # The same prompt again, so that the neighbour's pages are shared when it goes.
-                    neighbours[engine.add(asked.prompt, SamplingParams(n=3, seed=1))] = step + 2 * len(neighbours) + 1
+                    params = SamplingParams(n=3, seed=1)
+                    neighbour = engine.add(asked.prompt, params, encoder=asked.encoder)
+                    neighbours[neighbour] = step + 2 * len(neighbours) + 1
         for request, end in neighbours.items():
             if end == step:
                 engine.abort(request)
+        if way.load == "preempted" and step % 7 == 3 and len(engine.scheduler.running) > 1:
+            engine.scheduler.preempt(engine.scheduler.running[-1])
         if not engine.has_work and step > trace[-1].step:
             return ids
         poison_free_pages(engine)
@@ -205,7 +240,7 @@ def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.scheduler, "release", keep)
     # One at a time takes many steps; a few requests are enough to see that nothing depends on neighbours.
     trace = subject.trace[::3] if way.load == "alone" else subject.trace
-    ids = run(engine, trace, aborts=way.aborts)
+    ids = run(engine, trace, way)
 
     assert isinstance(engine.executor, RecordingRunner)
     logits = engine.executor.logits
@@ -215,12 +250,14 @@ def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> No
         for choice in range(asked.n):
             own = done[request + choice]
             assert own.output == answer.tokens, f"{asked}"
-            ran = range(own.cached, own.known - 1)
-            error = torch.stack([logits[own.id, position] for position in ran]) - answer.logits[ran.start : ran.stop]
+            ran = [position for position in range(own.cached, own.known - 1) if (own.id, position) in logits]
+            # One that starts again may find what others have computed in the meantime.
+            assert len(ran) == own.known - 1 - own.cached or own.preemptions
+            error = torch.stack([logits[own.id, position] for position in ran]) - answer.logits[ran]
             assert float(error.abs().max()) <= TOLERANCE * largest, f"{asked}, choice {choice}"
-    assert (engine.scheduler.preemptions > 0) == (way.load == "crowded")
+    assert (engine.scheduler.preemptions > 0) == (way.load in ("crowded", "preempted"))
     first_choices = [done[request] for request in ids]
-    if way.prefix_cache and way.load != "crowded":
+    if way.prefix_cache and way.positions > 1000:
         assert sum(request.cached for request in first_choices) >= 32
     elif not way.prefix_cache:
         assert all(request.cached == 0 for request in first_choices)
@@ -230,6 +267,12 @@ def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_the_same_tokens_whatever_the_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(subject, way, monkeypatch)
+
+
+@pytest.mark.parametrize("way", WALL_WAYS, ids=str)
+def test_models_that_only_tests_have(wall: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against plain torch: latents, widths and reaches side by side, an encoder's rows."""
+    check_way(wall, way, monkeypatch)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.load != "alone"][::3], ids=str)
@@ -248,11 +291,16 @@ def test_the_likeliest_token_is_likelier_by_far(subject: Subject) -> None:
     check_gaps(subject)
 
 
+def test_the_likeliest_token_is_likelier_by_far_in_models_of_tests(wall: Subject) -> None:
+    check_gaps(wall)
+
+
 def test_the_likeliest_token_is_likelier_by_far_in_a_trained_model(stories: Subject) -> None:
     check_gaps(stories)
 
 
 def test_every_two_choices_meet() -> None:
-    rows = [(way.load, way.chunk, way.prefix_cache, way.page_size, way.aborts) for way in WAYS]
-    assert set().union(*map(pairs_of, rows)) == set().union(*map(pairs_of, itertools.product(*AXES)))
-    assert 12 <= len(WAYS) <= 20
+    for ways, axes in ((WAYS, AXES), (WALL_WAYS, WALL_AXES)):
+        rows = [(way.load, way.chunk, way.prefix_cache, way.page_size, way.aborts) for way in ways]
+        assert set().union(*map(pairs_of, rows)) == set().union(*map(pairs_of, itertools.product(*axes)))
+        assert 9 <= len(ways) <= 20

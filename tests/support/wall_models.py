@@ -273,7 +273,7 @@ class Decoder(WallModel):
 
 
 class EncoderDecoder(WallModel):
-    """One embedding for both sides and the head; learned positions in the encoder, biases by distance in both."""
+    """One embedding for both sides and the head, one of positions, and biases by distance."""
 
     encodes = True
 
@@ -284,7 +284,7 @@ class EncoderDecoder(WallModel):
         self.encoder = nn.ModuleList(Block(SelfAttention(ENCODING, -1), first=False) for _ in range(layers))
         self.encoder_norm = AddRMSNorm(HIDDEN, EPS, FP32)
         self.decoder = nn.ModuleList(
-            Block(SelfAttention(DECODING, 2 * i), CrossAttention(CROSSING, 2 * i + 1), first=i == 0)
+            Block(SelfAttention(DECODING, 2 * i), CrossAttention(CROSSING, 2 * i + 1), first=False)
             for i in range(layers)
         )
         self.norm = AddRMSNorm(HIDDEN, EPS, FP32)
@@ -303,10 +303,9 @@ class EncoderDecoder(WallModel):
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
         """As Model.hidden."""
-        x_TD, y_TD = self.shared(ids_T), None
+        x_TD, y_TD = self.shared(ids_T), self.positions(positions_T)
         for block in self.decoder:
             x_TD, y_TD = block(x_TD, y_TD, positions_T, kv, encoded_ED)
-        assert y_TD is not None
         normed_RD: Tensor = self.norm(x_TD[rows_R], y_TD[rows_R])[1]
         return normed_RD
 
@@ -341,15 +340,27 @@ class Encoder(WallModel):
 
 
 def filled(model: M, seed: int = 0) -> M:
-    """The model with random weights; scales of norms lie around 1."""
+    """The model with random weights; scales of norms lie around 1, tokens' embeddings are small beside what layers
+    add: else a tied head says a token again and again."""
     generator = torch.Generator().manual_seed(seed)
     for path, parameter in list(model.named_parameters()):
         module, _, name = path.rpartition(".")
-        noise = torch.randn(parameter.shape, generator=generator) * 0.25
+        noise = torch.randn(parameter.shape, generator=generator) * (0.08 if module in ("embed", "shared") else 0.25)
         scale = module.endswith("norm") and name == "weight"
         setattr(model.get_submodule(module), name, nn.Parameter(1 + noise if scale else noise, requires_grad=False))
     model.tie()
     return model
+
+
+DECODERS = {"latent": LATENT, "widths": WIDTHS, "mixed reaches": MIXED, "everything": EVERYTHING}
+MODELS = (*DECODERS, "encoder-decoder", "encoder")
+
+
+def wall_model(name: str, seed: int = 0) -> Model:
+    """One of MODELS with random weights."""
+    if name in DECODERS:
+        return filled(Decoder(DECODERS[name]), seed)
+    return filled(EncoderDecoder() if name == "encoder-decoder" else Encoder(), seed)
 
 
 # -- the same in plain torch, one whole sequence at a time, in float64 ------------------------------------------------
@@ -451,7 +462,7 @@ def encoder_decoder_logits(w: Weights, encoder_ids: Sequence[int], ids: Sequence
     for index in range(2):
         encoded = block(encoded, below(w, f"encoder.{index}"), ENCODING)
     encoded = rms(encoded, w["encoder_norm.weight"])
-    x = w["shared.weight"][list(ids)]
+    x = w["shared.weight"][list(ids)] + w["positions.weight"][: len(ids)]
     for index in range(2):
         x = block(x, below(w, f"decoder.{index}"), DECODING, encoded)
     return rms(x, w["norm.weight"]) @ w["shared.weight"].T
@@ -466,3 +477,11 @@ def encoder_states(w: Weights, ids: Sequence[int]) -> Tensor:
         x = layer_norm(x + attention(x, x, below(own, "attention"), BOTH_WAYS), below(own, "mlp_norm"))
         x = x + mlp(x, below(own, "mlp"))
     return layer_norm(x, below(w, "norm"))
+
+
+def reference(name: str, model: Model, ids: Sequence[int], encoder: Sequence[int] = ()) -> Tensor:
+    """What one of MODELS gives for every position: logits, or hidden states where it has no head."""
+    weights = weights_of(model)
+    if name in DECODERS:
+        return decoder_logits(weights, DECODERS[name], ids)
+    return encoder_states(weights, ids) if name == "encoder" else encoder_decoder_logits(weights, encoder, ids)
