@@ -19,11 +19,12 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.linear import Linear
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import ENCODER, Segment, Work
 from ridgeline.roofline.price import traced_calls
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.checkpoints import random_ours
 from support.engines import complete, token_engine
+from support.wall_models import MODELS, wall_model
 
 
 class AuditedRunner(Runner):
@@ -82,6 +83,23 @@ def test_steps_of_the_engine(family: str) -> None:
     """Chunked prefill beside decode over pages: every step of three requests."""
     engine: Engine = token_engine(random_ours(CONFIGS[family]), runner=AuditedRunner, limits=Limits(tokens=12, chunk=5))
     complete(engine, [list(range(13)), [5, 3], list(range(7, 15))])
+    check_steps(engine)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "encoder"])
+def test_steps_of_models_that_only_tests_have(name: str) -> None:
+    """The same; of an encoder-decoder's encoder in the first step alone."""
+    model = wall_model(name)
+    engine = token_engine(model, runner=AuditedRunner, limits=Limits(tokens=12, chunk=5))
+    inputs = ([6, 2, 8], list(range(11)), [7]) if model.encodes else ((), (), ())
+    complete(engine, [list(range(13)), [5, 3], list(range(7, 15))], encoders=inputs)
+    encoded = [run.work.rows.get(ENCODER, 0) for run in check_steps(engine)]
+    assert sum(encoded) == sum(map(len, inputs))
+    assert not any(encoded[2:])
+
+
+def check_steps(engine: Engine) -> list[Run]:
+    """Assert that every step is what it says, and that there were steps of every sort; they are returned."""
     assert isinstance(engine.executor, AuditedRunner)
     runs = engine.executor.runs
     works = [run.work for run in runs]
@@ -94,6 +112,7 @@ def test_steps_of_the_engine(family: str) -> None:
         check_products(run)
         check_attention(run)
         check_bytes(run)
+    return runs
 
 
 def test_the_audit_sees_what_is_outside() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -60,13 +61,22 @@ def token_engine(
         limits,
         context=model.context,
         vocabulary=model.vocabulary,
+        reaches=model.reaches,
         on_step=on_step,
     )
 
 
-def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams = GREEDY) -> list[list[int]]:
-    """Run `prompts` together to their ends; the tokens sampled for each. A request that fails fails the test."""
-    outputs: dict[int, list[int]] = {engine.add(prompt, params): [] for prompt in prompts}
+def complete(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams = GREEDY,
+    *,
+    encoders: Sequence[Sequence[int]] = (),
+) -> list[list[int]]:
+    """Run `prompts` together to their ends, with these inputs of an encoder; the tokens sampled for each. A request
+    that fails fails the test."""
+    both = zip_longest(prompts, encoders, fillvalue=())
+    outputs: dict[int, list[int]] = {engine.add(prompt, params, encoder=encoder): [] for prompt, encoder in both}
     while engine.has_work:
         for event in engine.step():
             assert event.error is None, event.error

@@ -25,6 +25,7 @@ def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], No
         limits,
         context=model.context,
         vocabulary=model.vocabulary,
+        reaches=model.reaches,
         on_step=on_step,
     )
 

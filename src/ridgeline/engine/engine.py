@@ -19,6 +19,7 @@ from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Token
 from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.suspects import Suspects
+from ridgeline.ops.work import Reach
 
 Observer = Callable[[StepRecord], None]
 
@@ -84,15 +85,17 @@ class Engine:
         context: int,
         vocabulary: int,
         eos_ids: Collection[int] = (),
+        reaches: Collection[Reach] = (),
         on_step: Observer | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """context: positions a sequence may have. vocabulary: how many token ids there are. on_step: told of each step
-        that ran. clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
+        """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
+        the model's layers that keep nothing, of which the ledger does not know. on_step: told of each step that ran.
+        clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.reaches = frozenset(group.spec.reach for group in ledger.groups)
+        self.reaches = frozenset(reaches) | {group.spec.reach for group in ledger.groups}
         self.requests: dict[int, Request] = {}
         self._next_id = 1
         self._suspects = Suspects()
@@ -163,6 +166,9 @@ class Engine:
         length, capacity = len(prompt), self.ledger.capacity(encoded)
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
+        if bool(encoded) != self.ledger.crosses:
+            wrong = "has no encoder; leave its input out" if encoded else "has an encoder; give what it is to read"
+            raise ValueError(f"the model {wrong}")
         if not isinstance(prompt, NamedPrompt):
             self._check_ids(prompt)
         if params.stop:

@@ -93,6 +93,7 @@ def load_engine(
         settings.limits,
         context=built.context,
         vocabulary=built.vocabulary,
+        reaches=built.reaches,
         eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
         on_step=on_step,
     )

@@ -87,6 +87,11 @@ class KVLedger:
         return self.layout.capacity(self.chunk, encoded) if encoded and self._fixed else self._capacity
 
     @property
+    def crosses(self) -> bool:
+        """Whether layers look at an encoder's positions."""
+        return bool(self._fixed)
+
+    @property
     def reserve(self) -> int:
         """Pages that the requests under way are owed: those claimed, and one for each of them and every group that
         grows with it."""
