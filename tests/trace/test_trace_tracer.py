@@ -1,5 +1,6 @@
 """The tracer: it changes no token, leaves nothing behind, and takes its own time out of what it measures."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, TEXT, Maker, Ticks
 
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
 from ridgeline.roofline.price import Price
 from ridgeline.trace import Subject, trace
@@ -160,9 +162,8 @@ def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
 
 def test_what_was_not_the_same_token_is_an_error(tiny: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step whose repeats disagree must not pass as measured."""
-    import ridgeline.trace.measure as measure
-
-    monkeypatch.setattr(measure, "sample", lambda logits, rows: [Sampled(262)] * len(rows))
+    drawn = itertools.count(1)
+    monkeypatch.setattr(Runner, "sample", lambda runner, logits, rows: [Sampled(next(drawn)) for _ in rows])
     with pytest.raises(ValueError, match="another token"):
         tiny("llama").trace()
     assert hooks_of(tiny("llama").llm.loaded.model) == 0
