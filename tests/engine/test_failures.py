@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from engine.small_models import LLAMA, MIXED, assert_nothing_held, poison_free_p
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.plan import PlanItem, Scoring, StepPlan
 from ridgeline.engine.request import Finish
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
@@ -311,15 +312,15 @@ def plan_of(line: str) -> StepPlan:
     def pages(groups: list[list[int]]) -> tuple[tuple[int, ...], ...]:
         return tuple(map(tuple, groups))
 
+    def item_of(fields: dict[str, Any]) -> PlanItem:
+        fields |= {name: tuple(fields[name]) for name in ("tokens", "logits", "encoder") if name in fields}
+        if "scored" in fields:
+            scored = fields["scored"]
+            fields["scored"] = Scoring(**scored | {"tokens": tuple(scored["tokens"])})
+        return PlanItem(**fields | {"pages": pages(fields["pages"])})
+
     values = json.loads(line)
-    items = tuple(
-        PlanItem(
-            **item
-            | {"tokens": tuple(item["tokens"]), "pages": pages(item["pages"])}
-            | {name: tuple(item[name]) for name in ("logits", "encoder")}
-        )
-        for item in values["items"]
-    )
+    items = tuple(map(item_of, values["items"]))
     copies = tuple(PageCopy(**copy) for copy in values["copies"])
     return StepPlan(values["step"], items, copies, tuple(values["blank"]), tuple(values["forget"]))
 
@@ -339,6 +340,7 @@ def test_a_plan_survives_as_json() -> None:
     assert any(plan.copies for plan in seen)
     assert any(plan.forget for plan in seen)
     assert any(plan.blank for plan in seen)
+    seen.append(StepPlan(9, (PlanItem(1, 0, (5, 6), ((1,),), True, (1,), (7, 8, 9), 3, Scoring(0, (6,), 2)),)))
     for plan in seen:
         line = plan.to_json()
         assert "\n" not in line

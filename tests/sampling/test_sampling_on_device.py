@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow, on_device, sample
+from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, on_device, sample, score
 from ridgeline.engine.sampling.logits import adjust
-from ridgeline.engine.sampling.on_device import choose, groups_of, sample_on_device
+from ridgeline.engine.sampling.on_device import choose, groups_of, sample_on_device, score_on_device, shares_of
 from ridgeline.engine.sampling.uniform import uniform
 
 NEAR = 1e-6
@@ -135,6 +135,31 @@ def test_mixed_rows_in_one_batch_get_what_each_gets_alone(most_logits: int, monk
     assert assert_as_on_the_cpu(logits, rows) >= 0.95 * len(rows)
 
 
+def test_scores_of_known_tokens_are_those_of_the_cpu() -> None:
+    """Also of a token that is all but impossible, of one that is impossible, and of rows that fail."""
+    rng = np.random.default_rng(5)
+    logits = torch.from_numpy((rng.standard_normal((40, 333)) * 6).astype(np.float32))
+    logits[1, 2], logits[2, 2] = -300.0, -math.inf
+    logits[3, 9], logits[4, 9], logits[5] = math.nan, math.inf, -math.inf
+    logits[6:20] = logits[6:20].round()  # ties
+    tokens = [2, 2, 2, *rng.integers(0, 333, 37).tolist()]
+    alternatives = [index % 4 for index in range(40)]
+    ours, theirs = score_on_device(logits, tokens, alternatives), score(logits, tokens, alternatives)
+    assert ours[3:6] == theirs[3:6]
+    assert all(isinstance(result, RowFailure) for result in ours[3:6])
+    expected = torch.log_softmax(logits.double(), dim=1)
+    for index in (*range(3), *range(6, 40)):
+        found, other = ours[index], theirs[index]
+        assert isinstance(found, PromptLogprob)
+        assert isinstance(other, PromptLogprob)
+        assert found.token == other.token == tokens[index]
+        assert found.logprob == pytest.approx(float(expected[index, tokens[index]]), abs=1e-5)
+        assert other.logprob == pytest.approx(float(expected[index, tokens[index]]), abs=1e-5)
+        assert [token for token, _ in found.top] == [token for token, _ in other.top]
+        assert [share for _, share in found.top] == pytest.approx([share for _, share in other.top], abs=1e-5)
+        assert len(found.top) == alternatives[index]
+
+
 class LargestResult(TorchDispatchMode):
     """Notes how much the largest tensor holds that any operation makes."""
 
@@ -166,6 +191,8 @@ def test_a_step_on_a_device_that_is_fake() -> None:
         logits = torch.empty(len(rows), vocabulary, device="cuda:0")
         groups = groups_of(rows, vocabulary, logits.device)
         answers = choose(logits, groups)
+        shares = shares_of(logits, torch.zeros(len(rows), 1, dtype=torch.int64, device="cuda:0"), 3)
     assert isinstance(answers, FakeTensor)
-    assert answers.device == torch.device("cuda:0")
+    assert answers.device == shares.device == torch.device("cuda:0")
+    assert shares.shape == (len(rows), 2 + 2 * 3)
     assert len(answers) == sum(3 + 2 * (1 + 2 * 3) for _ in rows)

@@ -23,7 +23,7 @@ BAD: list[tuple[str, Any]] = [
     *[("logit_bias", v) for v in ({1: NAN}, {1: INF}, {1: 100.5}, {-1: 0.0}, {"1": 1.0}, {1.0: 1.0}, {1: "2"})],
     *[("logit_bias", v) for v in ([1], None, "1")],
     *[("seed", v) for v in (2**64, -(2**63) - 1, 1.0, "1", True)],
-    *[("logprobs", v) for v in (-1, 1.0, "1", True)],
+    *[(name, v) for name in ("logprobs", "prompt_logprobs") for v in (-1, 1.0, "1", True)],
     *[("n", v) for v in (0, -1, 1.0, None, True)],
     *[("max_tokens", v) for v in (0, -1, 2.5, NAN, "9", True, 2**63)],
     *[("min_tokens", v) for v in (-1, 1.0, None, 257)],
@@ -46,7 +46,8 @@ def test_bad_value_is_refused_in_one_line_that_names_it(name: str, value: Any) -
         ("temperature", 0), ("temperature", 1e-8), ("temperature", 100), ("top_k", -1), ("top_k", COUNT_MAX),
         ("top_p", 1), ("top_p", 1e-9), ("min_p", 1), ("repetition_penalty", 0.01), ("frequency_penalty", -2),
         ("presence_penalty", 2), ("logit_bias", {0: -100, 7: 100}), ("seed", -(2**63)), ("seed", 2**64 - 1),
-        ("logprobs", 0), ("max_tokens", None), ("min_tokens", 256), ("stop", ["a"]), ("stop_token_ids", frozenset({3})),
+        ("logprobs", 0), ("prompt_logprobs", 0), ("max_tokens", None), ("min_tokens", 256), ("stop", ["a"]),
+        ("stop_token_ids", frozenset({3})),
     ],
 )  # fmt: skip
 def test_edge_of_the_range_is_taken(name: str, value: Any) -> None:
@@ -92,6 +93,7 @@ def test_greedy_and_uses_history() -> None:
         ({"logit_bias": {10: 1.0}}, "logit_bias"),
         ({"stop_token_ids": (3, 11)}, "stop_token_ids"),
         ({"logprobs": 11}, "logprobs"),
+        ({"prompt_logprobs": 11}, "prompt_logprobs"),
     ],
 )
 def test_check_vocab(fields: dict[str, Any], name: str) -> None:

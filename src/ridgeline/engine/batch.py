@@ -28,7 +28,9 @@ class BatchBuilder:
             self._update_table(item)
         items = plan.items
         tokens = self._rows((item.start, item.tokens) for item in items)
-        wanted = [start + offset for item, start in zip(items, tokens.starts, strict=False) for offset in item.logits]
+        starts = list(zip(items, tokens.starts, strict=False))
+        wanted = [start + offset for item, start in starts for offset in item.logits]
+        wanted += [start + offset for item, start in starts if item.scored for offset in item.scored.rows]
         return Batch(
             tokens,
             self._rows((0, item.encoder) for item in items),

@@ -16,7 +16,7 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
-from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.suspects import Suspects
 from ridgeline.ops.work import Reach
@@ -28,8 +28,8 @@ class Executor(Protocol):
     """What the engine asks of whoever runs its plans: a model, a price, or in tests something that only pretends."""
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan. Returns what each item with logit rows gives to its request, in order; `rows`: one a logit row,
-        made as they are read."""
+        """Run a plan. Returns what each item with logit or scored rows gives to its request, in order; `rows`: one a
+        logit row, made as they are read."""
         ...
 
 
@@ -155,6 +155,8 @@ class Engine:
         for request in choices:
             if params.uses_history:
                 request.history = History(prompt)
+            if params.prompt_logprobs is not None and request.choice == 0:
+                request.scores = []
             self.requests[request.id] = request
         self._next_id += params.n
         choices[0].children = choices[1:]  # they start from its pages, once its prompt is computed
@@ -219,7 +221,10 @@ class Engine:
         self.scheduler.release(request)
         self._suspects.forget(request)
         del self.requests[request.id]
-        return TokenEvent(request.group, request.choice, token, now, request.cached, request.timing, finish, error)
+        scores = request.told_scores() if token is not None else None
+        return TokenEvent(
+            request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
+        )
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class Engine:
         return Rows(plan, self.requests)
 
     def execute(self, plan: StepPlan) -> Sequence[Outcome]:
-        """Have the plan run; what it gives to each item with logit rows. Raises what the executor raises."""
+        """Have the plan run; what it gives to each item with logit or scored rows. Raises what the executor raises."""
         return self.executor.execute(plan, self.rows(plan))
 
     def accept(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> list[TokenEvent]:
@@ -259,10 +264,14 @@ class Engine:
         self._ended.clear()
         self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
         for item in plan.items:
-            outcome = next(given) if item.logits else None
+            outcome = next(given) if item.logits or item.scored else None
             request = requests.get(item.request)
             if request is None:
                 continue
+            if isinstance(outcome, Scored):
+                if request.scores is not None:
+                    request.scores += outcome.scores
+                outcome = outcome.sampled
             if outcome is None:
                 self.scheduler.settle(request, item)
             elif isinstance(outcome, RowFailure):
@@ -286,7 +295,8 @@ class Engine:
             if finish is not None:
                 self._dropped_tokens += len(sampled) - count
                 break
-            events.append(TokenEvent(request.group, request.choice, one, now, request.cached, request.timing))
+            event = TokenEvent(request.group, request.choice, one, now, request.cached, request.timing)
+            events.append(event if request.scores is None else event._replace(prompt_logprobs=request.told_scores()))
         self.scheduler.settle(request, item)
         if request.children:
             for child in request.children:

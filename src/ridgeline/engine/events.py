@@ -6,15 +6,18 @@ from typing import NamedTuple
 
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
-from ridgeline.engine.sampling.row import Outcome, Sampled, SampleRow
+from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow
 from ridgeline.ops.work import Work
+
+PromptLogprobs = Sequence[PromptLogprob | None]
 
 
 class TokenEvent(NamedTuple):
     """One choice of one request moved on: a token, an end, or both.
 
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
-    timing: moments of the request's life so far. error: why it failed, in one line.
+    timing: moments of the request's life so far. error: why it failed, in one line. prompt_logprobs: one for each token
+    of the prompt, None for the first, with the first token of a request that asked for them; its first choice has them.
     """
 
     request: int
@@ -25,6 +28,7 @@ class TokenEvent(NamedTuple):
     timing: Timing
     finish: Finish | None = None
     error: str | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Stop(NamedTuple):
@@ -55,6 +59,7 @@ class Event(NamedTuple):
     at: int = 0
     cached: int = 0
     timing: Timing | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,9 @@ class SamplingParams:
         seed: 64 bits, signed or unsigned; None lets the engine draw one.
         logprobs: number of alternatives reported beside the chosen token's log-probability; 0 = only the chosen one,
             None = nothing.
+        prompt_logprobs: number of alternatives reported beside the log-probability of each token of the prompt, given
+            those before it; 0 = only the prompt's own, None = nothing. Such a prompt is computed whole: what is cached
+            of it is not used.
         n: independent completions of the prompt.
         max_tokens: most tokens to generate; None = as many as fit in the context.
         min_tokens: tokens to generate before the end or a stop token may be chosen.
@@ -117,6 +120,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = LogitBias({})
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
     max_tokens: int | None = 256
     min_tokens: int = 0
@@ -156,11 +160,13 @@ class SamplingParams:
         self._set("logit_bias", _frozen_bias(self.logit_bias))
 
     def _check_counts(self) -> None:
-        """Validate seed, logprobs, n, max_tokens and min_tokens."""
+        """Validate seed, logprobs, prompt_logprobs, n, max_tokens and min_tokens."""
         if self.seed is not None:
             _integer("seed", self.seed, SEED_MIN, SEED_MAX, "without one, it is drawn")
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, COUNT_MAX, "0 = the chosen token only; without one, none")
+        for name, own in (("logprobs", "the chosen token"), ("prompt_logprobs", "the prompt's tokens")):
+            count = getattr(self, name)
+            if count is not None:
+                _integer(name, count, 0, COUNT_MAX, f"0 = {own} only; without one, none")
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, COUNT_MAX, "without one, up to the context length")
         _integer("n", self.n, 1, MOST_CHOICES)
@@ -207,9 +213,9 @@ class SamplingParams:
         for name, tokens in (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids)):
             for token in tokens:
                 _require(token < vocab_size, name, token, fix)
-        if self.logprobs is not None:
-            fix = f"give at most {vocab_size}, the vocabulary size"
-            _require(self.logprobs <= vocab_size, "logprobs", self.logprobs, fix)
+        fix = f"give at most {vocab_size}, the vocabulary size"
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            _require(count is None or count <= vocab_size, name, count, fix)
 
     @classmethod
     def from_generation_config(cls, config: Mapping[str, object], **overrides: Any) -> Self:

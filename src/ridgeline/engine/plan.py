@@ -10,13 +10,31 @@ from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work
 
 
+class Scoring(NamedTuple):
+    """Rows of an item whose logits say how likely the next token of the prompt was, with those tokens.
+
+    first: the first of the rows, counted from the item's start; there is one for each of `tokens`. alternatives: how
+    many of the likeliest tokens are wanted beside each.
+    """
+
+    first: int
+    tokens: Sequence[int]
+    alternatives: int
+
+    @property
+    def rows(self) -> range:
+        """The rows, counted from the item's start."""
+        return range(self.first, self.first + len(self.tokens))
+
+
 class PlanItem(NamedTuple):
     """One request's part of a step. A tuple, because a step makes one for each request.
 
     Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
     group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
     `encoder`: ids that the encoder reads in this step; later steps find what they need of its output in KV memory.
-    `encoded`: how many positions of the encoder the request looks at, in every step.
+    `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose logits
+    are wanted for what they say of tokens that are known; nothing is sampled there.
     """
 
     request: int
@@ -27,6 +45,7 @@ class PlanItem(NamedTuple):
     logits: tuple[int, ...]
     encoder: tuple[int, ...] = ()
     encoded: int = 0
+    scored: Scoring | None = None
 
     @property
     def segment(self) -> Segment:
@@ -49,10 +68,15 @@ class StepPlan:
         """Positions that run."""
         return sum(len(item.tokens) for item in self.items)
 
+    @property
+    def logit_rows(self) -> int:
+        """Rows that tokens are sampled from; those that are scored are not among them."""
+        return sum([len(item.logits) for item in self.items])
+
     def work(self, reaches: Iterable[Reach] = (CAUSAL,)) -> Work:
         """What this step asks of a model whose layers have these reaches."""
-        rows = sum(len(item.logits) for item in self.items)
-        return Work.of([item.segment for item in self.items], reaches, rows)
+        scored = sum([len(item.scored.tokens) for item in self.items if item.scored is not None])
+        return Work.of([item.segment for item in self.items], reaches, self.logit_rows + scored)
 
     def again(self) -> "StepPlan":
         """The same step once it has run, to be run once more: its pages are known, its copies are made."""
@@ -66,6 +90,7 @@ class StepPlan:
         fields["items"] = [
             {name: value for name, value in item._asdict().items() if name not in defaults or value != defaults[name]}
             | {"tokens": list(item.tokens)}
+            | ({"scored": item.scored._asdict()} if item.scored else {})
             for item in self.items
         ]
         fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.row import History
+from ridgeline.engine.sampling.row import History, PromptLogprob
 
 NANOSECONDS = 1e-9
 
@@ -153,6 +153,7 @@ class Request:
     stop_ids: tokens that end it. encoder: ids that an encoder-decoder's encoder reads. root: what its KV depends on
     beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's output there.
     cached: positions it found computed when it began. reached: most positions it had computed when it was preempted.
+    scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them.
     children: further choices of the same prompt, which start from its pages.
     """
 
@@ -177,6 +178,7 @@ class Request:
     finish: Finish | None = None
     error: str | None = None
     history: History | None = None
+    scores: list[PromptLogprob] | None = None
     children: list["Request"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -196,6 +198,11 @@ class Request:
     def output_length(self) -> int:
         """How many tokens were sampled so far."""
         return len(self.tokens.output)
+
+    def told_scores(self) -> tuple[PromptLogprob | None, ...] | None:
+        """What is to be told of its prompt's tokens, once; the first of them comes after nothing."""
+        scores, self.scores = self.scores, None
+        return None if scores is None else (None, *scores)
 
     def append(self, token: int) -> Finish | None:
         """Take a sampled token; why the request ends with it, if it does."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import Finish, Timing
-from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.sampling import PromptLogprob, Sampled
 
 
 @dataclass(slots=True)
@@ -48,10 +48,15 @@ class Choice:
 
 @dataclass(slots=True)
 class Completion:
-    """A prompt and its `n` choices."""
+    """A prompt and its `n` choices.
+
+    prompt_logprobs: where they were asked for, how likely each token of the prompt was after those before it; None for
+    the first, which comes after nothing.
+    """
 
     prompt_ids: list[int]
     choices: list[Choice]
+    prompt_logprobs: list[PromptLogprob | None] | None = None
 
     @classmethod
     def empty(cls, prompt_ids: Sequence[int], n: int) -> "Completion":
@@ -62,6 +67,8 @@ class Completion:
         """Add what events of this request say."""
         for event in events:
             self.choices[event.choice].take(event)
+            if event.prompt_logprobs is not None:
+                self.prompt_logprobs = list(event.prompt_logprobs)
 
     @property
     def done(self) -> bool:

@@ -1,22 +1,30 @@
 """The runner: one StepPlan, run on the device where the model is. Only what every model needs is here.
 
-A step's two halves are two calls: `forward` gives logits, `sample` the tokens. Nothing but those crosses to the host.
-Shapes: R rows that a plan wants, D hidden, V vocabulary.
+A step's two halves are two calls: `forward` gives logits, `sample` the tokens. Nothing but those crosses to the host,
+and what is known of a prompt's tokens, where that is asked for.
+Shapes: R rows that a plan wants, S of them scored, D hidden, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
-from ridgeline.engine.plan import StepPlan
-from ridgeline.engine.sampling import Outcome, SampleRow, sample
+from ridgeline.engine.plan import Scoring, StepPlan
+from ridgeline.engine.sampling import Outcome, PromptLogprob, RowFailure, SampleRow, Scored, sample, score
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
+
+HEAD_ROWS = 256
+"""Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary
+of 152k, are never there together."""
+
+Scores = Sequence[PromptLogprob | RowFailure]
 
 
 class Runner:
@@ -38,7 +46,7 @@ class Runner:
 
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
-        """Last hidden states of the rows that are wanted [R, D]. Writes the batch's keys and values."""
+        """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
         kv = PagedKV(self.store.layers, self.store.layout.groups, batch)
         encoder, tokens = batch.encoder, batch.tokens
         encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None
@@ -49,14 +57,49 @@ class Runner:
         """Logits of the rows that are wanted: fp32 [R, V]."""
         return self.model.head(self.hidden(batch))
 
+    @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Tensor:
-        """Logits of the rows that the plan wants: fp32 [R, V]."""
-        return self.run(self.prepare(plan))
+        """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
+        return self.model.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
     def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         """A token for each row of logits."""
         return sample(logits_RV, rows) if rows else []
 
+    @torch.inference_mode()
+    def score(self, x_SD: Tensor, scorings: Sequence[Scoring]) -> Iterator[Scores]:
+        """How likely the known tokens of each scoring are, from the last hidden states of their rows."""
+        tokens = [token for scoring in scorings for token in scoring.tokens]
+        alternatives = [scoring.alternatives for scoring in scorings for _ in scoring.tokens]
+        scores: list[PromptLogprob | RowFailure] = []
+        for start in range(0, len(tokens), HEAD_ROWS):
+            block = slice(start, start + HEAD_ROWS)
+            scores += score(self.model.head(x_SD[block]), tokens[block], alternatives[block])
+        of_all = iter(scores)
+        return (list(islice(of_all, len(scoring.tokens))) for scoring in scorings)
+
+    @torch.inference_mode()
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan and sample a token for each of its logit rows, in order."""
-        return self.sample(self.forward(plan), rows)
+        """Run a plan, score what it scores, and sample a token for each of its logit rows, in order."""
+        scorings = [item.scored for item in plan.items if item.scored]
+        if not scorings:
+            return self.sample(self.forward(plan), rows)
+        x_RD = self.hidden(self.prepare(plan))
+        scores = self.score(x_RD[plan.logit_rows :], scorings)
+        sampled = iter(self.sample(self.model.head(x_RD[: plan.logit_rows]), rows))
+        outcomes: list[Outcome] = []
+        for item in plan.items:
+            outcome = next(sampled) if item.logits else None
+            if item.scored:
+                outcome = _with_scores(next(scores), outcome)
+            if outcome is not None:
+                outcomes.append(outcome)
+        return outcomes
+
+
+def _with_scores(scores: Scores, sampled: Outcome | None) -> Outcome:
+    """What an item gives whose prompt was scored; one row that failed is the failure of all."""
+    assert not isinstance(sampled, Scored)
+    good = tuple(score for score in scores if isinstance(score, PromptLogprob))
+    failures = [score for score in scores if isinstance(score, RowFailure)]
+    return failures[0] if failures else Scored(good, sampled)

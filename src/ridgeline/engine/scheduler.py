@@ -12,7 +12,7 @@ from itertools import islice
 from operator import attrgetter
 
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.plan import PlanItem, Scoring, StepPlan
 from ridgeline.engine.request import Request
 
 MOST = 1 << 20  # buffers are allocated for a full step
@@ -175,7 +175,12 @@ class Scheduler:
             if not budget:
                 break
             hit = self.ledger.admit(
-                request.id, request.tokens, self.ledger.reserve, encoded=len(request.encoder), root=request.root
+                request.id,
+                request.tokens,
+                self.ledger.reserve,
+                encoded=len(request.encoder),
+                root=request.root,
+                find=request.scores is None,
             )
             if hit is None:
                 break
@@ -225,8 +230,21 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
-        if not request.encoder:
-            return PlanItem(request.id, start, tokens, pages, first, logits)
-        encoder = () if request.encoded else request.encoder
-        request.encoded = True
-        return PlanItem(request.id, start, tokens, pages, first, logits, encoder, len(request.encoder))
+        item = PlanItem(request.id, start, tokens, pages, first, logits)
+        if request.encoder:
+            encoder = () if request.encoded else request.encoder
+            request.encoded = True
+            item = item._replace(encoder=encoder, encoded=len(request.encoder))
+        if request.scores is not None:
+            item = item._replace(scored=self._scoring(request, start, end))
+        return item
+
+    @staticmethod
+    def _scoring(request: Request, start: int, end: int) -> Scoring | None:
+        """What positions from `start` to `end` score of a prompt: the tokens after them, each once, however often a
+        preemption makes its position run."""
+        assert request.scores is not None
+        first, last = max(start, len(request.scores)), min(end, request.prompt_length - 1)
+        if first >= last:
+            return None
+        return Scoring(first - start, tuple(request.tokens[first + 1 : last + 1]), request.params.prompt_logprobs or 0)

@@ -114,4 +114,5 @@ def with_text(event: TokenEvent, delta: Delta | None = None) -> Event:
         at=event.at,
         cached=event.cached,
         timing=event.timing,
+        prompt_logprobs=event.prompt_logprobs,
     )

@@ -108,6 +108,7 @@ class KVLedger:
         encoded: int = 0,
         root: bytes = b"",
         names: Sequence[bytes] = (),
+        find: bool = True,
     ) -> int | None:
         """Open a table for a request and share what is cached of its tokens.
 
@@ -115,7 +116,8 @@ class KVLedger:
         found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
         beside the tokens, the encoder's input among it. names: of its first full pages of `page_size`
         positions, where they are known from outside (a trace has hashes of blocks and no tokens): each must stand for
-        all up to and including its page, and no token of those pages is looked at. Returns how many positions need not
+        all up to and including its page, and no token of those pages is looked at. find: whether what is cached may be
+        shared; it may not where every position has to run. Returns how many positions need not
         be computed: whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if
         the pages for all its tokens and `reserve` more are not to be had.
         """
@@ -123,7 +125,7 @@ class KVLedger:
         assert len(names) <= len(tokens) // self.page_size, "a page has a name and is not full"
         table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
         table.keys = self._refused.pop(request, []) or [PageKey(name, ()) for name in names]
-        if self.prefix_cache:
+        if self.prefix_cache and find:
             self._find(table, tokens)
         if self._wanted(table) + reserve > self.pool.available:
             self._refused = {request: table.keys}  # it will ask again at the next step

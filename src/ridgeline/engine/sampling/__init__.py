@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.row import History, Outcome, PromptLogprob, RowFailure, Sampled, SampleRow, Scored
 
 if TYPE_CHECKING:
-    from ridgeline.engine.sampling.sampler import sample
+    from ridgeline.engine.sampling.sampler import sample, score
 
-__all__ = ["History", "Outcome", "RowFailure", "SampleRow", "Sampled", "sample"]
+__all__ = ["History", "Outcome", "PromptLogprob", "RowFailure", "SampleRow", "Sampled", "Scored", "sample", "score"]
 
 
 def __getattr__(name: str) -> Any:
     """The sampler when it is first asked for: it needs torch, and the engine's bookkeeping does not (PEP 562)."""
-    if name != "sample":
+    if name not in ("sample", "score"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ridgeline.engine.sampling.sampler import sample
+    from ridgeline.engine.sampling import sampler
 
-    return sample
+    return getattr(sampler, name)

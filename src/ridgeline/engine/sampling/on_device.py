@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 
 from ridgeline.engine.sampling.candidates import BLOCK, IdsC
 from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
-from ridgeline.engine.sampling.row import PROCESSED, RAW, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.uniform import uniform
 
 MOST_LOGITS = 1 << 23
@@ -247,6 +247,23 @@ def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[flo
     return own, tuple((token, share) for token, share in listed if share > -math.inf)
 
 
+def score_on_device(
+    logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+) -> list[PromptLogprob | RowFailure]:
+    """As `score`, where the logits are."""
+    most = max(alternatives, default=0)
+    tokens_R1 = torch.tensor(tokens, dtype=torch.int64, device=logits_RV.device).unsqueeze(1)
+    scores: list[PromptLogprob | RowFailure] = []
+    answers = shares_of(logits_RV.detach(), tokens_R1, most).tolist()  # the one transfer to the host
+    for answer, token, wanted in zip(answers, tokens, alternatives, strict=True):
+        top, *report = answer
+        if math.isfinite(top):
+            scores.append(PromptLogprob(token, *_read_report(iter(report), most, wanted)))
+        else:
+            scores.append(RowFailure.of(top, RAW))
+    return scores
+
+
 # -- on the device: tensors in, tensors out ---------------------------------------------------------------------------
 
 
@@ -274,6 +291,13 @@ def _answer(logits_RV: Tensor, group: Group) -> Tensor:
     if group.logprobs is not None:
         columns += _softmax(raw_GV, raw_top_G1).report(token_G1, group.logprobs)
         columns += (candidates or _softmax(processed_GV, top_G1)).report(index_G1, group.logprobs)
+    return torch.cat([column.double() for column in columns], dim=1)
+
+
+def shares_of(logits_RV: Tensor, tokens_R1: Tensor, count: int) -> Tensor:
+    """float64 [R, 2 + 2 count]: the largest logit, then the report on one token a row and the `count` likeliest."""
+    top_R1 = logits_RV.amax(dim=1, keepdim=True)
+    columns = [top_R1, *_softmax(logits_RV, top_R1).report(tokens_R1, count)]
     return torch.cat([column.double() for column in columns], dim=1)
 
 

@@ -133,5 +133,27 @@ class RowFailure:
         return cls(f"{what} contain +inf" if top > 0 else f"{what} are all -inf: there is no token to choose")
 
 
-Outcome = Sampled | RowFailure | Sequence[Sampled]
-"""What a step gives to a request: the token sampled, or several where some were guessed and found right."""
+@dataclass(frozen=True, slots=True)
+class PromptLogprob:
+    """A token of a prompt with its natural log-probability after the tokens before it, from the model's own logits.
+
+    top: the likeliest tokens there, as in Sampled.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a step gives to a request some of whose prompt's tokens it scored: those, in order, and what was sampled, if
+    anything was."""
+
+    scores: tuple[PromptLogprob, ...]
+    sampled: "Sampled | RowFailure | Sequence[Sampled] | None" = None
+
+
+Outcome = Sampled | RowFailure | Sequence[Sampled] | Scored
+"""What a step gives to a request: the token sampled, or several where some were guessed and found right; where prompt
+tokens were scored, Scored."""

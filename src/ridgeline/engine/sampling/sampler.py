@@ -34,8 +34,8 @@ from torch import Tensor
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
 from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
-from ridgeline.engine.sampling.on_device import sample_on_device
-from ridgeline.engine.sampling.row import PROCESSED, RAW, RowFailure, Sampled, SampleRow
+from ridgeline.engine.sampling.on_device import sample_on_device, score_on_device
+from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
 from ridgeline.engine.sampling.uniform import uniform
 
@@ -66,6 +66,31 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
     assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
     assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
     return _sample_on_cpu(logits_RV, rows) if logits_RV.device.type == "cpu" else sample_on_device(logits_RV, rows)
+
+
+def score(logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]) -> list[PromptLogprob | RowFailure]:
+    """How likely tokens are that are known: one for each row of fp32 logits.
+
+    alternatives: how many of the likeliest tokens to list beside each. RowFailure where a row has NaN or +inf, or
+    nothing but -inf.
+    """
+    assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
+    scored = _score_on_cpu if logits_RV.device.type == "cpu" else score_on_device
+    return scored(logits_RV, tokens, alternatives)
+
+
+def _score_on_cpu(
+    logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
+) -> list[PromptLogprob | RowFailure]:
+    scores: list[PromptLogprob | RowFailure] = []
+    spare_V = np.empty(logits_RV.shape[1], np.float32)
+    for logits_V, token, count in zip(logits_RV.detach().contiguous().numpy(), tokens, alternatives, strict=True):
+        top = float(logits_V.max())  # NaN if there is one
+        if math.isfinite(top):
+            scores.append(PromptLogprob(token, *log_softmax_report(logits_V, token, count, spare_V)))
+        else:
+            scores.append(RowFailure.of(top, RAW))
+    return scores
 
 
 def _sample_on_cpu(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
