@@ -173,24 +173,34 @@ class Trunk(nn.Module):
 class Decoder(Model):
     """A trunk with a head, which is the embedding where `tied`."""
 
-    def __init__(self, d: Dimensions, trunk: Trunk, *, tied: bool, softcap: float | None = None) -> None:
-        """softcap: of the logits (Gemma 2)."""
+    def __init__(
+        self,
+        d: Dimensions,
+        trunk: nn.Module,
+        *,
+        tied: bool,
+        softcap: float | None = None,
+        names: tuple[str, str] = ("model", "embed_tokens"),
+    ) -> None:
+        """trunk: called as Trunk is. softcap: of the logits (Gemma 2). names: what checkpoints call the trunk, and the
+        embedding in it."""
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
-        self.model = trunk
+        self.trunk_name, embedding = names
+        self.add_module(self.trunk_name, trunk)
         self.lm_head = Head(
             MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard), softcap=softcap
         )
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
         self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention))
-        self.ties = {"lm_head.matrix.weight": "model.embed_tokens.weight"} if tied else {}
+        self.ties = {"lm_head.matrix.weight": f"{self.trunk_name}.{embedding}.weight"} if tied else {}
         self.tie()
 
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
         """As Model.hidden; only the wanted rows pass the last norm."""
-        out_RD: Tensor = self.model(ids_T, positions_T, kv, rows_R)
+        out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
         return out_RD
 
     def head(self, x_RD: Tensor) -> Tensor:

@@ -2,17 +2,16 @@
 
 from torch import Tensor, nn
 
+from ridgeline.models.decoder import Decoder
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_LAYERS, Fields
 from ridgeline.models.llama import read_activation
-from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.collective import all_gather, all_reduce
+from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.norm import AddLayerNorm
 
 
@@ -92,33 +91,7 @@ class Trunk(nn.Module):
         return out_RD
 
 
-class GPT2(Model):
-    """GPT-2 with its head."""
-
-    def __init__(self, d: Dimensions, *, tied: bool) -> None:
-        super().__init__()
-        self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
-        self.transformer = Trunk(d)
-        self.lm_head = Head(MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard))
-        self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
-        self.kv_specs = (d.kv_spec(),) * d.layers
-        self.ties = {"lm_head.matrix.weight": "transformer.wte.weight"} if tied else {}
-        self.tie()
-
-    def hidden(
-        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
-    ) -> Tensor:
-        """As Model.hidden."""
-        out_RD: Tensor = self.transformer(ids_T, positions_T, kv, rows_R)
-        return out_RD
-
-    def head(self, x_RD: Tensor) -> Tensor:
-        """As Model.head."""
-        logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
-        return logits_RV
-
-
-def build(fields: Fields, storage: Storage) -> GPT2:
+def build(fields: Fields, storage: Storage) -> Decoder:
     """GPT-2 of every size; its config has names of its own."""
     fields.passed_over("n_ctx")  # n_positions again
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
@@ -141,4 +114,5 @@ def build(fields: Fields, storage: Storage) -> GPT2:
         eps=fields.positive("layer_norm_epsilon", 1e-5),
         storage=storage,
     )
-    return GPT2(d, tied=fields.flag("tie_word_embeddings", True))
+    tied = fields.flag("tie_word_embeddings", True)
+    return Decoder(d, Trunk(d), tied=tied, names=("transformer", "wte"))
