@@ -72,6 +72,24 @@ def test_attention_cost() -> None:
     assert in_window.kv_read_bytes == (6 + 5 + 4) * 2 * 2 * 10 * 2
 
 
+def test_soft_caps_cost() -> None:
+    """A division, a tanh and a product for each of 8 heads' 42 scores and for each of 2 x 97 logits, in fp32."""
+    spec = KVSpec(2, 10, 10, CAUSAL, BF16)
+    plain, capped = Attention(0, 8, spec).cost(WORK), Attention(0, 8, spec, softcap=50.0).cost(WORK)
+    assert capped == plain + Cost({"fp32": 3 * 8 * 42})
+    in_fp32 = KVSpec(2, 10, 10, CAUSAL, FP32)
+    assert Attention(0, 8, in_fp32, softcap=50.0).cost(WORK).flops == {"fp32": (4 * 10 + 3) * 8 * 42}
+    plain, capped = (Head(MatrixSpec(3, 97, BF16), softcap=cap).cost(WORK, LOGITS) for cap in (None, 30.0))
+    assert capped == plain + Cost({"fp32": 3 * 2 * 97})
+
+
+def test_ops_with_soft_caps_are_priced_by_themselves() -> None:
+    """Else a model with some would have the price of the first of its kind."""
+    spec = KVSpec(2, 10, 10, CAUSAL, BF16)
+    assert Attention(0, 8, spec).signature() != Attention(0, 8, spec, softcap=50.0).signature()
+    assert Head(MatrixSpec(3, 97, BF16)).signature() != Head(MatrixSpec(3, 97, BF16), softcap=30.0).signature()
+
+
 @pytest.mark.parametrize(("kv_heads", "expected"), [(8, 131_072), (32, 524_288), (1, 16_384)])
 def test_kv_bytes_of_an_8b(kv_heads: int, expected: int) -> None:
     """Seed number 3: a token of Llama-3-8B, of an MHA and of an MQA model of its size."""

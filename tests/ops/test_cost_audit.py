@@ -21,7 +21,7 @@ from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.work import ENCODER, Segment, Work
 from ridgeline.roofline.price import traced_calls
-from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
+from support.audit import Run, audited, check_attention, check_bytes, check_products, products_declared, routed
 from support.checkpoints import random_ours
 from support.engines import complete, token_engine
 from support.wall_models import MODELS, wall_model
@@ -75,7 +75,7 @@ def test_on_meta(family: str) -> None:
     run = whole_sequences(build(Fields(CONFIGS[family], "config.json")), "meta")
     for path, op, space in traced_calls(run.model):
         if isinstance(op, Linear):
-            assert run.audit.flops[path] == op.cost(run.work, space).total_flops
+            assert run.audit.flops[path] == products_declared(op, run.work, space)
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -14,9 +14,10 @@ from torch.utils.flop_counter import flop_registry
 
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.cost import SOFTCAP_FLOPS
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import CROSS, ENCODER, Reach, Segment, Space, Work
 from ridgeline.roofline.price import traced_calls
@@ -165,6 +166,8 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
     """FLOPs of products that one call of an op outside attention states."""
     if isinstance(op, Projections):  # whose activation is no product
         return sum(kernel.cost.total_flops for kernel in op.kernels(work, space)[:1])
+    if isinstance(op, Head) and op.softcap is not None:
+        return op.cost(work, space).total_flops - SOFTCAP_FLOPS * work.rows.get(space, 0) * op.matrix.outputs
     return op.cost(work, space).total_flops if isinstance(op, Linear | Experts) else 0.0
 
 
@@ -174,7 +177,8 @@ def check_attention(run: Run) -> None:
         if isinstance(op, Attention):
             pairs = sum(len(seen_pairs(segment, op.reach)) for segment in run.segments)
             attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
-            flops = 2 * op.heads * (op.spec.k_dim + op.value_dim) * pairs
+            capped = 0 if op.softcap is None else SOFTCAP_FLOPS
+            flops = op.heads * (2 * (op.spec.k_dim + op.value_dim) + capped) * pairs
             assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.cost import NO_COST, Cost
+from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
@@ -68,7 +68,8 @@ class Attention(Op):
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
         self._weight_bytes = self.stored_bytes()
-        self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill", "prefill.few")}
+        self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
+        self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
 
     @property
     def reach(self) -> Reach:
@@ -111,8 +112,8 @@ class Attention(Op):
     # -- cost ---------------------------------------------------------------------------------------------------------
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
-        """2 x heads x (D + W) FLOPs a pair (q.k and p.v); K and V of the context read once a step, the new ones written
-        where they are kept; sinks and biases; queries, new K and V in, results out."""
+        """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
+        step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out."""
         asked = work.attention[self.reach].total
         if not asked.queries and not asked.written:
             return NO_COST
@@ -128,8 +129,11 @@ class Attention(Op):
         number, kept = format_of(self.spec.dtype), self.spec.kept
         keys, written = asked.keys * self._position, asked.written * self._position
         rows = asked.queries * self.heads * (self.spec.k_dim + self.value_dim) * number.bytes
+        flops = {number.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * asked.pairs}
+        if self.softcap is not None:
+            flops["fp32"] = flops.get("fp32", 0.0) + SOFTCAP_FLOPS * self.heads * asked.pairs
         return Cost(
-            flops={number.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * asked.pairs},
+            flops=flops,
             weight_bytes=self._weight_bytes,
             kv_read_bytes=keys if kept else 0.0,
             kv_write_bytes=written if kept else 0.0,
@@ -159,7 +163,7 @@ class Attention(Op):
             return ()
         classes = (
             ("decode", 1, asked.one),
-            ("prefill.few", asked.few.sequences, asked.few),
+            ("few", asked.few.sequences, asked.few),
             ("prefill", asked.many.sequences, asked.many),
         )
         kernels = tuple(
@@ -193,7 +197,7 @@ class Attention(Op):
         return float(sum(p.nbytes for p in self.parameters()))
 
     def signature(self) -> Hashable:
-        return self.heads, self.spec, self.value_dim, self.rope is None, self._weight_bytes
+        return self.heads, self.spec, self.value_dim, self.rope is None, self.softcap is None, self._weight_bytes
 
     def extra_repr(self) -> str:
         reach = "" if self.reach.kind == "causal" else f", {self.reach}"

@@ -77,3 +77,6 @@ def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str,
 
 
 NO_COST = Cost()
+
+SOFTCAP_FLOPS = 3
+"""Of each number that softcap x tanh(number / softcap) squashes; tanh counted as one."""

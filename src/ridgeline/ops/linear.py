@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ridgeline.ops.cost import Cost
+from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op
@@ -87,6 +87,16 @@ class Head(Linear):
         if self.softcap is not None:  # in the model's dtype, as the reference has it
             logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
         return logits_RV.float()
+
+    def cost_of(self, rows: int) -> Cost:
+        """As Linear.cost_of, and the soft cap of every logit."""
+        product = super().cost_of(rows)
+        if self.softcap is None:
+            return product
+        return product + Cost({"fp32": float(SOFTCAP_FLOPS * rows * self.matrix.outputs)})
+
+    def signature(self) -> Hashable:
+        return super().signature(), self.softcap is None
 
 
 class Projections(Op):
