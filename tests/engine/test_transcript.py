@@ -45,7 +45,7 @@ def speaking(*texts: str, burst: int = 1) -> Loaded:
     """A loaded engine that says these texts, one for each choice, and then ends."""
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
-    return Loaded(engine, None, None, TOKENIZER, None, GREEDY)  # type: ignore[arg-type]
+    return Loaded(engine, None, None, None, TOKENIZER, None, GREEDY)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:

@@ -52,8 +52,11 @@ def test_a_mixed_step_has_one_decode_call_and_a_call_for_each_longer_segment() -
     attention = next(op for _, op in model.ops() if op.kind == "attention")
     _, decode, few, prefill = attention.kernels(work_of(model, STEPS["mixed"]))
     assert (decode.name, decode.calls) == ("attention.decode.128", 1)
-    assert (few.name, few.calls) == ("attention.prefill.few.128", 1)
+    assert (few.name, few.calls) == ("attention.prefill.128.few", 1)
     assert (prefill.name, prefill.calls) == ("attention.prefill.128", 1)
+    timed = Efficiency(1e-5, 0.5, 0.5)
+    card = Device("x", "X", "cpu", {"bf16": 1e12}, 1e11, 1e10, efficiency={"attention.prefill.128/bf16": timed})
+    assert card.efficiency_of(few.name, "bf16") is timed, "what nobody has timed is a prefill of such heads"
     only = attention.kernels(work_of(model, STEPS["mixed"][0::2]))
     assert [kernel.name for kernel in only] == ["elementwise.rotate.128", "attention.decode.128"]
     assert decode.cost == only[1].cost
@@ -100,7 +103,7 @@ def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
     cache = Cache("L3", 5e6, 2e11)
     plain = device(efficiency={"default": Efficiency(0, 1, 1)}, caches=(cache,))
     with_host = dataclasses.replace(plain, host=Host(1.0, 0.1, 0.01, 0.001, 1e-6))
-    host = 1.0 + 0.1 * price.count + 0.01 * 2 + 0.001 * 4 + 1e-6 * 5e6
+    host = 1.0 + 0.1 * len(price.calls) + 0.01 * 2 + 0.001 * 4 + 1e-6 * 5e6
     assert price.on(with_host, work).host == pytest.approx(host)
     assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
     assert price.on(plain, work).host == 0

@@ -42,7 +42,7 @@ def slow(price: Price, device: Device, work: Work) -> StepPrice:
         time = op_seconds(priced.cost(work), priced.kernels(work), device, nbytes, price.devices)
         bound += time.bound * priced.count
         expected += time.expected * priced.count
-    host = host_seconds(work, total, price.count, device)
+    host = host_seconds(work, total, len(price.calls), device)
     return StepPrice(total, floor_seconds(total, device, nbytes), bound, expected + host, nbytes, (), host)
 
 

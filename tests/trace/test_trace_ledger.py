@@ -5,15 +5,21 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from trace_models import DEVICE, FAMILIES, GREEDY, Maker, Ticks, Tiny
+from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, Maker, Ticks, Tiny
 
 from ridgeline.checkpoint import read_config
-from ridgeline.engine import LLM
+from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.scheduler import Limits
 from ridgeline.models import build
+from ridgeline.models.model import Model
 from ridgeline.ops.op import Op
+from ridgeline.ops.work import Segment, Space, Work
+from ridgeline.roofline import price as pricing
 from ridgeline.roofline.cards import load_card
-from ridgeline.roofline.price import Price
+from ridgeline.roofline.price import Price, traced_calls
+from ridgeline.trace import Subject, trace
+from ridgeline.trace.account import Account
 from ridgeline.trace.ledger import Ledger, Total
 from ridgeline.trace.measure import Measurement
 from ridgeline.trace.pricing import price_steps
@@ -152,6 +158,23 @@ def test_score_matrix_is_counted_pair_by_pair(tiny: Maker, family: str) -> None:
     assert prefill.score_matrix.with_matrix > prefill.score_matrix.bound
 
 
+def test_a_model_is_priced_once(tiny: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One forward on meta, whoever asks what a step costs: the loader, the account of a run, a trace."""
+    traced = []
+
+    def counting(model: Model) -> list[tuple[str, Op, Space]]:
+        traced.append(model)
+        return traced_calls(model)
+
+    monkeypatch.setattr(pricing, "traced_calls", counting)
+    llm = LLM(str(tiny("llama").folder), EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2)))
+    account = Account(llm.loaded.price)
+    llm.engine.on_step = account.add
+    trace(llm, Subject("tiny", "", lambda: [1, 2, 3]), GREEDY, DEVICE, Wanted(repeats=1), cost=NO_HOOKS)
+    assert len(traced) == 1
+    assert llm.loaded.price.step(Work.of([Segment(1, 4)])) == Price(llm.loaded.model).step(Work.of([Segment(1, 4)]))
+
+
 def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     """q, k and v share a launch on a GPU; o has q's shape and a launch of its own, so the two are not one price."""
     model = build(read_config("llama-2-7b"))
@@ -161,11 +184,12 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     assert len(set(shapes.values())) == 1, "the case is gone: give the test another model"
     item = PlanItem(1, 511, (1,), ((),), False, (0,))
     card, plan = load_card("h100-sxm"), StepPlan(1, (item,))
-    calls = tuple(Call(path, op, (), ()) for path, op in model.ops())
+    price, ops = Price(model), dict(model.ops())
+    calls = tuple(Call(path, ops[path], (), ()) for path, _ in price.calls)
     zeros = (0.0,) * len(calls)
     measured = Measurement(plan, calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
-    (step,), rows = price_steps(model, {"decode": measured}, card, at_hand=False)
-    on = Price(model).on(card, plan.work(model.reaches))
+    (step,), rows = price_steps(price, {"decode": measured}, card, at_hand=False)
+    on = price.on(card, plan.work(model.reaches))
     total = Total.of(row.entries["decode"] for row in rows)
     assert total.bound == pytest.approx(on.bound, rel=1e-9)
     assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)

@@ -86,7 +86,7 @@ def test_what_is_hooked_is_what_is_priced(tiny: Maker, family: str) -> None:
     """One list of ops, and none inside another: its cost and its time would count twice."""
     model = tiny(family).llm.loaded.model
     paths = [path for path, _ in Tracer(model).ops]
-    assert paths == [path for path, _ in Price(model).index]
+    assert paths == [path for path, _ in Price(model).calls]
     assert not any(path.startswith(f"{outer}.") for outer in paths for path in paths)
 
 

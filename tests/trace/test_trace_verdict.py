@@ -8,7 +8,6 @@ from trace_models import DEVICE, TEXT, Maker
 from ridgeline.document import numbers
 from ridgeline.engine import SamplingParams
 from ridgeline.ops.cost import Cost
-from ridgeline.roofline.price import Price
 from ridgeline.trace import verdict
 from ridgeline.trace.account import Account
 from ridgeline.trace.ledger import Step, Total
@@ -17,7 +16,7 @@ from ridgeline.trace.reason import reason, slowest
 
 def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
     llm = tiny(name).llm
-    account = Account(llm.loaded.model)
+    account = Account(llm.loaded.price)
     llm.engine.on_step = account.add
     llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True))
     llm.engine.on_step = None
@@ -26,10 +25,9 @@ def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
 
 def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     account = account_of(tiny, "llama")
-    price = Price(tiny("llama").llm.loaded.model)
     decode = account.decode
     decode.seconds = 4e-6 * decode.steps
-    first, second = verdict(account, price, DEVICE)
+    first, second = verdict(account, DEVICE)
     floor = max(decode.nbytes / 700e9, decode.flops / 7e12)
     assert first.startswith(f"decode reached {numbers.say(decode.nbytes / decode.seconds, 'B/s')} and ")
     assert f"{numbers.percent(floor / decode.seconds)} of its roof" in first
@@ -37,20 +35,19 @@ def test_verdict_has_two_lines_from_the_account(tiny: Maker) -> None:
     assert second.startswith("decode is memory-bound (700 GB/s): ")
     assert "live in L2" in second
     assert "not calibrated" in second
-    assert "not calibrated" not in verdict(account, price, replace(DEVICE, calibrated=True))[1]
+    assert "not calibrated" not in verdict(account, replace(DEVICE, calibrated=True))[1]
 
 
 def test_verdict_names_the_memory_and_the_other_roof(tiny: Maker) -> None:
     account = account_of(tiny, "gpt2")
-    price = Price(tiny("gpt2").llm.loaded.model)
-    assert "live in main memory" in verdict(account, price, replace(DEVICE, caches=()))[1]
+    assert "live in main memory" in verdict(account, replace(DEVICE, caches=()))[1]
     slow = replace(DEVICE, peaks={"fp32": 1e9})
-    assert verdict(account, price, slow)[1].startswith("decode is compute-bound (fp32, 1.00 GFLOP/s): ")
+    assert verdict(account, slow)[1].startswith("decode is compute-bound (fp32, 1.00 GFLOP/s): ")
 
 
 def test_verdict_of_a_run_without_decode_is_about_its_prefill(tiny: Maker) -> None:
     account = account_of(tiny, "llama", tokens=1)
-    first, second = verdict(account, Price(tiny("llama").llm.loaded.model), DEVICE)
+    first, second = verdict(account, DEVICE)
     assert first.startswith("prefill reached")
     assert second.startswith("prefill is")
 
@@ -58,12 +55,11 @@ def test_verdict_of_a_run_without_decode_is_about_its_prefill(tiny: Maker) -> No
 def test_verdict_on_what_cannot_be(tiny: Maker) -> None:
     account = account_of(tiny, "llama")
     account.decode.seconds = 1e-12
-    assert "which cannot be" in verdict(account, Price(tiny("llama").llm.loaded.model), DEVICE)[0]
+    assert "which cannot be" in verdict(account, DEVICE)[0]
 
 
 def test_verdict_on_nothing_is_nothing(tiny: Maker) -> None:
-    model = tiny("llama").llm.loaded.model
-    assert verdict(Account(model), Price(model), DEVICE) == []
+    assert verdict(Account(tiny("llama").llm.loaded.price), DEVICE) == []
 
 
 def _step(tiny: Maker) -> Step:

@@ -201,6 +201,15 @@ def test_rests_are_compared_where_the_device_knows_them(ledger: Ledger) -> None:
     assert line.count("250µ") == 2
 
 
+def test_shapes_are_those_of_all_results(tiny: Maker) -> None:
+    """What queries, keys and values are projected to, and the sum beside its norm."""
+    lines = [line.split() for line in lines_of(op_table(tiny("llama").trace()))]
+    shapes = {line[0]: line[1] for line in lines if len(line) > 1}
+    assert shapes["self_attn.qkv"] == "36>60+2·20"
+    assert shapes["model.norm"] == "36>2·36"
+    assert shapes["lm_head"] == "36>263"
+
+
 def test_narrow_terminals_get_one_step_below_the_other(ledger: Ledger) -> None:
     lines = lines_of(op_table(ledger), 80)
     assert max(map(len, lines)) <= 80

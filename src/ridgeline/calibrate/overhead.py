@@ -65,9 +65,7 @@ def overheads(
         for prompts in TRAFFIC:
             for index, step in enumerate(_step_times(model, watch, prompts, slower)):
                 timed.setdefault((prompts, index), []).append(step)
-    return [
-        _overhead(runs, price.count, min(cached_bytes, price.step(runs[0].work).total_bytes)) for runs in timed.values()
-    ]
+    return [_overhead(runs, price, cached_bytes) for runs in timed.values()]
 
 
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int], slower: float) -> list[StepTime]:
@@ -87,10 +85,12 @@ def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Itera
             watch.clear()
 
 
-def _overhead(runs: Sequence[StepTime], ops: int, nbytes: float) -> Overhead:
-    """What `ops` ops, which moved so many bytes, leave of a step: medians of its runs."""
+def _overhead(runs: Sequence[StepTime], price: Price, cached_bytes: float) -> Overhead:
+    """What its ops leave of a step: medians of its runs."""
+    work = runs[0].work
+    nbytes = min(cached_bytes, price.step(work).total_bytes)
     whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
-    return Overhead(runs[0].work, ops, nbytes, max(0.0, whole - inside), whole)
+    return Overhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole)
 
 
 def fit_host(found: Sequence[Overhead]) -> tuple[Host, float]:

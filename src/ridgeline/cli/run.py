@@ -68,7 +68,7 @@ def run(
     if max_tokens is not None:
         check_room(llm, len(ids), params, more_memory="--kv-memory")
     _say_unheeded(llm)
-    account = Account(llm.loaded.model)
+    account = Account(llm.loaded.price)
     llm.engine.on_step = account.add
     completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
     if as_json:
@@ -115,7 +115,7 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"random weights: {count} meaningless tokens were generated")
     device = device_named("this", llm.threads)
-    for line in (*_account_lines(account), *verdict(account, account.price, device)):
+    for line in (*_account_lines(account), *verdict(account, device)):
         say(line)
     layout = llm.loaded.layout.describe(llm.loaded.model.context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")

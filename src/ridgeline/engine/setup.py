@@ -44,12 +44,14 @@ class EngineSettings:
 class Loaded:
     """A model and all that serves it.
 
-    defaults: sampling as the folder's generation_config.json has it. unfollowed: what that file asks for beyond it.
-    unread: fields of config.json that nothing reads, and whose names do not say that they change the result.
+    price: of the model, for whoever asks what a step must cost. defaults: sampling as the folder's
+    generation_config.json has it. unfollowed: what that file asks for beyond it. unread: fields of config.json that
+    nothing reads, and whose names do not say that they change the result.
     """
 
     engine: Engine
     model: Model
+    price: Price
     layout: KVLayout
     tokenizer: Tokenizer
     templates: ChatTemplates | None
@@ -83,7 +85,8 @@ def load_engine(
     """
     settings, source = settings or EngineSettings(), as_source(model)
     built = build(source.config)
-    layout = _layout(source, built, settings)
+    price = Price(built)
+    layout = _layout(source, built, price, settings)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
     templates = templates_of(source, tokenizer)
@@ -98,9 +101,8 @@ def load_engine(
         on_step=on_step,
     )
     unfollowed = unfollowed_keys(source.generation)
-    return Loaded(
-        engine, built, layout, tokenizer, templates, _defaults(source), unfollowed, tuple(source.config.unread())
-    )
+    defaults, unread = _defaults(source), tuple(source.config.unread())
+    return Loaded(engine, built, price, layout, tokenizer, templates, defaults, unfollowed, unread)
 
 
 def _defaults(source: Source) -> SamplingParams:
@@ -110,11 +112,11 @@ def _defaults(source: Source) -> SamplingParams:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
 
 
-def _layout(source: Source, model: Model, settings: EngineSettings) -> KVLayout:
+def _layout(source: Source, model: Model, price: Price, settings: EngineSettings) -> KVLayout:
     """KV memory beside the weights and a step, before any of it is taken. Raises ModelRefused where those do not
     fit, ValueError where the KV memory asked for does not."""
     positions, limits = model.context * settings.limits.requests, settings.limits
-    step = activation_peak(Price(model), min(limits.tokens, positions), limits.requests)
+    step = activation_peak(price, min(limits.tokens, positions), limits.requests)
     activations = f"activations in a step of {limits.tokens:,} tokens"
     free = memory_beside(source, {"weights": weight_bytes(model), activations: step})
     budget = default_budget(free) if settings.kv_bytes is None else settings.kv_bytes

@@ -96,20 +96,16 @@ class Price:
     called twice is read twice; what lies in memory is counted by op."""
 
     def __init__(self, model: Model, devices: int = 1) -> None:
-        """`devices`: over how many cards the model is divided; all figures are those of one card. `index`: for every
-        call of a forward, by its path and how often that was called before, its place in `ops`."""
+        """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
+        forward in their order, each with its path and its place in `ops`."""
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
-        self.reaches, self.devices, self.count = model.reaches, devices, len(calls)
+        self.reaches, self.devices = model.reaches, devices
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
-        seen: Counter[str] = Counter()
-        self.index: dict[tuple[str, int], int] = {}
-        for key, (path, _, _) in zip(keys, calls, strict=True):
-            self.index[path, seen[path]] = order[key]
-            seen[path] += 1
+        self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[Shape, _Standing] = {}
@@ -138,7 +134,7 @@ class Price:
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
-        floor, host = floor_seconds(total, device, working_set), host_seconds(work, total, self.count, device)
+        floor, host = floor_seconds(total, device, working_set), host_seconds(work, total, len(self.calls), device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:

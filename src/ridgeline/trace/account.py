@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ridgeline.engine.events import StepRecord
-from ridgeline.models.model import Model
 from ridgeline.roofline.price import Price
 
 
@@ -36,8 +35,9 @@ class Throughput:
 class Account:
     """Collects step records; a step in which some request ran several positions counts as prefill."""
 
-    def __init__(self, model: Model) -> None:
-        self.price = Price(model)
+    def __init__(self, price: Price) -> None:
+        """price: of the model that runs."""
+        self.price = price
         self.prefill, self.decode = Throughput(), Throughput()
 
     def add(self, record: StepRecord) -> None:

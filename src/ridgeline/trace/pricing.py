@@ -1,10 +1,8 @@
 """The price of what was traced: each call's cost on the device, beside its measurement."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
@@ -58,17 +56,14 @@ class _Priced:
 
 
 def price_steps(
-    model: Model, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
+    price: Price, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
 ) -> tuple[tuple[Step, ...], tuple[Row, ...]]:
-    """The steps and the rows of a ledger. Every step ran every op of the model, in the same order.
+    """The steps and the rows of a ledger. Every step ran every op that is priced, in the same order.
 
     at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured.
     """
-    price = Price(model)
-    priced = {name: _priced(price, one, model, device, at_hand) for name, one in measured.items()}
-    first, *others = measured.values()
-    paths = [call.path for call in first.calls]
-    assert all([call.path for call in other.calls] == paths for other in others), "the steps ran different ops"
+    priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
+    first = next(iter(measured.values()))
     rows = [
         Row(
             call.path,
@@ -79,22 +74,18 @@ def price_steps(
         )
         for i, call in enumerate(first.calls)
     ]
-    return tuple(_step(name, one, model) for name, one in priced.items()), tuple(rows)
+    return tuple(_step(name, one) for name, one in priced.items()), tuple(rows)
 
 
-def _priced(price: Price, measured: Measurement, model: Model, device: Device, at_hand: bool) -> _Priced:
-    work = measured.plan.work(model.reaches)
+def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
+    ran, known = [call.path for call in measured.calls], [path for path, _ in price.calls]
+    assert ran == known, "a step ran other ops than those that are priced"
+    work = measured.plan.work(price.reaches)
     on = price.on(device, work)
-    seen: Counter[str] = Counter()
-    rows = []
-    for call in measured.calls:
-        rows.append(on.rows[price.index[call.path, seen[call.path]]])
-        seen[call.path] += 1
-    assert len(rows) == len(price.index), "a step ran other ops than those that are priced"
-    return _Priced(measured, device, at_hand, work, on, rows)
+    return _Priced(measured, device, at_hand, work, on, [on.rows[place] for _, place in price.calls])
 
 
-def _step(name: str, priced: _Priced, model: Model) -> Step:
+def _step(name: str, priced: _Priced) -> Step:
     price, one = priced.price, priced.measured
     compute, bandwidth = compute_seconds(price.cost, priced.device), priced.device.bandwidth_of(price.working_set)
     return Step(
@@ -108,7 +99,7 @@ def _step(name: str, priced: _Priced, model: Model) -> Step:
         expected=price.expected,
         limit="compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
         host=price.host,
-        score_matrix=_score_matrix(model, priced),
+        score_matrix=_score_matrix(priced),
         overheads=(
             Overhead("batch", one.batch),
             Overhead("between ops", one.between),
@@ -122,14 +113,15 @@ def _step(name: str, priced: _Priced, model: Model) -> Step:
     )
 
 
-def _score_matrix(model: Model, priced: _Priced) -> ScoreMatrix | None:
+def _score_matrix(priced: _Priced) -> ScoreMatrix | None:
     """All attention ops of a step, with and without their score matrix in memory."""
     nbytes = without = within = 0.0
-    for op in (op for op in model.modules() if isinstance(op, Attention)):
-        extra, cost = op.score_matrix_bytes(priced.work), op.cost(priced.work)
-        nbytes += extra
-        without += _bound(cost, priced)
-        within += _bound(cost + Cost(activation_bytes=extra), priced)
+    for row, call in zip(priced.rows, priced.measured.calls, strict=True):
+        if isinstance(call.op, Attention):
+            extra = call.op.score_matrix_bytes(priced.work)
+            nbytes += extra
+            without += _bound(row.cost, priced)
+            within += _bound(row.cost + Cost(activation_bytes=extra), priced)
     return ScoreMatrix(nbytes, without, within) if nbytes else None
 
 

@@ -84,7 +84,7 @@ def trace(
         measured, choices = _measured(llm, ids, params, wanted.repeats, clock, cost or hook_cost(clock))
     written = [one.token for one in sampled]
     assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
-    steps, rows = price_steps(llm.loaded.model, measured, device, at_hand=at_hand)
+    steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
     tokenizer = llm.tokenizer
     ledger = Ledger(
         subject.name, device, at_hand, threads, subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written),

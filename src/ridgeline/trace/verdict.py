@@ -8,16 +8,13 @@ from ridgeline.roofline.price import Price
 from ridgeline.trace.account import Account, Throughput
 
 
-def verdict(account: Account, price: Price, device: Device) -> list[str]:
-    """Two lines on a run: what it reached of its roof, and which roof that is.
-
-    account: of the run. price: of its model. Empty if nothing ran.
-    """
+def verdict(account: Account, device: Device) -> list[str]:
+    """Two lines on a run: what it reached of its roof, and which roof that is. Empty if nothing ran."""
     phases = {"decode": account.decode, "prefill": account.prefill}
     ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
     if not ran:
         return []
-    number = _number(price)
+    number = _number(account.price)
     reached = "; ".join(_reached(name, phase, device, number) for name, phase in ran.items())
     name, phase = next(iter(ran.items()))
     return [reached, _bound(name, phase, device, number)]

@@ -1,6 +1,7 @@
 """The table: ops down, prefill and decode side by side, and at the bottom what makes the whole step."""
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from ridgeline.document import Cell, Column, Row, Table, Tone, numbers
 from ridgeline.trace import ledger as ledgers
@@ -73,12 +74,14 @@ def _leaf(row: ledgers.Row) -> str:
 
 
 def _shape(ledger: Ledger, row: ledgers.Row) -> str:
-    """Shapes in and out without their rows: `64>172`."""
+    """Shapes in and out without their rows: `64>172`, of several results `64>64+2·32`."""
     entry = row.entries[ledger.steps[0].name]
     if not entry.outputs:
         return ""
     inputs = "x".join(map(str, entry.inputs[0][1:])) if entry.inputs else ""
-    return f"{inputs}>{'x'.join(str(n) for n in entry.outputs[0][1:] if n != 1)}"
+    outputs = ("x".join(str(n) for n in output[1:] if n != 1) for output in entry.outputs)
+    alike = ((len(list(same)), shape) for shape, same in groupby(outputs))
+    return f"{inputs}>{'+'.join(shape if count == 1 else f'{count}·{shape}' for count, shape in alike)}"
 
 
 def _row(ledger: Ledger, name: str, shape: str, totals: Mapping[str, Total], tone: Tone = "") -> Row:
