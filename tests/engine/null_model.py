@@ -16,7 +16,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec
 from ridgeline.ops.work import Reach, windowed
 
 VOCABULARY = 1000
@@ -136,11 +136,20 @@ class NullExecutor:
             self.states[page * size : (page + 1) * size] = [None] * size
 
 
-def layout_of(windows: Sequence[int | Reach | None], pages: int, page_size: int) -> KVLayout:
-    """A pool of pages for one layer a window, or another reach, each a group of its own."""
-    reaches = [window if isinstance(window, Reach) else windowed(window) for window in windows]
-    specs = [KVSpec(1, 1, 1, reach, torch.float32) for reach in reaches]
-    return KVLayout(8 * page_size, pages, page_size, tuple(KVGroup(s, (i,), page_size) for i, s in enumerate(specs)))
+Kind = int | Reach | StateSpec | None
+"""What a layer keeps: a window's positions, all of them, those of another reach, or a state."""
+
+
+def layout_of(kinds: Sequence[Kind], pages: int, page_size: int) -> KVLayout:
+    """A pool of pages for one layer of each kind, each a group of its own."""
+    groups = []
+    for layer, kind in enumerate(kinds):
+        if isinstance(kind, StateSpec):
+            groups.append(KVGroup(kind, (layer,), 1))
+        else:
+            reach = kind if isinstance(kind, Reach) else windowed(kind)
+            groups.append(KVGroup(KVSpec(1, 1, 1, reach, torch.float32), (layer,), page_size))
+    return KVLayout(8 * page_size, pages, page_size, tuple(groups))
 
 
 def null_engine(

@@ -11,16 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.null_model import layout_of
+from engine.null_model import Kind, layout_of
 from ridgeline.engine.kv import prefix
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import NULL_PAGE
+from ridgeline.ops.kv import NULL_PAGE, StateSpec
 from ridgeline.ops.work import CROSS, Reach
 
 BLANK: tuple[int, ...] = ()
@@ -36,27 +37,33 @@ ENCODED = st.lists(st.integers(0, 1), max_size=5).map(tuple)
 
 CHUNK = 9  # most positions of a request that a step runs here
 CHUNKED = Reach("chunked", 5)
-Kinds = tuple[int | Reach | None, ...]
+STATE = StateSpec(2, torch.float32)
 
 
-def make_ledger(windows: Kinds, pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
-    return KVLedger(layout_of(windows, pages, page_size), CHUNK, prefix_cache=prefix_cache)
+def make_ledger(kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
+    return KVLedger(layout_of(kinds, pages, page_size), CHUNK, prefix_cache=prefix_cache)
 
 
 class Pages(RuleBasedStateMachine):
     """Requests come, grow, fork, roll back and go over a ledger whose pools are nearly always too small."""
 
     @initialize(
-        windows=st.sampled_from(
-            [(None,), (3,), (None, 4), (2, None, 7), (None, CROSS), (CROSS, 3, CHUNKED), (CHUNKED, None)]
+        kinds=st.sampled_from(
+            [
+                *((None,), (3,), (None, 4), (2, None, 7), (CHUNKED, None)),
+                *((None, CROSS), (CROSS, 3, CHUNKED), (STATE,), (None, STATE), (STATE, 4, CROSS)),
+            ]
         ),
         pages=st.integers(4, 24),
         page_size=st.sampled_from([1, 2, 4]),
         prefix_cache=st.booleans(),
     )
-    def begin(self, windows: Kinds, pages: int, page_size: int, prefix_cache: bool) -> None:
-        self.ledger = make_ledger(windows, pages, page_size, prefix_cache)
-        self.specs = [group.spec for group in self.ledger.groups]
+    def begin(self, kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cache: bool) -> None:
+        self.ledger = make_ledger(kinds, pages, page_size, prefix_cache)
+        self.reaches = [getattr(group.spec, "reach", None) for group in self.ledger.groups]
+        self.of_states = [group for group, reach in enumerate(self.reaches) if reach is None]
+        self.of_encoders = [group for group, reach in enumerate(self.reaches) if reach == CROSS]
+        self.of_tokens = [group for group, reach in enumerate(self.reaches) if reach not in (None, CROSS)]
         self.size, self.next_id = page_size, 0
         self.refused: dict[int, tuple[list[int], tuple[int, ...]]] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -94,6 +101,7 @@ class Pages(RuleBasedStateMachine):
         assert hit % self.size == 0
         assert hit < len(tokens), "the last position's logits are wanted"
         assert hit == 0 or self.ledger.prefix_cache
+        assert hit == 0 or not self.of_states, "the state there is not known"
         self.open(request, tokens, encoder, hit)
 
     @precondition(lambda self: self.refused)
@@ -176,9 +184,14 @@ class Pages(RuleBasedStateMachine):
     def write(self, request: int, position: int) -> None:
         for group in self.of_tokens:
             self.put(group, request, position)
+        for group in self.of_states:
+            (page,) = self.sent[request][group]
+            before = self.content(group, request, position - 1) if position else BLANK
+            assert self.slots[page][0] == before, "a state goes on from where it was"
+            self.put(group, request, position)
 
     def put(self, group: int, request: int, position: int) -> None:
-        index, offset = divmod(position, self.size)
+        index, offset = (0, 0) if group in self.of_states else divmod(position, self.size)
         page = self.sent[request][group][index]
         entries = [page for table in self.ledger.tables.values() for own in table.pages for page in own]
         assert entries.count(page) == 1, "two tables hold a page that is written"
@@ -188,18 +201,9 @@ class Pages(RuleBasedStateMachine):
         assert page != NULL_PAGE
         self.slots[page][offset] = self.content(group, request, position)
 
-    @property
-    def of_tokens(self) -> list[int]:
-        """The groups that keep a sequence's own positions."""
-        return [group for group, spec in enumerate(self.specs) if spec.reach != CROSS]
-
-    @property
-    def of_encoders(self) -> list[int]:
-        """Those that keep its encoder's."""
-        return [group for group, spec in enumerate(self.specs) if spec.reach == CROSS]
-
     def content(self, group: int, request: int, position: int) -> tuple[int, ...]:
-        """What a group's slot of a position holds: an encoder looks at all of its input."""
+        """What a group's slot of a position holds: an encoder looks at all of its input. A state has one slot, which
+        holds what a position's would."""
         encoder = self.encoders[request]
         if group in self.of_encoders:
             return (group, position, *encoder)
@@ -207,16 +211,18 @@ class Pages(RuleBasedStateMachine):
 
     def first_seen(self, group: int, position: int) -> int:
         """The first position that a query at `position` sees, counted anew."""
-        reach = self.specs[group].reach
+        reach = self.reaches[group]
+        assert reach is not None
         seen = {"window": position - reach.size + 1, "chunked": position - position % (reach.size or 1)}
         return max(0, seen.get(reach.kind, 0))
 
     def check_readable(self, run: dict[int, int]) -> None:
         """Whole pages are gathered and what is masked has weight 0: no slot of them may hold NaN."""
         for request, end in run.items():
-            for group, sent in enumerate(self.sent[request]):
+            for group in [*self.of_tokens, *self.of_encoders]:
                 written = len(self.encoders[request]) if group in self.of_encoders else end
-                for page in sent[self.first_seen(group, end - 1) // self.size : -(-written // self.size)]:
+                first = self.first_seen(group, end - 1) // self.size
+                for page in self.sent[request][group][first : -(-written // self.size)]:
                     assert POISON not in self.slots[page], "a masked position holds NaN"
 
     @precondition(lambda self: self.tokens)
@@ -228,28 +234,29 @@ class Pages(RuleBasedStateMachine):
         self.release(some)
 
     @precondition(lambda self: self.tokens)
-    @rule(some=SOME)
-    def fork(self, some: int) -> None:
+    @rule(some=SOME, back=st.integers(0, 1))
+    def fork(self, some: int, back: int) -> None:
         parent = self.pick(some)
         if self.computed[parent] != len(self.tokens[parent]):
             return  # the prompt is not computed yet
-        computed = self.computed[parent] - 1
+        computed = self.computed[parent] - back
         before = self.state()
         self.next_id += 1
         if not self.ledger.fork(parent, self.next_id, computed):
             assert self.state() == before
-            assert computed % self.size, "full pages can always be shared"
+            assert self.of_states or computed % self.size, "full pages can always be shared"
             return
+        assert back == 0 or not self.of_states, "a state is further than the fork"
         own, child = self.ledger.tables[parent].pages, self.ledger.tables[self.next_id].pages
         for group in self.of_tokens:
             full = computed // self.size
             assert child[group][:full] == own[group][:full], "full pages are shared"
         for group in self.of_encoders:
             assert child[group] == own[group], "an encoder runs once for all choices"
-        self.open(self.next_id, self.tokens[parent], self.encoders[parent], computed)
+        self.open(self.next_id, [*self.tokens[parent], 0][: computed + 1], self.encoders[parent], computed)
         self.encoded.add(self.next_id)
 
-    @precondition(lambda self: self.tokens)
+    @precondition(lambda self: self.tokens and not self.of_states)
     @rule(some=SOME, positions=SOME, token=st.integers(0, 1))
     def truncate(self, some: int, positions: int, token: int) -> None:
         request = self.pick(some)
@@ -290,10 +297,12 @@ class Pages(RuleBasedStateMachine):
     def nothing_is_kept_beyond_the_rule(self) -> None:
         """Window - 1 + chunk positions, wherever in a page they begin; of an encoder all that it gave."""
         for request, table in self.ledger.tables.items():
-            for group, (spec, pages) in enumerate(zip(self.specs, table.pages, strict=True)):
+            for group, (reach, pages) in enumerate(zip(self.reaches, table.pages, strict=True)):
                 held = sum(page != NULL_PAGE for page in pages)
-                if spec.reach.size:
-                    assert held <= (spec.reach.size - 1 + CHUNK - 1 + self.size - 1) // self.size + 1
+                if reach is None:
+                    assert held == len(pages) <= 1
+                elif reach.size:
+                    assert held <= (reach.size - 1 + CHUNK - 1 + self.size - 1) // self.size + 1
                 if group in self.of_encoders:
                     assert held in (0, -(-len(self.encoders[request]) // self.size))
 
@@ -306,15 +315,19 @@ class Pages(RuleBasedStateMachine):
     def every_visible_position_is_right(self) -> None:
         waiting = {made.target: made.source for made in self.ledger.copies}
         for request, computed in self.computed.items():
-            for group in range(len(self.specs)):
-                pages = self.ledger.tables[request].pages[group]
-                positions = range(self.first_seen(group, computed), computed)
-                if group in self.of_encoders:
-                    positions = range(len(self.encoders[request]) if request in self.encoded else 0)
-                for position in positions:
-                    page = pages[position // self.size]
-                    slots = self.slots[waiting.get(page, page)]
-                    assert slots[position % self.size] == self.content(group, request, position)
+            for group, pages in enumerate(self.ledger.tables[request].pages):
+                for position in self.visible(group, request, computed):
+                    index, offset = (0, 0) if group in self.of_states else divmod(position, self.size)
+                    slots = self.slots[waiting.get(pages[index], pages[index])]
+                    assert slots[offset] == self.content(group, request, position)
+
+    def visible(self, group: int, request: int, computed: int) -> range:
+        """The positions that a group holds for those to come: of a state the last one, which stands for all."""
+        if group in self.of_states:
+            return range(max(0, computed - 1), computed)
+        if group in self.of_encoders:
+            return range(len(self.encoders[request]) if request in self.encoded else 0)
+        return range(self.first_seen(group, computed), computed)
 
     @invariant()
     def what_is_found_is_right(self) -> None:
@@ -322,7 +335,8 @@ class Pages(RuleBasedStateMachine):
             keys: list[PageKey] = []
             extend_keys(keys, tokens, self.size, len(tokens) // self.size, bytes(encoder))
             for index, key in enumerate(keys):
-                assert all(self.ledger.pool.find((group, key)) is None for group in self.of_encoders)
+                others = [*self.of_encoders, *self.of_states]
+                assert all(self.ledger.pool.find((group, key)) is None for group in others)
                 for group in self.of_tokens:
                     page = self.ledger.pool.find((group, key))
                     last = index * self.size

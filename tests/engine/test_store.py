@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from engine.collecting import finish_all
 from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.kv.store import KVStore
+from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, deal_layers
+from ridgeline.engine.scheduler import Limits
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import GREEDY, complete, token_engine
 
@@ -41,7 +45,7 @@ def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
     store.buffer[1:] = 0xFF
     store.blank([2, 5])
     assert [bool(page.any()) for page in store.buffer] == [False, True, False, True, True, False, True]
-    for number, layer in enumerate(store.layers):
+    for number, layer in store.layers.items():
         layer.k[3], layer.v[3] = number, -number
     store.copy([PageCopy(3, 6), PageCopy(6, 4)])
     last = layout.groups[-1].layers
@@ -85,3 +89,41 @@ def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: 
         assert not [event.error for event in target.step() if event.error is not None]
     assert request.output == wanted
     assert request.cached == len(prompt), "the prompt was computed again"
+
+
+@pytest.mark.parametrize("positions", [1024, 24])
+def test_a_state_begins_with_zeros_and_disturbs_no_other_layer(positions: int) -> None:
+    """Two recurrent layers between those of attention, which so have other numbers: the same tokens, with choices that
+    wait for a page to begin on and, where there are few pages, with preemptions."""
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5][: 3 + 2 * number] for number in range(5)]
+    params = replace(GREEDY, n=2, max_tokens=14)
+
+    def choices(engine: Engine) -> list[list[int]]:
+        ids = [engine.add(prompt, params) for prompt in prompts]
+        ended = finish_all(engine)
+        return [ended[request, choice].token_ids for request in ids for choice in (0, 1)]
+
+    wanted = choices(token_engine(small_model(MIXED)))
+    model = small_model(MIXED)
+    state = StateSpec(77, torch.float32)
+    model.kv_specs = (state, model.kv_specs[0], state, model.kv_specs[1])
+    for layer, op in zip((1, 3), (op for _, op in model.ops() if isinstance(op, Attention)), strict=True):
+        op.layer = layer
+    engine = token_engine(
+        model, positions=positions, prefix_cache=True, limits=Limits(chunk=4), on_step=lambda record: look(record.plan)
+    )
+    store = engine.executor.store  # type: ignore[attr-defined]
+    groups = [index for index, group in enumerate(engine.ledger.groups) if isinstance(group.spec, StateSpec)]
+    begun = [0]
+
+    def look(plan: StepPlan) -> None:
+        for item in (item for item in plan.items if item.first):
+            states = [item.pages[group] for group in groups]
+            assert all(len(pages) == 1 and not store.buffer[pages[0]].any() for pages in states)
+            begun[0] += 1
+
+    store.buffer[1:] = 0xFF
+    assert choices(engine) == wanted
+    assert engine.stats.cached_tokens == 0, "the state at a prefix's end is not known"
+    assert begun[0] == 10 + engine.stats.preemptions
+    assert (engine.stats.preemptions > 0) == (positions == 24)

@@ -16,7 +16,7 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.models.bill import bill
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, deal_layers
+from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import CAUSAL, CROSS, FULL, Reach
 from ridgeline.roofline.cards import load_card
@@ -167,6 +167,11 @@ MIXTURES = {
     "an encoder-decoder": 6 * [kept(4, 8, 8, CAUSAL)] + 6 * [kept(4, 8, 8, CROSS)],
     "a wide encoder": 5 * [kept(1, 8, 8, CAUSAL)] + 2 * [kept(7, 16, 24, CROSS)] + [kept(1, 8, 8, Reach("window", 50))],
     "latents": 5 * [kept(1, 36, 0, CAUSAL)] + 3 * [kept(2, 16, 8, Reach("window", 70))],
+    "states": 6 * [StateSpec(3000, torch.float32)] + 2 * [kept(2, 16, 16, CAUSAL)],
+    "small states": [StateSpec(7, torch.bfloat16), kept(2, 16, 16, CAUSAL)] * 3
+    + [kept(1, 16, 16, Reach("window", 20))],
+    "states and an encoder": [StateSpec(500, torch.bfloat16), kept(1, 8, 8, CAUSAL), kept(1, 8, 8, CROSS)] * 4,
+    "states alone": 5 * [StateSpec(100, torch.float32)],
     "an odd width": [kept(3, 5, 7, CAUSAL), kept(1, 5, 3, Reach("window", 33)), kept(1, 7, 0, Reach("chunked", 64))],
 }
 
@@ -357,6 +362,24 @@ def test_an_encoders_positions_take_pages_of_their_own() -> None:
         Workload(encoded=-1)
     with pytest.raises(AssertionError, match="keeps nothing"):
         deal_layers([kept(1, 2, 3, FULL)], 16, 1000)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_state_takes_one_page_a_sequence_however_long_it_is(page_size: int) -> None:
+    """Attention's pages hold as many positions more as it takes for a layer's state to have room in a page."""
+    states, attends = 6 * [StateSpec(3000, torch.float32)], 2 * [kept(2, 16, 16, CAUSAL)]
+    layout = dataclasses.replace(deal_layers(states + attends, page_size, 1000), pages=100)
+    assert sorted(layer for group in layout.groups for layer in group.layers) == list(range(8))
+    for group in layout.groups:
+        assert group.used_bytes <= layout.page_bytes
+        state = isinstance(group.spec, StateSpec)
+        assert group.page_size == 1 if state else group.page_size % page_size == 0
+        assert [group.entries(n) for n in (0, 1, 10**6)] == [1, 1, 1] or not state
+    assert layout.bytes_per_token == sum(layout.page_bytes / g.page_size for g in layout.groups if g.spec.grows)
+    held = sum(isinstance(group.spec, StateSpec) for group in layout.groups)
+    assert layout.kept(1, 1) == held + sum(group.spec.grows for group in layout.groups)
+    assert layout.padding(layout.groups[-1].page_size * 50) < 0.2
+    assert sum(spec.bytes_per_token for spec in states + attends) == 2 * 2 * 32 * 2
 
 
 def test_users_round_to_pages() -> None:

@@ -15,6 +15,7 @@ from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
 from ridgeline.ops.formats import format_of
+from ridgeline.ops.kv import KVSpec, StateSpec
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
@@ -65,7 +66,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
     title = " ".join(part for part in (name.family, name.version) if part)
     facts = (
         ("model", _sizes(model)),
-        ("KV cache", f"{sum(s.bytes_per_token for s in model.kv_specs):,.0f} bytes a token"),
+        ("KV cache", _kept(model)),
         ("weights", _weights(counted.nbytes)),
         *((("read by nothing", ", ".join(map(repr, fields.unread()))),) if fields.unread() else ()),
     )
@@ -74,11 +75,18 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
     )
 
 
+def _kept(model: Model) -> str:
+    line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token"
+    state = sum(spec.slot_bytes for spec in model.kv_specs if isinstance(spec, StateSpec))
+    return f"{line}, {state:,.0f} bytes a sequence" if state else line
+
+
 def _sizes(model: Model) -> str:
-    spec = model.kv_specs[0]
-    windows = sorted({s.reach.size for s in model.kv_specs if s.reach.kind == "window"})
+    attends = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
+    windows = sorted({spec.reach.size for spec in attends if spec.reach.kind == "window"})
+    heads = f"{attends[0].heads} KV heads of {attends[0].k_dim}, " if attends else ""
     return (
-        f"{len(model.kv_specs)} layers, {spec.heads} KV heads of {spec.k_dim}, context {model.context:,}, "
+        f"{len(model.kv_specs)} layers, {heads}context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")

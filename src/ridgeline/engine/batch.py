@@ -69,8 +69,8 @@ class BatchBuilder:
         for item in items:
             table = self._tables[item.request][index]
             end = item.start + len(item.tokens)
-            new = range(item.start, end) if group.spec.grows else range(len(item.encoder))
-            slots += [table[position // size] * size + position % size for position in new]
+            new = group.spec.written(item.start, end, len(item.encoder))
+            slots += [table[slot // size] * size + slot % size for slot in new]
             page = group.first_page(item.start)
             seen.append(table[page : group.entries(end, item.encoded)])
             first.append(page * size)

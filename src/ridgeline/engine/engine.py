@@ -95,7 +95,7 @@ class Engine:
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
-        self.reaches = frozenset(reaches) | {group.spec.reach for group in ledger.groups}
+        self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.requests: dict[int, Request] = {}
         self._next_id = 1
         self._suspects = Suspects()

@@ -120,7 +120,7 @@ def _layout(source: Source, model: Model, price: Price, settings: EngineSettings
     activations = f"activations in a step of {limits.tokens:,} tokens"
     free = memory_beside(source, {"weights": weight_bytes(model), activations: step})
     budget = default_budget(free) if settings.kv_bytes is None else settings.kv_bytes
-    layout = kv_layout(model, budget, settings.page_size, most_tokens=positions)
+    layout = kv_layout(model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests)
     if layout.nbytes > free:
         raise ValueError(
             f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "

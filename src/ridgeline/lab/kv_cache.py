@@ -71,7 +71,7 @@ def without_cache(model: Model, first: int, count: int) -> Run:
 @torch.inference_mode()
 def with_cache(model: Model, first: int, count: int) -> Run:
     """The same, with the keys and values kept: one position a token."""
-    run, kept = Run([first]), KVCache(model.kv_specs, count)
+    run, kept = Run([first]), KVCache([spec for spec in model.kv_specs if isinstance(spec, KVSpec)], count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
         kept.length += 1

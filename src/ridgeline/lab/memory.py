@@ -15,6 +15,7 @@ from ridgeline.document.numbers import gib, say, say_gib
 from ridgeline.document.page import columns
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
+from ridgeline.ops.kv import KVSpec
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.alternatives import DEVICES, fewest_devices
@@ -112,7 +113,7 @@ def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
     weights = 2 * _on_the_box(bill(whole).total)
-    request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs) * context
+    request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
     return Texts(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
 
 

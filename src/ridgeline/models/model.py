@@ -11,7 +11,7 @@ from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import Kept
 from ridgeline.ops.linear import Linear, Projections
 from ridgeline.ops.matrix import Matrix
 from ridgeline.ops.op import Op
@@ -26,12 +26,12 @@ class Model(nn.Module, ABC):
     """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
     of them where the model has a head.
 
-    kv_specs: what each layer that keeps K and V keeps. context: positions a sequence may have. ties: parameters that
-    are others, by path: a head that is the embedding. encodes: whether sequences look at the rows of an encoder.
-    has_head: whether it gives logits.
+    kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
+    ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
+    of an encoder. has_head: whether it gives logits.
     """
 
-    kv_specs: tuple[KVSpec, ...]
+    kv_specs: tuple[Kept, ...]
     context: int
     vocabulary: int
     storage: Storage

@@ -37,8 +37,8 @@ class Tables:
     """The page tables of one KV group.
 
     slots_N: int64, where the K and V of each row go: page x S + offset; rows of the encoder where the group keeps the
-    encoder's positions, else of tokens. pages: for each sequence those that hold what its rows see. first: the position
-    with which each of these begins.
+    encoder's positions, else of tokens; where it keeps states, the page of each sequence. pages: for each sequence
+    those that hold what its rows see. first: the position with which each of these begins.
     """
 
     slots_N: Tensor

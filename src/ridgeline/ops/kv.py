@@ -1,9 +1,10 @@
-"""What layers keep of the positions they have seen, and the pages that hold it.
+"""What layers keep of a sequence, and the pages that hold it.
 
 One pool of pages of equal bytes serves all layers. Layers that keep the same are dealt into groups that fill a page
 together; a page table belongs to a group, because a sliding window lets go of positions that full attention keeps
-(vLLM's hybrid KV cache manager does the same), and cross-attention keeps an encoder's. How many pages a sequence holds
-is said once, by `KVGroup.kept`: for admission, for the engine's tables and for the plan.
+(vLLM's hybrid KV cache manager does the same), cross-attention keeps an encoder's, and a recurrent layer has a state
+however long the sequence is. How many pages a sequence holds is said once, by `KVGroup.kept`: for admission, for the
+engine's tables and for the plan.
 
 `encoded`, wherever it is asked for: positions of the encoder that the sequence looks at.
 """
@@ -12,7 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.ops.formats import KVFormat, format_of
 from ridgeline.ops.work import Reach
@@ -75,6 +76,10 @@ class KVSpec:
         """How many positions a sequence of so many keeps, those let go included."""
         return positions if self.grows else encoded
 
+    def written(self, start: int, end: int, encodes: int = 0) -> range:
+        """Which of these a step fills that runs the positions from `start` to `end`, and so many of the encoder."""
+        return range(start, end) if self.grows else range(encodes)
+
     def first_seen(self, position: int) -> int:
         """The first position that a query at `position` looks at; none after it looks farther back."""
         match self.reach.kind:
@@ -87,10 +92,45 @@ class KVSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class KVGroup:
-    """Layers of one spec whose keys and values lie together in pages. page_size: positions a page."""
+class StateSpec:
+    """What a recurrent layer keeps of a sequence: so many numbers, however long it is, all zeros before its first
+    position. Every step changes them, so that what they were at an earlier position is not known any more."""
 
-    spec: KVSpec
+    numbers: int
+    dtype: "torch.dtype"
+    kept: ClassVar[bool] = True
+    grows: ClassVar[bool] = False
+    passes: ClassVar[bool] = False
+    bytes_per_token: ClassVar[float] = 0.0
+
+    @property
+    def slot_bytes(self) -> float:
+        """Bytes of one such layer's state."""
+        return self.numbers * format_of(self.dtype).bytes
+
+    def slots(self, positions: int, encoded: int = 0) -> int:
+        """A state takes the place of one position."""
+        return 1
+
+    def written(self, start: int, end: int, encodes: int = 0) -> range:
+        """As KVSpec.written: every step changes it."""
+        return range(1)
+
+    def first_seen(self, position: int) -> int:
+        """As KVSpec.first_seen: a state is seen by all."""
+        return 0
+
+
+Kept = KVSpec | StateSpec
+"""What a layer keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers of one spec that lie together in pages. page_size: positions a page; 1 of a state, which has a page to
+    itself in every sequence."""
+
+    spec: Kept
     layers: tuple[int, ...]
     page_size: int
 
@@ -105,6 +145,8 @@ class KVGroup:
 
     def final(self, positions: int, encoded: int = 0) -> int:
         """Of these entries, those whose pages no later step writes: the full ones, and all of an encoder's."""
+        if isinstance(self.spec, StateSpec):
+            return 0
         return positions // self.page_size if self.spec.grows else self.entries(positions, encoded)
 
     def first_page(self, position: int) -> int:
@@ -117,7 +159,7 @@ class KVGroup:
         those of chunked attention, whose first query may be the last of its chunk, and they begin where a chunk does.
         """
         every = self.entries(positions, encoded)
-        if not self.spec.passes:
+        if isinstance(self.spec, StateSpec) or not self.spec.passes:
             return every
         reach = self.spec.reach
         begins = self.page_size - (1 if reach.kind == "window" else math.gcd(reach.size, self.page_size))
@@ -128,7 +170,7 @@ class KVGroup:
 class KVLayout:
     """One pool of `pages` pages of `page_bytes` bytes, for all groups of a model's layers.
 
-    page_size: positions of the smallest page; those of other groups are multiples of it.
+    page_size: positions of the smallest page; those of other groups that keep positions are multiples of it.
     """
 
     page_bytes: int
@@ -153,10 +195,9 @@ class KVLayout:
         return int(self.pages / share) * self.page_size if share else 0
 
     @property
-    def group_of_layer(self) -> tuple[int, ...]:
-        """The group that each layer belongs to."""
-        group_of = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
-        return tuple(group_of[layer] for layer in range(len(group_of)))
+    def reaches(self) -> frozenset[Reach]:
+        """What the attention reaches that keeps something."""
+        return frozenset(group.spec.reach for group in self.groups if isinstance(group.spec, KVSpec))
 
     def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Most pages that one sequence holds at a time, as KVGroup.kept."""
@@ -189,7 +230,7 @@ class KVLayout:
         )
 
 
-def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayout:
+def deal_layers(specs: Sequence[Kept], page_size: int, context: int) -> KVLayout:
     """Deal layers, given by what they keep, into groups; the layout has no pages yet.
 
     Of all page sizes that hold a whole number of some spec's layers, the one with which a sequence of `context`
@@ -199,7 +240,7 @@ def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayo
     assert all(spec.kept for spec in specs), "a layer that keeps nothing has no place in a page"
     if page_size < 1:
         raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
-    layers_of: dict[KVSpec, list[int]] = {}
+    layers_of: dict[Kept, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers_of.setdefault(spec, []).append(layer)
     candidates = [
@@ -215,24 +256,33 @@ def deal_layers(specs: Sequence[KVSpec], page_size: int, context: int) -> KVLayo
     return min(candidates, key=taken)
 
 
-def _page_sizes(layers_of: dict[KVSpec, list[int]], page_size: int) -> list[int]:
-    """Bytes of a page that some number of layers of one spec fill, and in which a layer of each other spec has room."""
-    least = max((page_size * spec.slot_bytes for spec in layers_of), default=0)
-    sizes = {
-        math.ceil(count * page_size * spec.slot_bytes)
-        for spec, layers in layers_of.items()
-        for count in range(1, len(layers) + 1)
-    }
+def _least_slots(spec: Kept, page_size: int) -> int:
+    """Slots of the smallest page: a state's is one, which holds all of it."""
+    return page_size if isinstance(spec, KVSpec) else 1
+
+
+def _page_sizes(layers_of: dict[Kept, list[int]], page_size: int) -> list[int]:
+    """Bytes of a page that some number of layers of one spec fill, with as many positions more as it takes for a layer
+    of each other spec to have room."""
+    units = {spec: _least_slots(spec, page_size) * spec.slot_bytes for spec in layers_of}
+    least = max(units.values(), default=0)
+    sizes = set()
+    for spec, layers in layers_of.items():
+        for count in range(1, len(layers) + 1):
+            size = math.ceil(count * units[spec])
+            while size < least and isinstance(spec, KVSpec):
+                size *= 2
+            sizes.add(size)
     return sorted(size for size in sizes if size >= least)
 
 
-def _groups(layers_of: dict[KVSpec, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
+def _groups(layers_of: dict[Kept, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
     """As many layers of a spec together as a page has room for; more positions a page where there are too few."""
     for spec, layers in layers_of.items():
-        positions = page_size
-        while len(layers) * 2 * positions * spec.slot_bytes <= page_bytes:
-            positions *= 2
-        together = min(len(layers), int(page_bytes // (positions * spec.slot_bytes)))
+        slots = _least_slots(spec, page_size)
+        while isinstance(spec, KVSpec) and len(layers) * 2 * slots * spec.slot_bytes <= page_bytes:
+            slots *= 2
+        together = min(len(layers), int(page_bytes // (slots * spec.slot_bytes)))
         count, every = -(-len(layers) // together), len(layers)
         for index in range(count):
-            yield KVGroup(spec, tuple(layers[index * every // count : (index + 1) * every // count]), positions)
+            yield KVGroup(spec, tuple(layers[index * every // count : (index + 1) * every // count]), slots)

@@ -4,7 +4,7 @@ Shapes as in attention.py and batch.py, and P pages, S positions a page.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -64,14 +64,14 @@ class LayerPages:
         return rows.view(self.heads, sequences, pages * self.page_size, half.shape[3])
 
 
-def layer_pages(buffer: Tensor, layout: KVLayout) -> list[LayerPages]:
-    """Every layer's view of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
-    views = {
+def layer_pages(buffer: Tensor, layout: KVLayout) -> dict[int, LayerPages]:
+    """The view of every layer that keeps K and V, of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
+    return {
         layer: LayerPages(buffer, group.spec, group.page_size, place, index)
         for index, group in enumerate(layout.groups)
+        if isinstance(group.spec, KVSpec)
         for place, layer in enumerate(group.layers)
     }
-    return [views[layer] for layer in sorted(views)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +106,24 @@ class PagedSegment:
 class PagedGroup:
     """A step as the layers of one KV group see it: made once, used by each of them."""
 
-    def __init__(self, group: KVGroup, batch: Batch, tables: Tables) -> None:
+    def __init__(self, spec: KVSpec, page_size: int, batch: Batch, tables: Tables) -> None:
         self.slots_N, self.device = tables.slots_N, tables.slots_N.device
-        self.group, self.tables = group, tables
-        self.lengths = batch.lengths if group.spec.grows else batch.encoded
+        self.spec, self.page_size, self.tables = spec, page_size, tables
+        self.lengths = batch.lengths if spec.grows else batch.encoded
         decodes: dict[int, list[tuple[int, int]]] = {}
         self.segments: list[PagedSegment] = []
         for sequence, (start, stop) in enumerate(pairwise(batch.tokens.starts)):
             if stop - start == 1:
                 decodes.setdefault(self._bucket(self.lengths[sequence]), []).append((sequence, start))
             else:
-                new = group.spec.grows and stop - start == self.lengths[sequence]
+                new = spec.grows and stop - start == self.lengths[sequence]
                 self.segments.append(self._segment(sequence, start, stop, new=new))
         self.decodes = [self._decode(*zip(*bucket, strict=True)) for bucket in decodes.values()]
 
     def _bucket(self, length: int) -> int:
         """Decoding sequences of about one length share a call: what pads the shorter ones is at most half of it."""
-        seen = length - self.group.spec.first_seen(length - 1)
-        return (seen // self.group.page_size).bit_length()
+        seen = length - self.spec.first_seen(length - 1)
+        return (seen // self.page_size).bit_length()
 
     def _segment(self, sequence: int, start: int, stop: int, *, new: bool) -> PagedSegment:
         if new:
@@ -138,21 +138,25 @@ class PagedGroup:
         padded = [[*own, *[NULL_PAGE] * (width - len(own))] for own in pages]
         first_B1 = torch.tensor([[self.tables.first[sequence]] for sequence in sequences], device=self.device)
         last_B1 = torch.tensor([[self.lengths[sequence] - 1] for sequence in sequences], device=self.device)
-        position_BL = first_B1 + torch.arange(width * self.group.page_size, device=self.device)
+        position_BL = first_B1 + torch.arange(width * self.page_size, device=self.device)
         return PagedDecode(
             torch.tensor(rows, device=self.device),
             torch.tensor(padded, device=self.device),
             position_BL - last_B1,
-            visible(self.group.spec.reach, last_B1, position_BL) & (position_BL <= last_B1),
+            visible(self.spec.reach, last_B1, position_BL) & (position_BL <= last_B1),
         )
 
 
 class PagedKV:
     """A KVContext over pages: writes a step's K and V to their slots, reads each sequence through its table."""
 
-    def __init__(self, layers: Sequence[LayerPages], groups: Sequence[KVGroup], batch: Batch) -> None:
+    def __init__(self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], batch: Batch) -> None:
         self.layers, self.batch = layers, batch
-        self.views = [PagedGroup(group, batch, tables) for group, tables in zip(groups, batch.tables, strict=True)]
+        self.views = {
+            index: PagedGroup(group.spec, group.page_size, batch, tables)
+            for index, (group, tables) in enumerate(zip(groups, batch.tables, strict=True))
+            if isinstance(group.spec, KVSpec)
+        }
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, StateSpec
+from ridgeline.ops.work import CROSS
 
 Entries = tuple[tuple[int, ...], ...]
 """Page-table entries, group by group."""
@@ -62,7 +63,8 @@ class KVLedger:
     """Page tables of all requests over one pool."""
 
     def __init__(self, layout: KVLayout, chunk: int, *, prefix_cache: bool = True) -> None:
-        """chunk: most positions of one request that a step runs.
+        """chunk: most positions of one request that a step runs. prefix_cache: find pages that others have filled; not
+        where layers keep a state, since the one at a page's end is nowhere.
 
         `copies` and `blank` wait for the next step: pages to copy, and pages to fill with zeros. `claimed`: pages that
         the requests under way may still take for what they knew when they came.
@@ -70,7 +72,8 @@ class KVLedger:
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
         self._growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
-        self.chunk, self.prefix_cache = chunk, prefix_cache and bool(self._growing)
+        self._states = any(isinstance(group.spec, StateSpec) for group in self.groups)
+        self.chunk, self.prefix_cache = chunk, prefix_cache and bool(self._growing) and not self._states
         self.pool = PagePool(layout.pages)
         self._capacity = layout.capacity(chunk)
         self.tables: dict[int, Table] = {}
@@ -89,7 +92,7 @@ class KVLedger:
     @property
     def crosses(self) -> bool:
         """Whether layers look at an encoder's positions."""
-        return bool(self._fixed)
+        return CROSS in self.layout.reaches
 
     @property
     def reserve(self) -> int:
@@ -193,8 +196,8 @@ class KVLedger:
     # -- a request's life ---------------------------------------------------------------------------------------------
 
     def grow(self, request: int, positions: int) -> bool:
-        """Grant the pages for `positions` positions, and all for the encoder's; False, and nothing is changed, if they
-        are not to be had."""
+        """Grant the pages for `positions` positions, and all for the encoder's and for states; False, and nothing is
+        changed, if they are not to be had."""
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
@@ -213,15 +216,16 @@ class KVLedger:
         for group, pages, count in zip(self.groups, table.pages, missing, strict=True):
             pages.extend(self.pool.grant() for _ in range(count))
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
-            # with weight 0, and 0 x NaN is NaN.
-            if count > 0 and group.spec.slots(positions, table.encoded) % group.page_size:
+            # with weight 0, and 0 x NaN is NaN. A state begins with zeros.
+            state = isinstance(group.spec, StateSpec)
+            if count > 0 and (state or group.spec.slots(positions, table.encoded) % group.page_size):
                 self.blank.append(pages[-1])
         table.room, table.fresh = self._room(table), True
         self._claim(table)
         return True
 
     def _room(self, table: Table) -> int:
-        """Positions that a table's pages hold; none before it has the pages for its encoder's."""
+        """Positions that a table's pages hold; none before it has the pages for its encoder's, and for states."""
         if any(len(table.pages[index]) < group.entries(0, table.encoded) for index, group in self._fixed):
             return 0
         return min((len(table.pages[index]) * group.page_size for index, group in self._growing), default=sys.maxsize)
@@ -271,8 +275,11 @@ class KVLedger:
 
     def fork(self, parent: int, child: int, computed: int) -> bool:
         """Open a table for `child` over the first `computed` positions of `parent`: pages that nobody writes any more
-        are shared, a partial one is copied. False, and nothing is changed, if there is no page to copy it to."""
+        are shared, a partial one or a state is copied. False, and nothing is changed, if there is no page to copy it
+        to, or if a state has seen more positions."""
         source = self.tables[parent]
+        if self._states and computed != source.computed:
+            return False
         final = [group.final(computed, source.encoded) for group in self.groups]
         partial = [i for i, group in enumerate(self.groups) if group.entries(computed, source.encoded) > final[i]]
         if len(partial) > self.pool.available:
@@ -306,11 +313,12 @@ class KVLedger:
 
     def truncate(self, request: int, positions: int) -> None:
         """Roll back to the first `positions` positions: pages past them are released, names of pages forgotten. The
-        encoder's stay.
+        encoder's stay; a state cannot be rolled back.
 
         What others see stays as it is: the page that `positions` ends in must be the request's own. The runner is given
         the whole table again.
         """
+        assert not self._states, "a state cannot be rolled back"
         table = self.tables[request]
         kept = [group.entries(positions, table.encoded) for group in self.groups]
         for group, pages, keep in zip(self.groups, table.pages, kept, strict=True):
@@ -353,8 +361,8 @@ class KVLedger:
 
     def shared_positions(self, request: int) -> int:
         """Positions of a request that would survive its release, because another request holds their pages too."""
-        if not self._growing:
-            return 0
+        if not self.prefix_cache:
+            return 0  # it would not find them again
         index, group = min(self._growing, key=lambda own: own[1].spec.passes)
         shared = sum(
             1 for page in self.tables[request].pages[index] if page != NULL_PAGE and self.pool.references(page) > 1

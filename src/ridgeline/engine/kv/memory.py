@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from ridgeline.models.model import Model
-from ridgeline.ops.kv import KVLayout, deal_layers
+from ridgeline.ops.kv import KVLayout, StateSpec, deal_layers
 
 GIB = 1 << 30
 # Of the memory that is free beside the weights and a step: the rest is for everyone else.
@@ -12,9 +12,17 @@ SHARE_OF_FREE = 0.5
 MOST_BY_DEFAULT = 4 * GIB
 
 
-def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_tokens: int | None = None) -> KVLayout:
-    """Divide a budget into pages. `most_tokens`: more than that many positions, and as many of encoders, are never
-    needed.
+def kv_layout(
+    model: Model,
+    budget_bytes: float,
+    page_size: int = 16,
+    most_tokens: int | None = None,
+    most_requests: int | None = None,
+) -> KVLayout:
+    """Divide a budget into pages.
+
+    most_tokens: more than that many positions, and as many of encoders, are never needed. most_requests: they are those
+    of so many sequences at most; by default of one each.
 
     Raises ValueError if not even one page fits, or if a page is to hold nothing.
     """
@@ -23,7 +31,12 @@ def kv_layout(model: Model, budget_bytes: float, page_size: int = 16, most_token
         return layout  # an encoder keeps nothing
     pages = int(budget_bytes // layout.page_bytes)
     if most_tokens is not None:
-        pages = min(pages, sum(group.entries(most_tokens, most_tokens) for group in layout.groups))
+        states = min(most_tokens, most_requests or most_tokens)
+        most = [
+            states if isinstance(group.spec, StateSpec) else group.entries(most_tokens, most_tokens)
+            for group in layout.groups
+        ]
+        pages = min(pages, sum(most))
     if pages < len(layout.groups):
         raise ValueError(
             f"a KV budget of {budget_bytes / 1024:.1f}KiB holds not one page of {page_size} positions; "
