@@ -99,7 +99,7 @@ class Pages(RuleBasedStateMachine):
             self.refused[request] = tokens, encoder
             return
         assert hit % self.size == 0
-        assert hit < len(tokens), "the last position's logits are wanted"
+        assert hit == 0 or hit <= len(tokens) - 2, "the last two positions run, as a prompt does"
         assert hit == 0 or self.ledger.prefix_cache
         assert hit == 0 or not self.of_states, "the state there is not known"
         self.open(request, tokens, encoder, hit)
@@ -360,41 +360,44 @@ def compute(ledger: KVLedger, request: int, tokens: list[int]) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])
 @pytest.mark.parametrize("window", [None, 5])
-def test_a_prompt_seen_before_is_found_but_for_its_last_position(page_size: int, window: int | None) -> None:
+def test_a_prompt_seen_before_is_found_but_for_its_last_two_positions(page_size: int, window: int | None) -> None:
+    """A single row would take the kernel of a decode step, which rounds otherwise: of prompts of 16k + 1 tokens, half
+    went on with other text in bf16 where they were found."""
     ledger = make_ledger((window,), 40, page_size)
     tokens = list(range(33))
     assert ledger.admit(1, tokens, 0) == 0
     compute(ledger, 1, tokens)
-    assert ledger.admit(2, tokens, 0) == 32 // page_size * page_size
+    assert ledger.admit(2, tokens, 0) == 31 // page_size * page_size
     ledger.release(1)
     ledger.release(2)
-    assert ledger.admit(3, tokens[:17], 0) == 16 // page_size * page_size
+    assert ledger.admit(3, tokens[:18], 0) == 16 // page_size * page_size
     assert ledger.admit(4, [*tokens, 1, 2], 0) == 33 // page_size * page_size
+    assert ledger.admit(5, tokens[:1], 0) == ledger.admit(6, tokens[:2], 0) == 0
     ledger.check()
 
 
 def test_nothing_can_be_found_before_the_step_that_writes_it_has_run() -> None:
     """nano-vllm #208: pages were published when they were granted."""
     ledger = make_ledger((None,), 10, 4)
-    assert ledger.admit(1, list(range(9)), 0) == 0
-    assert ledger.grow(1, 9)
-    assert ledger.admit(2, list(range(9)), 0) == 0
-    ledger.settle(1, list(range(9)), 9)
-    assert ledger.admit(3, list(range(9)), 0) == 8
+    assert ledger.admit(1, list(range(10)), 0) == 0
+    assert ledger.grow(1, 10)
+    assert ledger.admit(2, list(range(10)), 0) == 0
+    ledger.settle(1, list(range(10)), 10)
+    assert ledger.admit(3, list(range(10)), 0) == 8
 
 
 def test_equal_prompts_that_finish_together_keep_their_own_pages() -> None:
     """mini-sglang #142: the loser's pages were freed while its table still pointed at them."""
     ledger = make_ledger((None,), 10, 4)
     for request in (1, 2):
-        assert ledger.admit(request, list(range(9)), 0) == 0
-        assert ledger.grow(request, 9)
+        assert ledger.admit(request, list(range(10)), 0) == 0
+        assert ledger.grow(request, 10)
     for request in (1, 2):
-        ledger.settle(request, list(range(9)), 9)
+        ledger.settle(request, list(range(10)), 10)
         ledger.check()
     assert not set(ledger.tables[1].pages[0]) & set(ledger.tables[2].pages[0])
     ledger.release(1)
-    assert ledger.admit(3, list(range(9)), 0) == 8
+    assert ledger.admit(3, list(range(10)), 0) == 8
     assert ledger.tables[3].pages[0] == [1, 2]
 
 
@@ -424,9 +427,9 @@ def test_the_page_that_was_let_go_first_is_evicted_first() -> None:
     ledger.release(1)
     assert ledger.admit(3, [30, 30], 0) == 0
     compute(ledger, 3, [30, 30])
-    assert ledger.admit(4, [20] * 5, 0) == 2, "of a prefix its end is evicted first"
+    assert ledger.admit(4, [20] * 6, 0) == 2, "of a prefix its end is evicted first"
     ledger.release(4)
-    assert ledger.admit(5, [10] * 5, 0) == 4
+    assert ledger.admit(5, [10] * 6, 0) == 4
 
 
 def test_digests_that_collide_are_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,11 +437,11 @@ def test_digests_that_collide_are_no_hit(monkeypatch: pytest.MonkeyPatch) -> Non
     constant = SimpleNamespace(digest=lambda: b"\0" * 32)
     monkeypatch.setattr(prefix, "hashlib", SimpleNamespace(blake2b=lambda *_, **__: constant))
     ledger = make_ledger((None, 3), 20, 2)
-    assert ledger.admit(1, [1, 2, 3, 4, 5], 0) == 0
-    compute(ledger, 1, [1, 2, 3, 4, 5])
-    assert ledger.admit(2, [1, 9, 3, 4, 5], 0) == 0
-    assert ledger.admit(3, [1, 2, 9, 4, 5], 0) == 2
-    assert ledger.admit(4, [1, 2, 3, 4, 6], 0) == 4
+    assert ledger.admit(1, [1, 2, 3, 4, 5, 0], 0) == 0
+    compute(ledger, 1, [1, 2, 3, 4, 5, 0])
+    assert ledger.admit(2, [1, 9, 3, 4, 5, 0], 0) == 0
+    assert ledger.admit(3, [1, 2, 9, 4, 5, 0], 0) == 2
+    assert ledger.admit(4, [1, 2, 3, 4, 6, 0], 0) == 4
     ledger.check()
 
 
@@ -465,7 +468,7 @@ def test_keys_tell_prefixes_apart_however_they_are_cut() -> None:
 def test_a_root_tells_equal_tokens_apart() -> None:
     """The same prompt under another adapter, image or tenant finds nothing; under its own it does."""
     ledger = make_ledger((None, 3), 40, 2)
-    tokens = [1, 2, 3, 4, 5]
+    tokens = [1, 2, 3, 4, 5, 6]
     for request, root in enumerate((b"", b"adapter 1", b"adapter 2")):
         assert ledger.admit(request, tokens, 0, root=root) == 0
         compute(ledger, request, tokens)
@@ -497,11 +500,11 @@ def test_pages_with_names_are_found_by_them_and_no_token_is_looked_at() -> None:
     for end in (9, 18, 22):
         assert ledger.grow(1, end)
         ledger.settle(1, Unread(22), end)
-    assert ledger.admit(2, Unread(20), 0, names=names) == 16, "the last position is computed again"
+    assert ledger.admit(2, Unread(20), 0, names=names) == 16, "the last page is computed again"
     assert ledger.admit(3, Unread(15), 0, names=[*names[:2], b"other"]) == 8
     assert ledger.grow(1, 24)
     ledger.settle(1, [7] * 24, 24)  # pages beyond the prompt are named by the last name and their own tokens
-    assert ledger.admit(4, [*[0] * 20, 7, 7, 7, 7, 1], 0, names=names) == 24
+    assert ledger.admit(4, [*[0] * 20, 7, 7, 7, 7, 1, 1], 0, names=names) == 24
     ledger.check()
 
 

@@ -57,8 +57,8 @@ def hand_over(source: Engine, target: Engine, tokens: Sequence[int]) -> None:
     """Give the cached pages of a prefix to another engine, which keeps them as its own."""
     assert isinstance(source.executor, Runner)
     assert isinstance(target.executor, Runner)
-    assert source.ledger.admit(0, [*tokens, 0], 0) == len(tokens)
-    assert target.ledger.admit(0, [*tokens, 0], 0) == 0
+    assert source.ledger.admit(0, [*tokens, 0, 0], 0) == len(tokens)
+    assert target.ledger.admit(0, [*tokens, 0, 0], 0) == 0
     assert target.ledger.grow(0, len(tokens))
     given, taken = source.ledger.tables[0], target.ledger.tables[0]
     for index, group in enumerate(source.ledger.groups):
@@ -79,12 +79,12 @@ def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: 
     model = small_model(config)
     prompt = [7 * position % 40 + 1 for position in range(28)]
     source = token_engine(model, page_size=4, prefix_cache=True)
-    ((first, *wanted),) = complete(source, [prompt])
+    ((first, second, *wanted),) = complete(source, [prompt])
     target = token_engine(model, page_size=page_size, prefix_cache=True)
     poison_free_pages(target)
     hand_over(source, target, prompt)
     poison_free_pages(target)
-    request = target.requests[target.add([*prompt, first], replace(GREEDY, max_tokens=len(wanted)))]
+    request = target.requests[target.add([*prompt, first, second], replace(GREEDY, max_tokens=len(wanted)))]
     while target.has_work:
         assert not [event.error for event in target.step() if event.error is not None]
     assert request.output == wanted

@@ -68,8 +68,9 @@ def _engine(text: str, **more: Any) -> Any:
 
 
 _PREFIX_CACHE = (
-    "Keep and share the KV pages of equal prefixes. In fp32 a seed's text is the same with it and without; in bf16 and "
-    "fp16 what a prompt's last positions are computed with depends on it, and their rounding."
+    "Keep and share the KV pages of equal prefixes. In fp32 a seed's text is the same with it and without. In bf16 and "
+    "fp16 a prompt's last positions, at least two, go through the same kernels as without, but fewer rows together: "
+    "rounding, and so the text, rarely differs."
 )
 
 KVMemory = Annotated[

@@ -117,12 +117,14 @@ class KVLedger:
 
         encoded: positions of its encoder, for layers that look at them. Their pages are its own and its forks', never
         found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
-        beside the tokens, the encoder's input among it. names: of its first full pages of `page_size`
-        positions, where they are known from outside (a trace has hashes of blocks and no tokens): each must stand for
-        all up to and including its page, and no token of those pages is looked at. find: whether what is cached may be
-        shared; it may not where every position has to run. Returns how many positions need not
-        be computed: whole pages, and never the last position, whose logits are wanted. None, and nothing is changed, if
-        the pages for all its tokens and `reserve` more are not to be had.
+        beside the tokens, the encoder's input among it. names: of its first full pages of `page_size` positions, where
+        they are known from outside (a trace has hashes of blocks and no tokens): each must stand for all up to and
+        including its page, and no token of those pages is looked at. find: whether what is cached may be shared; it may
+        not where every position has to run.
+
+        Returns how many positions need not be computed: whole pages, and never the last two positions. The last one's
+        logits are wanted, and alone it would run as in a decode step, by another kernel with other rounding. None, and
+        nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
         assert len(names) <= len(tokens) // self.page_size, "a page has a name and is not full"
@@ -151,7 +153,7 @@ class KVLedger:
     def _find(self, table: Table, tokens: Sequence[int]) -> None:
         """Put the longest cached prefix into a new table."""
         extend_keys(table.keys, tokens, self.page_size, len(tokens) // self.page_size, table.root)
-        hit, shorter = (len(tokens) - 1) // self._align * self._align, -1
+        hit, shorter = max(0, len(tokens) - 2) // self._align * self._align, -1
         while hit != shorter:  # until every group has it
             shorter = hit
             for index, group in self._growing:
