@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import itertools
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -297,11 +298,13 @@ def test_prompts_are_not_copied() -> None:
 
 
 def test_a_prompt_may_be_a_length_and_names() -> None:
-    """Equal names are equal prefixes, block by block; the ids are never made as a list."""
+    """Equal names are equal prefixes, block by block; nothing is made for each token."""
     tokens = NamedPrompt(1000, (5, 6), 512)
-    assert list(tokens) == [5 * 512 + i for i in range(512)] + [6 * 512 + i for i in range(488)]
-    assert list(tokens[500:520]) == list(tokens)[500:520]
-    assert isinstance(tokens[16:32], range)
+    assert list(tokens) == [-6] * 512 + [-7] * 488
+    for part in (slice(500, 520), slice(512, 1000), slice(16, 32), slice(7, 7), slice(0, None), slice(-3, None)):
+        assert list(tokens[part]) == list(tokens)[part]
+        assert isinstance(tokens[part], NamedPrompt)
+        assert list(tokens[2:990][part]) == list(tokens)[2:990][part]
     engine = null_engine(pages=200, page_size=16, context=10_000)
     cached = []
     for names in ((5, 6), (5, 6), (5, 7), (8, 6)):
@@ -309,9 +312,38 @@ def test_a_prompt_may_be_a_length_and_names() -> None:
         finish_all(engine)
         cached.append(request.cached)
     assert cached == [0, 992, 512, 0]
-    for length, names in ((0, ()), (1000, (1,)), (1000, (1, -2))):
+    for length, names in ((0, ()), (1000, (1,)), (1000, (1, 2, 3))):
         with pytest.raises(ValueError, match=r"names|empty"):
             engine.add(NamedPrompt(length, names, 512))
+
+
+@pytest.mark.parametrize(("block", "page_size"), [(4, 4), (2, 4), (8, 4), (3, 4), (6, 4), (5, 2), (16, 1)])
+@pytest.mark.parametrize("windows", [(None,), (None, 6)])
+def test_pages_are_shared_as_far_as_their_blocks_are(windows: Any, block: int, page_size: int) -> None:
+    """Whatever the sizes: a page is found where all blocks are that it touches, and never where one differs, nor where
+    the prompt ends in the middle of it."""
+    draw = random.Random(block)
+    engine = null_engine(
+        windows=windows, pages=400, page_size=page_size, executor=Constant(), limits=Limits(tokens=9, requests=1)
+    )
+    before: list[tuple[int, ...]] = []
+    hits = 0
+    for _ in range(60):
+        length = draw.randint(1, 30)
+        names = tuple(draw.choice((1, 1, 1, 2)) for _ in range(-(-length // block)))
+        request = engine.requests[engine.add(NamedPrompt(length, names, block), greedy(draw.randint(1, 9)))]
+        finish_all(engine)
+        assert request.cached <= block * max((common(names, other) for other in before), default=0)
+        hits += request.cached > 0
+        before.append(names)
+    assert hits > 10
+
+
+def common(names: Sequence[int], others: Sequence[int]) -> int:
+    """How many names are equal from the first on."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(names, others, strict=False)) if a != b), min(len(names), len(others))
+    )
 
 
 @pytest.mark.parametrize(

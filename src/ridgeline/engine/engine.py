@@ -13,6 +13,7 @@ from typing import Protocol, overload
 
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.kv.prefix import names_of_blocks
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
@@ -144,12 +145,26 @@ class Engine:
         limit = self._check(prompt, params, len(encoder))
         self._check_ids(encoder)
         root = _root(root, encoder)
+        names = self._names(prompt, root)
         seed = params.seed if params.seed is not None else random.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         timing = Timing(self.clock())
         group = self._next_id
         choices = [
-            Request(group + choice, group, Tokens(prompt), params, seed, choice, limit, stop_ids, timing, encoder, root)
+            Request(
+                group + choice,
+                group,
+                Tokens(prompt),
+                params,
+                seed,
+                choice,
+                limit,
+                stop_ids,
+                timing,
+                encoder,
+                root,
+                names,
+            )
             for choice in range(params.n)
         ]
         for request in choices:
@@ -162,6 +177,13 @@ class Engine:
         choices[0].children = choices[1:]  # they start from its pages, once its prompt is computed
         self.scheduler.add(choices[0])
         return group
+
+    def _names(self, prompt: Sequence[int], root: bytes) -> Sequence[bytes]:
+        """Names of the full pages of a prompt that has no ids to name them by."""
+        size = self.ledger.page_size
+        if not isinstance(prompt, NamedPrompt) or not self.ledger.prefix_cache:
+            return ()
+        return names_of_blocks(prompt.names, prompt.block, size, len(prompt) // size, root)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams, encoded: int) -> int:
         """How many tokens may be sampled. Raises ValueError."""

@@ -53,19 +53,21 @@ class Timing:
 class NamedPrompt(Sequence[int]):
     """A prompt of which only the length and the names of its blocks are known: what a recorded trace of traffic says.
 
-    Prompts share a prefix as far as their names are equal. Its ids are made up, so that only an executor that reads no
-    ids can run it. length: tokens. block: tokens a name stands for.
+    Prompts share a prefix as far as their names are equal. In place of ids it has its names, as numbers below 0: only
+    an executor that reads no ids can run it. length: tokens. block: tokens a name stands for. start: in a part of
+    another prompt, tokens of its first block that come before it.
     """
 
     length: int
     names: Sequence[int]
     block: int
+    start: int = 0
 
     def __post_init__(self) -> None:
-        if self.block < 1 or len(self.names) != -(-self.length // self.block) or min(self.names, default=0) < 0:
+        if self.block < 1 or len(self.names) != -(-(self.start + self.length) // self.block):
             raise ValueError(
                 f"{len(self.names)} names of blocks of {self.block} do not make {self.length} tokens; "
-                "give one for each block begun, none below 0"
+                "give one for each block begun"
             )
 
     def __len__(self) -> int:
@@ -74,20 +76,16 @@ class NamedPrompt(Sequence[int]):
     @overload
     def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        if not isinstance(index, slice):
-            return self._id(range(self.length)[index])
-        start, stop, step = index.indices(self.length)
-        assert step == 1
-        if start >= stop or start // self.block == (stop - 1) // self.block:
-            first = self._id(start) if start < stop else 0
-            return range(first, first + max(0, stop - start))
-        return tuple(map(self._id, range(start, stop)))
-
-    def _id(self, position: int) -> int:
-        block, offset = divmod(position, self.block)
-        return self.names[block] * self.block + offset
+    def __getitem__(self, index: slice) -> "NamedPrompt": ...
+    def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
+        """A name, or a part, which is made in no time however long it is."""
+        part = range(self.start, self.start + self.length)[index]
+        if isinstance(part, int):
+            return -1 - self.names[part // self.block]
+        assert part.step == 1
+        first = part.start // self.block
+        names = self.names[first : -(-part.stop // self.block)]
+        return NamedPrompt(len(part), names, self.block, part.start - first * self.block)
 
 
 def token_ids(prompt: Any) -> Sequence[int]:
@@ -132,7 +130,7 @@ class Tokens(Sequence[int]):
         assert step == 1
         if stop <= size:
             part = self.prompt[start:stop]
-            return part if isinstance(part, range) else tuple(part)
+            return part if isinstance(part, range | NamedPrompt) else tuple(part)
         if start >= size:
             return tuple(self.output[start - size : stop - size])
         return (*self.prompt[start:], *self.output[: stop - size])
@@ -151,10 +149,11 @@ class Request:
 
     id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
     stop_ids: tokens that end it. encoder: ids that an encoder-decoder's encoder reads. root: what its KV depends on
-    beside its tokens. running: it holds pages. encoded: a step has been planned that puts its encoder's output there.
-    cached: positions it found computed when it began. reached: most positions it had computed when it was preempted.
-    scores: log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them.
-    children: further choices of the same prompt, which start from its pages.
+    beside its tokens. names: of the full pages of its prompt, where they do not follow from its tokens. running: it
+    holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it found
+    computed when it began. reached: most positions it had computed when it was preempted. scores: log-probabilities of
+    its prompt's tokens so far, from the second one on; None if nobody waits for them. children: further choices of the
+    same prompt, which start from its pages.
     """
 
     id: int
@@ -168,6 +167,7 @@ class Request:
     timing: Timing
     encoder: tuple[int, ...] = ()
     root: bytes = b""
+    names: Sequence[bytes] = ()
     known: int = 0
     computed: int = 0
     running: bool = False

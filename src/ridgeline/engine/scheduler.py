@@ -180,6 +180,7 @@ class Scheduler:
                 self.ledger.reserve,
                 encoded=len(request.encoder),
                 root=request.root,
+                names=request.names,
                 find=request.scores is None,
             )
             if hit is None:

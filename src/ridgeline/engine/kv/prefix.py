@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
+_PAGE, _ROOT, _BLOCKS = b"ridgeline kv page 1", b"ridgeline kv root 1", b"ridgeline kv blocks 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,21 @@ def extend_keys(keys: list[PageKey], tokens: Sequence[int], page_size: int, full
         page = tuple(tokens[start : start + page_size])
         parent = keys[-1].digest if keys else _digest(_ROOT + root)
         keys.append(PageKey(_digest(_PAGE + parent + array("q", page).tobytes()), page))
+
+
+def names_of_blocks(blocks: Sequence[int], block: int, page_size: int, full: int, root: bytes = b"") -> list[bytes]:
+    """Names of the first `full` pages of a prompt whose tokens are known by the names of blocks of `block` tokens.
+
+    A page's name stands for the blocks that it touches, and for those of all pages before it: where it holds a part of
+    one, or of several, pages are taken to differ if any of their blocks does, for that is all there is to know.
+    """
+    names, digest, known = list[bytes](), _digest(_ROOT + root), 0
+    for page in range(1, full + 1):
+        touched = -(-page * page_size // block)
+        digest = _digest(_BLOCKS + digest + array("q", blocks[known:touched]).tobytes())
+        names.append(digest)
+        known = touched
+    return names
 
 
 def _digest(message: bytes) -> bytes:
