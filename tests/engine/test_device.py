@@ -19,6 +19,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
+from support.wall_models import MODELS, wall_model
 
 CUDA = torch.device("cuda:0")
 TO_HOST = (Tensor.cpu, Tensor.tolist, Tensor.item, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__)
@@ -107,3 +108,22 @@ def test_a_forward_stays_on_the_device(config: dict[str, Any], monkeypatch: pyte
     assert logits_RV.shape == (4, 41)
     assert places == {"cuda"}
     assert {type(op) for _, op in model.ops()} > {Attention}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "encoder"])
+def test_a_forward_of_models_that_only_tests_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latents, chunks, sinks and biases, an encoder that runs and one that has run."""
+    model = wall_model(name)
+    layout = kv_layout(model, 1e9, 4, most_tokens=100)
+    table = tuple((2 * group + 1, 2 * group + 2) for group in range(len(layout.groups)))
+    encoder, encoded = ((1, 2, 3, 4, 5), 5) if model.encodes else ((), 0)
+    with faked(model, monkeypatch):
+        runner = Runner(model, layout)
+        for start in range(3):
+            items = (
+                PlanItem(1, start, (7,), table if start == 0 else ((),) * len(table), start == 0, (0,), (), encoded),
+                PlanItem(2 + start, 0, (1, 2, 3), table, True, (0, 2), encoder, encoded),
+            )
+            logits_RV = runner.forward(StepPlan(start, items))
+    assert logits_RV.device == CUDA
+    assert logits_RV.shape == (3, model.vocabulary)
