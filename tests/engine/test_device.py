@@ -19,7 +19,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
-from support.wall_models import MODELS, wall_model
+from support.wall_models import HEADLESS, MODELS, wall_model
 
 CUDA = torch.device("cuda:0")
 TO_HOST = (Tensor.cpu, Tensor.tolist, Tensor.item, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__)
@@ -110,7 +110,7 @@ def test_a_forward_stays_on_the_device(config: dict[str, Any], monkeypatch: pyte
     assert {type(op) for _, op in model.ops()} > {Attention}
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "encoder"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in HEADLESS])
 def test_a_forward_of_models_that_only_tests_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Latents, chunks, sinks and biases, an encoder that runs and one that has run."""
     model = wall_model(name)

@@ -1,21 +1,23 @@
-"""An encoder-decoder in the engine: whose pages are shared, when its encoder runs, what its steps cost."""
+"""An encoder-decoder in the engine: whose pages are shared, when its encoder runs, what its steps cost. And models
+without a head: a request is a prompt, its answer the hidden states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from engine.collecting import finish_all
 from engine.small_models import assert_nothing_held, poison_free_pages
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import StepRecord
+from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Finish
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.work import ENCODER, Work
 from ridgeline.roofline.price import Price
 from support.engines import GREEDY, token_engine
-from support.wall_models import reference, wall_model
+from support.wall_models import HEADLESS, VOCABULARY, reference, wall_model
 
 PROMPT = tuple(range(3, 22))
 INPUT, OTHER = tuple(range(40, 51)), tuple(range(30, 41))
@@ -78,7 +80,8 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
         run.engine.add(PROMPT, answer_of(6), encoder=encoder)
         told += run.answers(1)
         cached.append(run.engine.stats.cached_tokens - sum(cached))
-    assert cached == [0, 0, (len(PROMPT) - 1) // align * align, 0, (len(PROMPT) - 1) // align * align]
+    found = (len(PROMPT) - 2) // align * align  # the last two positions run again
+    assert cached == [0, 0, found, 0, found]
     assert run.encoded == 4 * 11 + 10
     expected = {e: greedy(run.model, PROMPT, e, 6) for e in (INPUT, OTHER, INPUT[:-1])}
     assert told == [expected[e] for e in (INPUT, OTHER, INPUT, INPUT[:-1], OTHER)]
@@ -118,6 +121,22 @@ def test_choices_that_wait_run_the_encoder_again(page_size: int) -> None:
     assert run.encoded in (2 * len(INPUT), 3 * len(INPUT))
 
 
+def test_prompts_are_scored_beside_an_encoder() -> None:
+    """What is known of a prompt's tokens depends on the encoder's input, and a prefix that is found spares none."""
+    run = watched(chunk=3)
+    params = replace(answer_of(2), prompt_logprobs=0)
+    for encoder in (INPUT, INPUT, OTHER):
+        run.engine.add(PROMPT, params, encoder=encoder)
+        events = []
+        while run.engine.has_work:
+            events += run.engine.step()
+        scores = events[0].prompt_logprobs
+        assert scores is not None
+        logits = reference("encoder-decoder", run.model, PROMPT, encoder)
+        theirs = logits.log_softmax(-1)[range(len(PROMPT) - 1), PROMPT[1:]].tolist()
+        assert [score.logprob for score in scores if score is not None] == pytest.approx(theirs, abs=1e-5)
+
+
 def test_a_step_is_priced_with_its_encoder() -> None:
     """The work that an observer is told is what the price takes, encoder and cross-attention included."""
     run = watched(chunk=5)
@@ -147,3 +166,88 @@ def test_inputs_that_cannot_run_are_refused() -> None:
     with pytest.raises(ValueError, match="encoder"):
         token_engine(wall_model("latent")).add(PROMPT, encoder=INPUT)
     assert not run.engine.has_work
+
+
+# -- without a head ---------------------------------------------------------------------------------------------------
+
+
+def prompts_of(*lengths: int) -> list[tuple[int, ...]]:
+    return [tuple((7 * length + 5 * i) % VOCABULARY for i in range(length)) for length in lengths]
+
+
+def embedded(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[TokenEvent]:
+    """Add these and run them to their ends; the only event of each."""
+    ids = [engine.add(prompt) for prompt in prompts]
+    events: dict[int, TokenEvent] = {}
+    while engine.has_work:
+        poison_free_pages(engine)
+        for event in engine.step():
+            assert event.request not in events
+            events[event.request] = event
+    assert_nothing_held(engine)
+    assert sorted(events) == ids
+    return [events[request] for request in ids]
+
+
+@pytest.mark.parametrize("tokens", [24, 64, 2048])
+@pytest.mark.parametrize("chunk", [None, 1, 5])
+@pytest.mark.parametrize("name", HEADLESS)
+def test_hidden_states_of_prompts(name: str, chunk: int | None, tokens: int) -> None:
+    """In one step each where positions all see each other, whatever a chunk is; in chunks where they do not."""
+    model, steps = wall_model(name), list[StepRecord]()
+    limits = Limits(tokens=tokens, chunk=chunk)
+    engine = token_engine(model, limits=limits, page_size=3, prefix_cache=True, on_step=steps.append)
+    prompts = prompts_of(1, 24, 9, 9, 23, 2)
+    both = [*embedded(engine, prompts), *embedded(engine, prompts)]  # nothing that is cached spares a position
+    for event, prompt in zip(both, prompts * 2, strict=True):
+        assert event.finish is Finish.STOP
+        assert event.token is None
+        assert event.hidden is not None
+        theirs = reference(name, model, prompt)
+        assert event.hidden.dtype == "float32"
+        assert event.hidden.shape == theirs.shape
+        assert abs(event.hidden - theirs.numpy()).max() <= 1e-5 * float(theirs.abs().max())
+    for step in steps:
+        assert step.work.tokens <= tokens
+        assert step.work.logit_rows == step.work.tokens
+        assert Price(model).step(step.work).total_flops > 0
+        assert all(item.start == 0 and item.logits for item in step.plan.items) or name != "encoder"
+    assert sum(step.work.tokens for step in steps) == 2 * sum(map(len, prompts))
+    assert len(steps) >= 4 or tokens == 2048
+
+
+def test_hidden_states_are_given_once_whatever_is_preempted() -> None:
+    """A decoder that embeds, preempted after every step: what was told is not told again."""
+    model = wall_model("embedder")
+    engine = token_engine(model, limits=Limits(chunk=5, requests=2), page_size=4)
+    engine.add(prompts_of(17)[0])
+    told = []
+    while engine.has_work:
+        for event in engine.step():
+            told.append(event)
+        if len(engine.scheduler.running) == 1 and engine.scheduler.preemptions < 2:
+            engine.scheduler.preempt(engine.scheduler.running[0])
+    (event,) = told
+    theirs = reference("embedder", model, prompts_of(17)[0])
+    assert event.hidden is not None
+    assert event.hidden.shape == theirs.shape
+    assert abs(event.hidden - theirs.numpy()).max() <= 1e-5 * float(theirs.abs().max())
+    assert engine.stats.wasted_tokens > 0
+
+
+def test_prompts_that_a_model_without_a_head_cannot_run_are_refused() -> None:
+    """Its context may be filled, nothing is sampled, and a prompt has to fit into a step."""
+    engine = token_engine(wall_model("encoder"), limits=Limits(tokens=90))
+    with pytest.raises(
+        ValueError, match="has 91 tokens, which have to run in one step, and a step runs 90; shorten it"
+    ):
+        engine.add([1] * 91)
+    with pytest.raises(ValueError, match="the model's context is 96"):
+        engine.add([1] * 97)
+    with pytest.raises(ValueError, match="no head to sample with; leave the sampling parameters out"):
+        engine.add([1], SamplingParams(temperature=0.0))
+    assert not engine.has_work
+    engine = token_engine(wall_model("encoder"))
+    (event,) = embedded(engine, [[1] * 96])
+    assert event.hidden is not None
+    assert len(event.hidden) == 96

@@ -196,5 +196,5 @@ def test_a_checkpoint_has_a_tensor_for_every_parameter(name: str) -> None:
     taken = [getattr(module, attribute) for module, attribute in tensors.values()]
     assert {id(tensor) for tensor in taken} == {id(parameter) for parameter in model.parameters()}
     assert len(taken) == len(list(model.parameters()))
-    assert "lm_head.weight" in tensors or name in ("encoder", "encoder-decoder")
+    assert ("lm_head.weight" in tensors) == (name in DECODERS)
     assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())

@@ -62,6 +62,7 @@ def token_engine(
         context=model.context,
         vocabulary=model.vocabulary,
         reaches=model.reaches,
+        has_head=model.has_head,
         on_step=on_step,
     )
 

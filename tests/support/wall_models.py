@@ -244,15 +244,17 @@ class WallModel(Model):
 
 
 class Decoder(WallModel):
-    """Blocks around attention of any sort, and a head of its own."""
+    """Blocks around attention of any sort, and a head of its own if it has one."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], *, has_head: bool = True) -> None:
         super().__init__()
         self.embed = Embedding(VOCABULARY, HIDDEN, FP32)
         blocks = [Block(SelfAttention(layer, place), first=place == 0) for place, layer in enumerate(layers)]
         self.layers = nn.ModuleList(blocks)
         self.norm = AddRMSNorm(HIDDEN, EPS, FP32)
-        self.lm_head = Head(matrix(HIDDEN, VOCABULARY))
+        self.has_head = has_head
+        if has_head:
+            self.lm_head = Head(matrix(HIDDEN, VOCABULARY))
         self.finish({})
 
     def hidden(
@@ -353,13 +355,16 @@ def filled(model: M, seed: int = 0) -> M:
 
 
 DECODERS = {"latent": LATENT, "widths": WIDTHS, "mixed reaches": MIXED, "everything": EVERYTHING}
-MODELS = (*DECODERS, "encoder-decoder", "encoder")
+HEADLESS = ("encoder", "embedder")
+MODELS = (*DECODERS, "encoder-decoder", *HEADLESS)
 
 
 def wall_model(name: str, seed: int = 0) -> Model:
     """One of MODELS with random weights."""
     if name in DECODERS:
         return filled(Decoder(DECODERS[name]), seed)
+    if name == "embedder":
+        return filled(Decoder(MIXED, has_head=False), seed)
     return filled(EncoderDecoder() if name == "encoder-decoder" else Encoder(), seed)
 
 
@@ -448,12 +453,12 @@ def block(x: Tensor, w: Weights, layer: Layer, encoded: Tensor | None = None) ->
     return x + mlp(rms(x, w["mlp_norm.weight"]), below(w, "mlp"))
 
 
-def decoder_logits(w: Weights, layers: Sequence[Layer], ids: Sequence[int]) -> Tensor:
-    """Of every position [positions, vocabulary]."""
+def decoder_states(w: Weights, layers: Sequence[Layer], ids: Sequence[int]) -> Tensor:
+    """Of every position [positions, hidden]."""
     x = w["embed.weight"][list(ids)]
     for index, layer in enumerate(layers):
         x = block(x, below(w, f"layers.{index}"), layer)
-    return linear(rms(x, w["norm.weight"]), w, "lm_head")
+    return rms(x, w["norm.weight"])
 
 
 def encoder_decoder_logits(w: Weights, encoder_ids: Sequence[int], ids: Sequence[int]) -> Tensor:
@@ -483,5 +488,7 @@ def reference(name: str, model: Model, ids: Sequence[int], encoder: Sequence[int
     """What one of MODELS gives for every position: logits, or hidden states where it has no head."""
     weights = weights_of(model)
     if name in DECODERS:
-        return decoder_logits(weights, DECODERS[name], ids)
-    return encoder_states(weights, ids) if name == "encoder" else encoder_decoder_logits(weights, encoder, ids)
+        return linear(decoder_states(weights, DECODERS[name], ids), weights, "lm_head")
+    if name == "encoder-decoder":
+        return encoder_decoder_logits(weights, encoder, ids)
+    return encoder_states(weights, ids) if name == "encoder" else decoder_states(weights, MIXED, ids)

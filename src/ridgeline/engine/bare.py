@@ -26,6 +26,7 @@ def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], No
         context=model.context,
         vocabulary=model.vocabulary,
         reaches=model.reaches,
+        has_head=model.has_head,
         on_step=on_step,
     )
 

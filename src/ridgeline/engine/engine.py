@@ -11,16 +11,18 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Protocol, overload
 
+import numpy as np
+
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
-from ridgeline.engine.sampling.row import History, Outcome, RowFailure, Sampled, SampleRow, Scored
+from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.suspects import Suspects
-from ridgeline.ops.work import Reach
+from ridgeline.ops.work import TOKENS, Reach
 
 Observer = Callable[[StepRecord], None]
 
@@ -87,16 +89,20 @@ class Engine:
         vocabulary: int,
         eos_ids: Collection[int] = (),
         reaches: Collection[Reach] = (),
+        has_head: bool = True,
         on_step: Observer | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
-        the model's layers that keep nothing, of which the ledger does not know. on_step: told of each step that ran.
+        the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
+        a request ends when its prompt has run, with the hidden states. on_step: told of each step that ran.
         clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
-        self.scheduler = Scheduler(ledger, limits)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
+        self.has_head = has_head
+        whole = any(reach.kind == "full" and reach.space == TOKENS for reach in self.reaches)
+        self.scheduler = Scheduler(ledger, limits, whole=whole)
         self.requests: dict[int, Request] = {}
         self._next_id = 1
         self._suspects = Suspects()
@@ -136,10 +142,13 @@ class Engine:
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
+        params: how to sample; none where the model has no head.
         The prompt is not copied: leave it as it is while the request runs. encoder: ids for the encoder of an
         encoder-decoder. root: names what the model computes with beside tokens (an adapter, a tenant): prefixes are
         shared under equal roots only.
         """
+        if params is not None and not self.has_head:
+            raise ValueError("the model has no head to sample with; leave the sampling parameters out")
         params = params or SamplingParams()
         prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
         limit = self._check(prompt, params, len(encoder))
@@ -172,6 +181,8 @@ class Engine:
                 request.history = History(prompt)
             if params.prompt_logprobs is not None and request.choice == 0:
                 request.scores = []
+            if not self.has_head:
+                request.hidden = []
             self.requests[request.id] = request
         self._next_id += params.n
         choices[0].children = choices[1:]  # they start from its pages, once its prompt is computed
@@ -188,6 +199,7 @@ class Engine:
     def _check(self, prompt: Sequence[int], params: SamplingParams, encoded: int) -> int:
         """How many tokens may be sampled. Raises ValueError."""
         length, capacity = len(prompt), self.ledger.capacity(encoded)
+        most, needed = self.scheduler.limits.tokens, length + self.has_head  # a token at least is to be sampled
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
         if bool(encoded) != self.ledger.crosses:
@@ -198,9 +210,13 @@ class Engine:
         if params.stop:
             raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
         params.check_vocab(self.vocabulary)
-        if length >= self.context:
+        if needed > self.context:
             raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
-        if length >= capacity:
+        if self.scheduler.whole and length > most:
+            raise ValueError(
+                f"the prompt has {length} tokens, which have to run in one step, and a step runs {most}; shorten it"
+            )
+        if needed > capacity:
             beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
             raise ValueError(
                 f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
@@ -270,9 +286,9 @@ class Engine:
         now = self.clock()
         return self._suspects.schedule(self.scheduler, now) if self._suspects else self.scheduler.schedule(now)
 
-    def rows(self, plan: StepPlan) -> Rows:
-        """What the sampler has to know about the plan's logit rows."""
-        return Rows(plan, self.requests)
+    def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
+        """What the sampler has to know about the plan's logit rows; where there is no head, nothing is sampled."""
+        return Rows(plan, self.requests) if self.has_head else ()
 
     def execute(self, plan: StepPlan) -> Sequence[Outcome]:
         """Have the plan run; what it gives to each item with logit or scored rows. Raises what the executor raises."""
@@ -298,6 +314,8 @@ class Engine:
                 self.scheduler.settle(request, item)
             elif isinstance(outcome, RowFailure):
                 events += self._give_up(request, outcome.reason)
+            elif isinstance(outcome, HiddenStates):
+                self._take_hidden(request, item, outcome, now, events)
             else:
                 self._take(request, item, (outcome,) if isinstance(outcome, Sampled) else outcome, now, events)
         if self._suspects:
@@ -327,6 +345,17 @@ class Engine:
         if finish is not None:
             self._ended[request.group, request.choice] = request.output_length
             events.append(self._finish(request, finish, now, token=one))
+
+    def _take_hidden(
+        self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
+    ) -> None:
+        """Take hidden states of a prompt; with the last of them the request ends."""
+        assert request.hidden is not None
+        request.hidden.append(states.states_PD)
+        self.scheduler.settle(request, item)
+        if item.segment.kv_len == request.known:
+            event = self._finish(request, Finish.STOP, now)
+            events.append(event._replace(hidden=np.concatenate(request.hidden)))
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow
@@ -18,6 +21,8 @@ class TokenEvent(NamedTuple):
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
     timing: moments of the request's life so far. error: why it failed, in one line. prompt_logprobs: one for each token
     of the prompt, None for the first, with the first token of a request that asked for them; its first choice has them.
+    hidden: with the end of a request to a model without a head, the last hidden states of its prompt, fp32 [positions,
+    hidden].
     """
 
     request: int
@@ -29,6 +34,7 @@ class TokenEvent(NamedTuple):
     finish: Finish | None = None
     error: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    hidden: NDArray[np.float32] | None = None
 
 
 class Stop(NamedTuple):

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.row import History, PromptLogprob
 
@@ -152,8 +155,9 @@ class Request:
     beside its tokens. names: of the full pages of its prompt, where they do not follow from its tokens. running: it
     holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it found
     computed when it began. reached: most positions it had computed when it was preempted. scores: log-probabilities of
-    its prompt's tokens so far, from the second one on; None if nobody waits for them. children: further choices of the
-    same prompt, which start from its pages.
+    its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden: where the model has no
+    head, the hidden states of its prompt so far, step by step; else None. children: further choices of the same prompt,
+    which start from its pages.
     """
 
     id: int
@@ -179,6 +183,7 @@ class Request:
     error: str | None = None
     history: History | None = None
     scores: list[PromptLogprob] | None = None
+    hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -198,6 +203,11 @@ class Request:
     def output_length(self) -> int:
         """How many tokens were sampled so far."""
         return len(self.tokens.output)
+
+    @property
+    def finds(self) -> bool:
+        """Whether what is cached of its prompt need not run: nothing is wanted of each of its positions."""
+        return self.scores is None and self.hidden is None
 
     def told_scores(self) -> tuple[PromptLogprob | None, ...] | None:
         """What is to be told of its prompt's tokens, once; the first of them comes after nothing."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.plan import Scoring, StepPlan
-from ridgeline.engine.sampling import Outcome, PromptLogprob, RowFailure, SampleRow, Scored, sample, score
+from ridgeline.engine.sampling import HiddenStates, Outcome, PromptLogprob, RowFailure, SampleRow, Scored, sample, score
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVLayout
@@ -62,6 +62,13 @@ class Runner:
         """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
         return self.model.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
+    @torch.inference_mode()
+    def states(self, plan: StepPlan) -> Sequence[Outcome]:
+        """Last hidden states of each item's wanted rows."""
+        counts = [len(item.logits) for item in plan.items if item.logits]
+        x_RD = self.hidden(self.prepare(plan)).float().cpu()
+        return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]
+
     def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         """A token for each row of logits."""
         return sample(logits_RV, rows) if rows else []
@@ -80,7 +87,10 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan, score what it scores, and sample a token for each of its logit rows, in order."""
+        """Run a plan, score what it scores, and sample a token for each of its logit rows, in order. A model without a
+        head gives their hidden states."""
+        if not self.model.has_head:
+            return self.states(plan)
         scorings = [item.scored for item in plan.items if item.scored]
         if not scorings:
             return self.sample(self.forward(plan), rows)
@@ -99,7 +109,7 @@ class Runner:
 
 def _with_scores(scores: Scores, sampled: Outcome | None) -> Outcome:
     """What an item gives whose prompt was scored; one row that failed is the failure of all."""
-    assert not isinstance(sampled, Scored)
+    assert not isinstance(sampled, Scored | HiddenStates)
     good = tuple(score for score in scores if isinstance(score, PromptLogprob))
     failures = [score for score in scores if isinstance(score, RowFailure)]
     return failures[0] if failures else Scored(good, sampled)

@@ -45,8 +45,9 @@ class Limits:
 class Scheduler:
     """Requests waiting and running, and the pages they hold."""
 
-    def __init__(self, ledger: KVLedger, limits: Limits) -> None:
-        self.ledger, self.limits = ledger, limits
+    def __init__(self, ledger: KVLedger, limits: Limits, *, whole: bool = False) -> None:
+        """whole: prompts run in one step, because their positions all see each other."""
+        self.ledger, self.limits, self.whole = ledger, limits, whole
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival, the oldest first
         self.steps = 0
@@ -172,7 +173,7 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
-            if not budget:
+            if not budget or (self.whole and request.known > budget):
                 break
             hit = self.ledger.admit(
                 request.id,
@@ -181,7 +182,7 @@ class Scheduler:
                 encoded=len(request.encoder),
                 root=request.root,
                 names=request.names,
-                find=request.scores is None,
+                find=request.finds,
             )
             if hit is None:
                 break
@@ -213,7 +214,7 @@ class Scheduler:
 
     def _wanted(self, request: Request) -> int:
         missing = request.known - request.computed
-        return missing if self.limits.chunk is None else min(missing, self.limits.chunk)
+        return missing if self.whole or self.limits.chunk is None else min(missing, self.limits.chunk)
 
     def _victim(self) -> Request:
         """The running request that loses least by starting again. The oldest is spared, so that it always ends."""
@@ -227,7 +228,9 @@ class Scheduler:
         last = end == request.known
         # Of the tokens of a request that decodes only the newest runs.
         tokens = (output[-1],) if count == 1 and last and output else request.tokens[start:end]
-        logits = (count - 1,) if last else ()
+        logits: tuple[int, ...] = (count - 1,) if last else ()
+        if request.hidden is not None:  # of each position once, however often a preemption makes it run
+            logits = tuple(range(max(0, sum(map(len, request.hidden)) - start), count))
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)

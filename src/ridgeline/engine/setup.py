@@ -97,6 +97,7 @@ def load_engine(
         context=built.context,
         vocabulary=built.vocabulary,
         reaches=built.reaches,
+        has_head=built.has_head,
         eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
         on_step=on_step,
     )

@@ -2,12 +2,32 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ridgeline.engine.sampling.row import History, Outcome, PromptLogprob, RowFailure, Sampled, SampleRow, Scored
+from ridgeline.engine.sampling.row import (
+    HiddenStates,
+    History,
+    Outcome,
+    PromptLogprob,
+    RowFailure,
+    Sampled,
+    SampleRow,
+    Scored,
+)
 
 if TYPE_CHECKING:
     from ridgeline.engine.sampling.sampler import sample, score
 
-__all__ = ["History", "Outcome", "PromptLogprob", "RowFailure", "SampleRow", "Sampled", "Scored", "sample", "score"]
+__all__ = [
+    "HiddenStates",
+    "History",
+    "Outcome",
+    "PromptLogprob",
+    "RowFailure",
+    "SampleRow",
+    "Sampled",
+    "Scored",
+    "sample",
+    "score",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -154,6 +154,14 @@ class Scored:
     sampled: "Sampled | RowFailure | Sequence[Sampled] | None" = None
 
 
-Outcome = Sampled | RowFailure | Sequence[Sampled] | Scored
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenStates:
+    """What a step of a model without a head gives to a request: the last hidden states of its wanted positions, fp32
+    [positions, hidden]."""
+
+    states_PD: NDArray[np.float32]
+
+
+Outcome = Sampled | RowFailure | Sequence[Sampled] | Scored | HiddenStates
 """What a step gives to a request: the token sampled, or several where some were guessed and found right; where prompt
-tokens were scored, Scored."""
+tokens were scored, Scored; of a model without a head, HiddenStates."""
