@@ -173,13 +173,14 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
-            if not budget or (self.whole and request.known > budget):
+            encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
+            if budget <= encoder or (self.whole and request.known > budget):
                 break
             hit = self.ledger.admit(
                 request.id,
                 request.tokens,
                 self.ledger.reserve,
-                encoded=len(request.encoder),
+                encoded=encoder,
                 root=request.root,
                 names=request.names,
                 find=request.finds,
@@ -188,11 +189,11 @@ class Scheduler:
                 break
             self.waiting.remove(request)
             self._start(request, hit, now)
-            count = min(self._wanted(request), budget)
+            count = min(self._wanted(request), budget - encoder)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count
-            budget -= count
+            budget -= count + encoder
 
     def _start(self, request: Request, computed: int, now: int) -> None:
         request.computed, request.running = computed, True
