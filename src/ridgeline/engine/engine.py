@@ -142,10 +142,9 @@ class Engine:
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
-        params: how to sample; none where the model has no head.
-        The prompt is not copied: leave it as it is while the request runs. encoder: ids for the encoder of an
-        encoder-decoder. root: names what the model computes with beside tokens (an adapter, a tenant): prefixes are
-        shared under equal roots only.
+        The prompt is not copied: leave it as it is while the request runs. params: how to sample; none where the model
+        has no head. encoder: ids for the encoder of an encoder-decoder. root: names what the model computes with beside
+        tokens (an adapter, a tenant): prefixes are shared under equal roots only.
         """
         if params is not None and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
@@ -153,13 +152,21 @@ class Engine:
         prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
         limit = self._check(prompt, params, len(encoder))
         self._check_ids(encoder)
-        root = _root(root, encoder)
-        names = self._names(prompt, root)
+        first, *others = self._choices(prompt, params, limit, encoder, _root(root, encoder))
+        self._next_id += params.n
+        self.requests |= {request.id: request for request in (first, *others)}
+        first.children = others  # they start from its pages, once its prompt is computed
+        self.scheduler.add(first)
+        return first.group
+
+    def _choices(
+        self, prompt: Sequence[int], params: SamplingParams, limit: int, encoder: tuple[int, ...], root: bytes
+    ) -> list[Request]:
+        """A request for each choice. What is said of the prompt itself, the first one says."""
         seed = params.seed if params.seed is not None else random.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
-        timing = Timing(self.clock())
-        group = self._next_id
-        choices = [
+        group, timing, names = self._next_id, Timing(self.clock()), self._names(prompt, root)
+        return [
             Request(
                 group + choice,
                 group,
@@ -173,21 +180,12 @@ class Engine:
                 encoder,
                 root,
                 names,
+                history=History(prompt) if params.uses_history else None,
+                scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
+                hidden=None if self.has_head else [],
             )
             for choice in range(params.n)
         ]
-        for request in choices:
-            if params.uses_history:
-                request.history = History(prompt)
-            if params.prompt_logprobs is not None and request.choice == 0:
-                request.scores = []
-            if not self.has_head:
-                request.hidden = []
-            self.requests[request.id] = request
-        self._next_id += params.n
-        choices[0].children = choices[1:]  # they start from its pages, once its prompt is computed
-        self.scheduler.add(choices[0])
-        return group
 
     def _names(self, prompt: Sequence[int], root: bytes) -> Sequence[bytes]:
         """Names of the full pages of a prompt that has no ids to name them by."""
