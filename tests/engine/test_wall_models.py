@@ -11,7 +11,10 @@ from engine.small_models import assert_nothing_held, poison_free_pages
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.work import ENCODER, Work
@@ -45,11 +48,10 @@ class Watched:
 
 
 def watched(
-    *, page_size: int = 4, chunk: int | None = None, prefix_cache: bool = True, positions: int = 600, requests: int = 16
+    limits: Limits | None = None, *, page_size: int = 4, prefix_cache: bool = True, positions: int = 600
 ) -> Watched:
     """The encoder-decoder in an engine."""
     model, steps = wall_model("encoder-decoder", 41), list[StepRecord]()
-    limits = Limits(chunk=chunk, requests=requests)
     engine = token_engine(
         model, page_size=page_size, limits=limits, positions=positions, prefix_cache=prefix_cache, on_step=steps.append
     )
@@ -91,7 +93,7 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_choices_share_the_encoders_pages(chunk: int | None) -> None:
     """Three choices of a prompt beside another request: the encoder runs once for each of the two."""
-    run = watched(chunk=chunk, prefix_cache=False)
+    run = watched(Limits(chunk=chunk), prefix_cache=False)
     first = run.engine.add(PROMPT, answer_of(9, n=3), encoder=INPUT)
     run.engine.add(PROMPT, answer_of(5), encoder=OTHER)
     (cross,) = [index for index, group in enumerate(run.engine.ledger.groups) if not group.spec.grows]
@@ -115,7 +117,7 @@ def test_choices_share_the_encoders_pages(chunk: int | None) -> None:
 @pytest.mark.parametrize("page_size", [1, 3, 16])
 def test_choices_that_wait_run_the_encoder_again(page_size: int) -> None:
     """Two requests at a time: the third choice has no parent left to start from."""
-    run = watched(page_size=page_size, requests=2, chunk=3)
+    run = watched(Limits(requests=2, chunk=3), page_size=page_size)
     run.engine.add(PROMPT, answer_of(7, n=4), encoder=INPUT)
     assert run.answers(4) == [greedy(run.model, PROMPT, INPUT, 7)] * 4
     assert run.encoded in (2 * len(INPUT), 3 * len(INPUT))
@@ -123,7 +125,7 @@ def test_choices_that_wait_run_the_encoder_again(page_size: int) -> None:
 
 def test_prompts_are_scored_beside_an_encoder() -> None:
     """What is known of a prompt's tokens depends on the encoder's input, and a prefix that is found spares none."""
-    run = watched(chunk=3)
+    run = watched(Limits(chunk=3))
     params = replace(answer_of(2), prompt_logprobs=0)
     for encoder in (INPUT, INPUT, OTHER):
         run.engine.add(PROMPT, params, encoder=encoder)
@@ -139,7 +141,7 @@ def test_prompts_are_scored_beside_an_encoder() -> None:
 
 def test_a_step_is_priced_with_its_encoder() -> None:
     """The work that an observer is told is what the price takes, encoder and cross-attention included."""
-    run = watched(chunk=5)
+    run = watched(Limits(chunk=5))
     for encoder in (INPUT, OTHER[:4]):
         run.engine.add(PROMPT, GREEDY, encoder=encoder)
     run.answers(2)
@@ -152,6 +154,69 @@ def test_a_step_is_priced_with_its_encoder() -> None:
     decodes = [step for step in run.steps if step.decodes_only and step.work.tokens == 2]
     contexts = [item.segment.kv_len for item in decodes[-1].plan.items]
     assert price.step(decodes[-1].work) == price.step(Work.decode(contexts, run.model.reaches, [11, 4]))
+
+
+@pytest.mark.parametrize("tokens", [13, 30])
+def test_a_step_has_room_for_an_encoders_rows_too(tokens: int) -> None:
+    """They run together, so that a request waits for a step that holds them; the limit is that of memory."""
+    run = watched(Limits(tokens=tokens))
+    inputs = (INPUT, OTHER[:4], OTHER, INPUT[:9], OTHER[:1])
+    for encoder in inputs:
+        run.engine.add(PROMPT, answer_of(5), encoder=encoder)
+    assert run.answers(5) == [greedy(run.model, PROMPT, encoder, 5) for encoder in inputs]
+    assert all(step.work.tokens + step.work.rows.get(ENCODER, 0) <= tokens for step in run.steps)
+    longest = tuple(range(tokens))
+    with pytest.raises(ValueError, match=f"the encoder is given {tokens} tokens, .* a step runs {tokens}"):
+        run.engine.add(PROMPT, encoder=longest)
+    run.engine.add(PROMPT[:2], answer_of(1), encoder=longest[1:])
+    assert run.answers(1) == [greedy(run.model, PROMPT[:2], longest[1:], 1)]
+
+
+class FailingOnce(Runner):
+    """A Runner whose step of this number breaks once it has run."""
+
+    at_step = -1
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+        outcomes = super().execute(plan, rows)
+        if plan.step == self.at_step:
+            raise RuntimeError("something broke")
+        return outcomes
+
+
+@pytest.mark.parametrize("at_step", range(8))
+@pytest.mark.parametrize("name", ["encoder-decoder", *HEADLESS])
+def test_what_a_failed_step_gave_is_made_again(name: str, at_step: int) -> None:
+    """An encoder runs again, hidden states are not told twice, prompts that have to be whole stay so."""
+    model = wall_model(name, 41)
+    engine = token_engine(model, runner=FailingOnce, limits=Limits(tokens=40, chunk=7), page_size=3, prefix_cache=True)
+    assert isinstance(engine.executor, FailingOnce)
+    engine.executor.at_step = at_step
+    params, prompts = answer_of(4, n=2) if model.has_head else None, [PROMPT, PROMPT[:12], PROMPT[:3]]
+    inputs = [INPUT, OTHER[:4], INPUT[:9]] if model.encodes else [()] * 3
+    both = list(zip(prompts, inputs, strict=True))
+    asked = {engine.add(prompt, params, encoder=encoder): (prompt, encoder) for prompt, encoder in both}
+    events: list[TokenEvent] = []
+    while engine.has_work:
+        poison_free_pages(engine)
+        events += engine.step()
+        engine.ledger.check()
+    assert_nothing_held(engine)
+    failed = {event.request for event in events if event.error is not None}
+    assert len(failed) <= 1, "who was not alone in the step is not to blame"
+    for request, (prompt, encoder) in asked.items():
+        own = [event for event in events if event.request == request]
+        if request in failed:
+            continue
+        if not model.has_head:
+            (event,) = own
+            assert event.hidden is not None
+            theirs = reference(name, model, prompt)
+            assert abs(event.hidden - theirs.numpy()).max() <= 1e-5 * float(theirs.abs().max())
+            continue
+        for choice in range(2):
+            told = [event.token.token for event in own if event.choice == choice and event.token is not None]
+            assert tuple(told) == greedy(model, prompt, encoder, 4)
 
 
 def test_inputs_that_cannot_run_are_refused() -> None:

@@ -102,6 +102,7 @@ class Engine:
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         whole = any(reach.kind == "full" and reach.space == TOKENS for reach in self.reaches)
+        assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
         self.requests: dict[int, Request] = {}
         self._next_id = 1

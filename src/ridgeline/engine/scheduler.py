@@ -23,8 +23,8 @@ _ARRIVAL = attrgetter("id")
 class Limits:
     """What a step may hold.
 
-    tokens: positions of all requests together. chunk: positions of one request; None for as many as the budget allows.
-    requests: requests under way at a time.
+    tokens: positions of all requests together, those of encoders included. chunk: positions of one request; None for as
+    many as the budget allows. requests: requests under way at a time.
     """
 
     tokens: int = 2048
