@@ -14,7 +14,7 @@ from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate import file, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import Observation, fit, fit_all
-from ridgeline.calibrate.overhead import Overhead, fit_host
+from ridgeline.calibrate.overhead import StepOverhead, fit_host
 from ridgeline.calibrate.probe import Pace, median_pace
 from ridgeline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
 from ridgeline.calibrate.steps import Stage, Stopwatch, time_ops
@@ -127,14 +127,14 @@ def test_host_constants_are_found_again() -> None:
         work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
         seconds = true.step + true.op * count + true.sequence * sequences + true.token * tokens
         seconds += true.byte * nbytes
-        overheads.append(Overhead(work, count, nbytes, seconds, 10 * seconds))
+        overheads.append(StepOverhead(work, count, nbytes, seconds, 10 * seconds))
     found, error = fit_host(overheads)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
     assert error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_host_constants_are_never_negative() -> None:
-    overheads = [Overhead(Work({TOKENS: n, LOGITS: 1}, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
+    overheads = [StepOverhead(Work({TOKENS: n, LOGITS: 1}, 1), 50, 0.0, 1e-3 / n, 1e-2) for n in (1, 2, 4, 8)]
     found, _ = fit_host(overheads)
     assert min(dataclasses.astuple(found)) >= 0
     assert found.token == 0

@@ -34,7 +34,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class StepOverhead:
     """What a step of `ops` ops took beside them, of `whole` seconds in all. nbytes: that the ops moved, as far as a
     cache holds them."""
 
@@ -47,7 +47,7 @@ class Overhead:
 
 def overheads(
     model: Model, timer: Timer, probe: Probe, pace: Pace, cached_bytes: float, budget: float
-) -> list[Overhead]:
+) -> list[StepOverhead]:
     """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
     `pace`.
 
@@ -85,15 +85,15 @@ def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Itera
             watch.clear()
 
 
-def _overhead(runs: Sequence[StepTime], price: Price, cached_bytes: float) -> Overhead:
+def _overhead(runs: Sequence[StepTime], price: Price, cached_bytes: float) -> StepOverhead:
     """What its ops leave of a step: medians of its runs."""
     work = runs[0].work
     nbytes = min(cached_bytes, price.step(work).total_bytes)
     whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
-    return Overhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole)
+    return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole)
 
 
-def fit_host(found: Sequence[Overhead]) -> tuple[Host, float]:
+def fit_host(found: Sequence[StepOverhead]) -> tuple[Host, float]:
     """The five constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
     of those errors without their signs."""
     features = np.array([[1, o.ops, o.work.sequences, o.work.tokens, o.nbytes] for o in found], dtype=float)

@@ -9,7 +9,7 @@ from ridgeline.calibrate.calibration import Calibration, FittedClass, Residual
 from ridgeline.calibrate.file import device_name
 from ridgeline.calibrate.fit import Class, Fitted, Observation, fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
-from ridgeline.calibrate.overhead import Overhead, fit_host, overheads
+from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
 from ridgeline.calibrate.probe import Probe, median_pace, nothing_but_launches
 from ridgeline.calibrate.roofs import (
     beyond_caches,
@@ -32,10 +32,10 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time, as the trials have theirs
 _HOST_TRIALS = ("tiny", "gpt2", "small")
 
-Report = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
-def calibrate(timer: Timer, report: Report, seconds: float = SECONDS) -> Calibration:
+def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Calibration:
     """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done).
 
     The engine runs on the processor, so that only there something lies between ops. On CUDA this is untested: the code
@@ -59,7 +59,7 @@ def calibrate(timer: Timer, report: Report, seconds: float = SECONDS) -> Calibra
             kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(_DTYPES)))
     pace = median_pace([one.pace for one in kernel_times])
     report("between ops", budget.done)
-    between: list[Overhead] = []
+    between: list[StepOverhead] = []
     for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS and kind == "cpu"):
         model = trial.model(torch.float32, timer.device)
         between += overheads(model, timer, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))

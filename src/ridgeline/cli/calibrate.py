@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load, load_all, save
 from ridgeline.calibrate.roofs import peaks
-from ridgeline.calibrate.run import SECONDS, Report
+from ridgeline.calibrate.run import SECONDS, OnProgress
 from ridgeline.calibrate.run import calibrate as measure
 from ridgeline.calibrate.timer import Timer
 from ridgeline.cli import options
@@ -74,7 +74,7 @@ def _measure(device: torch.device, threads: int, seconds: float) -> Calibration:
 
 
 @contextmanager
-def _progress(threads: int) -> Iterator[Report]:
+def _progress(threads: int) -> Iterator[OnProgress]:
     """A bar on stderr, or a line for each thing that begins where stderr is no terminal."""
     name = f"{threads} thread{'s' if threads > 1 else ''}"
     if not sys.stderr.isatty():

@@ -21,8 +21,8 @@ _PROMPT = "The text to continue, or the message to answer where the model has a 
 _CONFIG = "A checkpoint folder, a config.json, or a name of the catalogue."
 _DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
 
-Model = Annotated[str, typer.Argument(help=_MODEL)]
-Prompt = Annotated[str, typer.Argument(help=_PROMPT)]
+ModelName = Annotated[str, typer.Argument(help=_MODEL)]
+PromptText = Annotated[str, typer.Argument(help=_PROMPT)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]

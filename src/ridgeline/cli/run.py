@@ -19,8 +19,8 @@ from ridgeline.trace.verdict import verdict
 
 
 def run(
-    model: options.Model,
-    prompt: options.Prompt,
+    model: options.ModelName,
+    prompt: options.PromptText,
     max_tokens: options.MaxTokens256 = None,
     temperature: options.Temperature = None,
     top_k: options.TopK = None,

@@ -41,8 +41,8 @@ def _file(name: str, text: str) -> Any:
 
 
 def trace(
-    model: options.Model,
-    prompt: options.Prompt,
+    model: options.ModelName,
+    prompt: options.PromptText,
     device: options.DeviceName = "this",
     layer: Annotated[
         str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")

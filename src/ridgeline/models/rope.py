@@ -3,7 +3,7 @@
 import torch
 
 from ridgeline.models.fields import Fields
-from ridgeline.ops.rotary import Linear, Llama3, Rope, Scaling, Yarn
+from ridgeline.ops.rotary import LinearScaling, Llama3, Rope, Scaling, Yarn
 
 _ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"}
 _NUMBERS = {
@@ -56,7 +56,7 @@ def _scaling(fields: Fields, section: Fields) -> Scaling | None:
     if kind == "default":
         return None
     if kind == "linear":
-        return Linear(section.positive("factor"))
+        return LinearScaling(section.positive("factor"))
     # Where the config states it outside the scaling too, that one counts.
     holder = fields if fields.has("original_max_position_embeddings") else section
     context = holder.count("original_max_position_embeddings", fields.count("max_position_embeddings"))

@@ -12,7 +12,7 @@ from ridgeline.ops.op import Op
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearScaling:
     """Position interpolation: positions / factor (Chen et al., arXiv:2306.15595)."""
 
     factor: float
@@ -40,7 +40,7 @@ class Yarn:
     truncate: bool = True
 
 
-Scaling = Linear | Llama3 | Yarn
+Scaling = LinearScaling | Llama3 | Yarn
 Angles = tuple[Tensor, Tensor]
 """cos and sin of each row's position, each fp32 [rows, 1, dim / 2]."""
 
@@ -60,7 +60,7 @@ class Rope:
         match self.scaling:
             case None:
                 return inverse
-            case Linear(factor):
+            case LinearScaling(factor):
                 return inverse / factor
             case Llama3() as scaling:
                 return _llama3(inverse, scaling)

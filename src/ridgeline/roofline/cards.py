@@ -29,7 +29,7 @@ def names() -> tuple[str, ...]:
 def cards() -> tuple[Device, ...]:
     """Every card of the catalogue, in its order."""
     catalogue = _catalogue()
-    return tuple(_device(name, Card(values, name), catalogue) for name, values in catalogue["cards"].items())
+    return tuple(_device(name, CardReader(values, name), catalogue) for name, values in catalogue["cards"].items())
 
 
 def load_card(name: str) -> Device:
@@ -44,11 +44,11 @@ def load_card(name: str) -> Device:
         return _device(*_own(path), catalogue)
     wanted = name.strip().lower()
     if wanted in catalogue["cards"]:
-        return _device(wanted, Card(catalogue["cards"][wanted], wanted), catalogue)
+        return _device(wanted, CardReader(catalogue["cards"][wanted], wanted), catalogue)
     raise ValueError(_unknown(name, wanted, list(catalogue["cards"])))
 
 
-class Card:
+class CardReader:
     """One card's fields, with checked access: every reader raises ValueError naming field, value and fix."""
 
     def __init__(self, values: object, source: str, path: str = "") -> None:
@@ -109,12 +109,12 @@ class Card:
             raise self.wrong(field, value, "a text")
         return value
 
-    def table(self, field: str) -> "Card":
+    def table(self, field: str) -> "CardReader":
         """A table inside the card."""
         value = self.need(field)
         if not isinstance(value, dict):
             raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
-        return Card(value, self.source, f"{self.path}{field}.")
+        return CardReader(value, self.source, f"{self.path}{field}.")
 
     def numbers(self, field: str, count: int) -> tuple[float, ...]:
         """A list of `count` numbers from 0 up."""
@@ -136,15 +136,15 @@ def _read(path: Path) -> object:
         raise ValueError(f"{error}; give a card's name or a .json or .toml file") from None
 
 
-def _own(path: Path) -> tuple[str, Card]:
+def _own(path: Path) -> tuple[str, CardReader]:
     """The card of a file: its fields, or under [cards.NAME] as in the catalogue."""
     values = _read(path)
     if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
-        return path.stem, Card(values, str(path))
+        return path.stem, CardReader(values, str(path))
     if len(values) > 1 or len(values["cards"]) != 1:
         raise ValueError(f"{path}: it must hold one card, [cards.NAME] or the fields alone, and nothing beside it")
     ((name, fields),) = values["cards"].items()
-    return name, Card(fields, str(path))
+    return name, CardReader(fields, str(path))
 
 
 def _unknown(name: str, wanted: str, known: list[str]) -> str:
@@ -157,7 +157,7 @@ def _unknown(name: str, wanted: str, known: list[str]) -> str:
     return f"unknown card {name!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
 
 
-def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
+def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device:
     card.lacks(REQUIRED)
     card.only(*REQUIRED, *OPTIONAL)
     kind = card.text("kind")
@@ -187,14 +187,14 @@ def _device(name: str, card: Card, catalogue: Mapping[str, Any]) -> Device:
     )
 
 
-def _peaks(table: Card) -> dict[str, float]:
+def _peaks(table: CardReader) -> dict[str, float]:
     table.only(*FORMATS)
     if not table.values:
         raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
     return {number: table.positive(number) * 1e12 for number in table.values}
 
 
-def _memory(table: Card) -> float:
+def _memory(table: CardReader) -> float:
     for unit, size in table.values.items():
         instead = memory_instead(unit, size)
         if instead:
@@ -205,19 +205,19 @@ def _memory(table: Card) -> float:
     return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
 
 
-def _caches(card: Card) -> tuple[Cache, ...]:
+def _caches(card: CardReader) -> tuple[Cache, ...]:
     entries = card.values.get("caches", [])
     if not isinstance(entries, list):
         raise card.wrong("caches", entries, "a list of { name, mib, bandwidth }")
     caches = []
     for entry in entries:
-        table = Card(entry, card.source, "caches.")
+        table = CardReader(entry, card.source, "caches.")
         table.only("name", "mib", "bandwidth")
         caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
     return tuple(caches)
 
 
-def _link(table: Card, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+def _link(table: CardReader, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
     """A link, and the source of what its own table of all-reduces leaves open."""
     table.only("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
@@ -231,7 +231,7 @@ def _link(table: Card, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
     return Link(name, bandwidth, measured | filled), source
 
 
-def _all_reduce(entries: Card) -> dict[int, tuple[float, float]]:
+def _all_reduce(entries: CardReader) -> dict[int, tuple[float, float]]:
     measured: dict[int, tuple[float, float]] = {}
     for count in entries.values:
         if not count.isdecimal() or int(count) < 2:
@@ -251,7 +251,7 @@ def _beside(measured: Mapping[int, tuple[float, float]], count: int, usual: tupl
     return alpha, beta
 
 
-def _price(card: Card, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
+def _price(card: CardReader, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
     if not card.has("price"):
         return None
     table = card.table("price")
@@ -260,14 +260,18 @@ def _price(card: Card, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
     return HourlyPrice(table.positive("dollars"), table.text("date"), catalogue["sources"].get(source, source))
 
 
-def _efficiency(name: str, card: Card, kind: str, catalogue: Mapping[str, Any]) -> tuple[dict[str, Efficiency], str]:
+def _efficiency(
+    name: str, card: CardReader, kind: str, catalogue: Mapping[str, Any]
+) -> tuple[dict[str, Efficiency], str]:
     """The constants of each kernel class, and where they come from."""
     sets = catalogue["efficiency"]
     chosen = card.values.get("efficiency", kind)
     if isinstance(chosen, dict):
         table, basis = card.table("efficiency"), f"stated in {card.source}"
     elif isinstance(chosen, str) and chosen in sets:
-        table = Card({k: v for k, v in sets[chosen].items() if k not in ("source", "card")}, f"efficiency {chosen}")
+        table = CardReader(
+            {k: v for k, v in sets[chosen].items() if k not in ("source", "card")}, f"efficiency {chosen}"
+        )
         basis = catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
         where = sets[chosen].get("card", name)
         if where != name:
@@ -295,7 +299,7 @@ def _efficiency(name: str, card: Card, kind: str, catalogue: Mapping[str, Any]) 
     return constants, basis
 
 
-def _sources(card: Card, catalogue: Mapping[str, Any]) -> dict[str, str]:
+def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none."""
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
     fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]

@@ -25,7 +25,7 @@ _MOST_KEPT = 4096
 # Rows of each space in the forward that is traced: primes tell them apart, whatever an op does with its rows.
 _TRACED: Mapping[Space, int] = MappingProxyType({TOKENS: 13, LOGITS: 7, ENCODER: 11})
 
-Shape = tuple[tuple[Space, int], ...]
+StepShape = tuple[tuple[Space, int], ...]
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -108,8 +108,8 @@ class Price:
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
-        self._standing: dict[Shape, _Standing] = {}
-        self._times: dict[tuple[int, float, Shape], _StandingTime] = {}
+        self._standing: dict[StepShape, _Standing] = {}
+        self._times: dict[tuple[int, float, StepShape], _StandingTime] = {}
 
     def step(self, work: Work) -> Cost:
         """What a step of `work` must cost."""

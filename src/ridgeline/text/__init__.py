@@ -13,10 +13,10 @@ strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a te
 
 from ridgeline.text.detokenizer import Detokenizer
 from ridgeline.text.load import load_tokenizer
-from ridgeline.text.reasoning import Reasoning, Split, tags_of
+from ridgeline.text.reasoning import Reasoning, SplitText, tags_of
 from ridgeline.text.stops import StopMatcher, StopResult
 from ridgeline.text.stream import Delta, OutputStream
-from ridgeline.text.template import ChatTemplate, ChatTemplates, Prompt, load_templates
+from ridgeline.text.template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates
 from ridgeline.text.tokenizer import Density, Part, Piece, Tokenizer, density, pieces
 
 __all__ = [
@@ -28,9 +28,9 @@ __all__ = [
     "OutputStream",
     "Part",
     "Piece",
-    "Prompt",
     "Reasoning",
-    "Split",
+    "RenderedPrompt",
+    "SplitText",
     "StopMatcher",
     "StopResult",
     "Tokenizer",

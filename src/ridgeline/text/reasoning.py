@@ -24,7 +24,7 @@ TAGS = (
 _TAIL = 64  # tokens of the prompt's end that are read where tags are text
 
 
-class Split(NamedTuple):
+class SplitText(NamedTuple):
     """New text by section."""
 
     answer: str = ""
@@ -54,7 +54,7 @@ class Reasoning:
         self._after_tag = self.inside  # line breaks are dropped until text follows
         self._breaks = ""  # line breaks at the end of the reasoning so far
 
-    def push(self, token_id: int, text: str) -> Split:
+    def push(self, token_id: int, text: str) -> SplitText:
         """The next token and the text that it released (of the detokenizer; a tag's own literal included)."""
         if self._by_id:
             return self._push_id(token_id, text)
@@ -66,19 +66,19 @@ class Reasoning:
             self.answer_tokens += 1
         return self._push_text(text)
 
-    def finish(self, text: str = "") -> Split:
+    def finish(self, text: str = "") -> SplitText:
         """The end of the stream, with the detokenizer's last text. A half tag that never became whole is text."""
         split = self._emit(text) if self._by_id else self._push_text(text)
         if self._start is not None:
             rest, self._start = self._start, None
             self.answer_tokens += self._undecided
-            return Split(split.answer + self._emit(rest).answer, split.reasoning)
+            return SplitText(split.answer + self._emit(rest).answer, split.reasoning)
         if self.inside and not self._by_id:
             last = self._emit(self._close.flush().safe)
-            return Split(split.answer, split.reasoning + last.reasoning)
+            return SplitText(split.answer, split.reasoning + last.reasoning)
         return split
 
-    def _push_id(self, token_id: int, text: str) -> Split:
+    def _push_id(self, token_id: int, text: str) -> SplitText:
         if token_id not in self._ids:
             if self.inside:
                 self.reasoning_tokens += 1
@@ -92,7 +92,7 @@ class Reasoning:
         self._enter(opens)
         return split
 
-    def _push_text(self, text: str) -> Split:
+    def _push_text(self, text: str) -> SplitText:
         if self._start is not None:
             return self._decide(text)
         if not self.inside:
@@ -102,15 +102,15 @@ class Reasoning:
         if result.matched is None:
             return split
         self._enter(False)
-        return Split(self._emit(result.rest).answer, split.reasoning)
+        return SplitText(self._emit(result.rest).answer, split.reasoning)
 
-    def _decide(self, text: str) -> Split:
+    def _decide(self, text: str) -> SplitText:
         """Whether the answer begins with the opening tag; white space may precede it."""
         assert self._start is not None
         self._start += text
         begun, opening = self._start.lstrip(), self._tags[0]
         if len(begun) < len(opening) and opening.startswith(begun):
-            return Split()
+            return SplitText()
         text, self._start = self._start, None
         if begun.startswith(opening):
             self.reasoning_tokens += self._undecided
@@ -122,19 +122,19 @@ class Reasoning:
     def _enter(self, inside: bool) -> None:
         self.inside, self._after_tag, self._breaks = inside, True, ""
 
-    def _emit(self, text: str) -> Split:
+    def _emit(self, text: str) -> SplitText:
         """Text of the present section, less the line breaks beside tags."""
         if self._after_tag:
             text = text.lstrip("\n")
             self._after_tag = not text
         if not self.inside:
-            return Split(answer=text)
+            return SplitText(answer=text)
         body = text.rstrip("\n")
         if not body:
             self._breaks += text
-            return Split()
+            return SplitText()
         released, self._breaks = self._breaks + body, text[len(body) :]
-        return Split(reasoning=released)
+        return SplitText(reasoning=released)
 
     def _prompt_is_open(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
         """Whether the prompt ends inside a section, as templates that append `<think>` leave it."""

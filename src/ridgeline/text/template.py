@@ -26,7 +26,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RenderedPrompt:
     """A rendered conversation: the text as it reads, and its token ids."""
 
     text: str
@@ -64,7 +64,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         most_tokens: int | None = None,
         **variables: Any,
-    ) -> Prompt:
+    ) -> RenderedPrompt:
         """Render a conversation. most_tokens: refuse one that cannot fit in so many, before it is encoded.
 
         No character of `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is
@@ -94,7 +94,7 @@ class ChatTemplate:
         text = "".join([text for text, _ in written.runs()])
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
-        return Prompt(text, self._tokenizer.encode_parts(self._parts(written)))
+        return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written)))
 
     def _parts(self, written: Written) -> list[Part]:
         """Cut at the control literals that the template wrote in full."""

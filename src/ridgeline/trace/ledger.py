@@ -14,9 +14,9 @@ from ridgeline.roofline.guard import beats_floor, under_floor
 from ridgeline.trace.attention import AttentionWeights
 from ridgeline.trace.experts import Routing
 from ridgeline.trace.lens import Lens
-from ridgeline.trace.memory import Memory
+from ridgeline.trace.memory import FeedForwardMemory
 from ridgeline.trace.timeline import Slice
-from ridgeline.trace.tokens import Choice, Token
+from ridgeline.trace.tokens import Token, TokenChoice
 
 Shape = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OpRow:
     """An op of the model: where it is, what it is, and its entry in each step (by the step's name)."""
 
     path: str
@@ -151,11 +151,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OpGroup:
     """The same op of several layers, or ops of one class: a label, the first of them, and a total for each step."""
 
     label: str
-    first: Row
+    first: OpRow
     totals: Mapping[str, Total]
 
 
@@ -177,12 +177,12 @@ class Ledger:
     written: tuple[Token, ...]
     answer: str
     steps: tuple[Step, ...]
-    rows: tuple[Row, ...]
-    choices: Mapping[str, Choice]
+    rows: tuple[OpRow, ...]
+    choices: Mapping[str, TokenChoice]
     timeline: Slice
     attention: AttentionWeights | None = None
     lens: Lens | None = None
-    memory: Memory | None = None
+    memory: FeedForwardMemory | None = None
     experts: Routing | None = None
 
     @property
@@ -212,20 +212,20 @@ class Ledger:
         impossible = self.at_hand and under_floor(whole, of.floor)
         return Total(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
 
-    def groups(self, rows: Iterable[Row] | None = None) -> list[Group]:
+    def groups(self, rows: Iterable[OpRow] | None = None) -> list[OpGroup]:
         """Rows (all by default) by what they are in their layer, in the order of the first of each."""
         return self._grouped(self.rows if rows is None else rows, lambda row: row.group)
 
-    def classes(self) -> list[Group]:
+    def classes(self) -> list[OpGroup]:
         """Rows by kernel class."""
         return self._grouped(self.rows, lambda row: row.kind)
 
-    def _grouped(self, rows: Iterable[Row], label: Callable[[Row], str]) -> list[Group]:
-        found: dict[str, list[Row]] = {}
+    def _grouped(self, rows: Iterable[OpRow], label: Callable[[OpRow], str]) -> list[OpGroup]:
+        found: dict[str, list[OpRow]] = {}
         for row in rows:
             found.setdefault(label(row), []).append(row)
         return [
-            Group(name, same[0], {s.name: Total.of(row.entries[s.name] for row in same) for s in self.steps})
+            OpGroup(name, same[0], {s.name: Total.of(row.entries[s.name] for row in same) for s in self.steps})
             for name, same in found.items()
         ]
 

@@ -32,7 +32,7 @@ class Neuron:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class FeedForwardMemory:
     """The neurons that fired most (largest absolute activation) in each layer, at one position."""
 
     position: int
@@ -51,7 +51,9 @@ class _Fired:
 
 
 @torch.inference_mode()
-def memory(model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5) -> Memory:
+def memory(
+    model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5
+) -> FeedForwardMemory:
     """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
     found: dict[int, list[_Fired]] = {}
     for call, down in captured.neurons:
@@ -72,7 +74,7 @@ def memory(model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int =
         for one, tokens in zip(strongest, promoted, strict=True)
     ]
     layers = tuple(tuple(neuron for neuron in each if neuron.layer == layer) for layer in sorted(found))
-    return Memory(captured.position, layers)
+    return FeedForwardMemory(captured.position, layers)
 
 
 def _layer(call: CapturedCall) -> int:

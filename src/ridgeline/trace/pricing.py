@@ -12,7 +12,7 @@ from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price, PricedRow, StepPrice
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 from ridgeline.trace.anatomy import layer_of
-from ridgeline.trace.ledger import Entry, Overhead, Row, ScoreMatrix, Step
+from ridgeline.trace.ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
 from ridgeline.trace.measure import Measurement
 
 
@@ -57,7 +57,7 @@ class _Priced:
 
 def price_steps(
     price: Price, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
-) -> tuple[tuple[Step, ...], tuple[Row, ...]]:
+) -> tuple[tuple[Step, ...], tuple[OpRow, ...]]:
     """The steps and the rows of a ledger. Every step ran every op that is priced, in the same order.
 
     at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured.
@@ -65,7 +65,7 @@ def price_steps(
     priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
     first = next(iter(measured.values()))
     rows = [
-        Row(
+        OpRow(
             call.path,
             call.op.kind,
             call.op.extra_repr(),

@@ -1,7 +1,7 @@
 """Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
 
 from ridgeline.document import numbers
-from ridgeline.trace.ledger import Group, Ledger, Overhead, Step, Total
+from ridgeline.trace.ledger import Ledger, OpGroup, Overhead, Step, Total
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
 NEAR, SMALL_SECONDS = 0.3, 50e-6
@@ -48,7 +48,7 @@ def _share(seconds: float, whole: float) -> str:
     return f"{numbers.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
 
 
-def _name(group: Group, total: Total) -> str:
+def _name(group: OpGroup, total: Total) -> str:
     return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
 
 

@@ -26,7 +26,7 @@ from ridgeline.trace.measure import Measurement, Measuring
 from ridgeline.trace.memory import memory
 from ridgeline.trace.pricing import price_steps
 from ridgeline.trace.timeline import Clock, Slice, Watch, shifted
-from ridgeline.trace.tokens import Candidate, Choice, Token, tokens_of
+from ridgeline.trace.tokens import Candidate, Token, TokenChoice, tokens_of
 from ridgeline.trace.tracer import HookCost, Tracer, hook_cost
 
 CANDIDATES = 5
@@ -202,7 +202,7 @@ def _measured(
     return measuring.measured, sampled
 
 
-def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> Choice:
+def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice:
     """The candidates of a step, from the log-probabilities that it was asked for."""
 
     def candidate(token: int, raw: float) -> Candidate:
@@ -212,7 +212,7 @@ def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> Choice:
 
     assert sampled.logprob_raw is not None
     taken = candidate(sampled.token, sampled.logprob_raw)
-    return Choice(tuple(candidate(token, raw) for token, raw in sampled.top_raw), taken, greedy)
+    return TokenChoice(tuple(candidate(token, raw) for token, raw in sampled.top_raw), taken, greedy)
 
 
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledger:

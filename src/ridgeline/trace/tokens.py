@@ -28,7 +28,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TokenChoice:
     """The likeliest candidates of a step, and the one that was taken; greedy: because it was the likeliest."""
 
     candidates: tuple[Candidate, ...]

@@ -88,7 +88,7 @@ def _memory(models: ModelCache, setup: Setup, workload: Workload) -> Memory | No
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """What a case comes to, by expected times.
 
     users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
@@ -121,12 +121,12 @@ class Outcome:
     price: HourlyPrice | None
 
 
-def outcome_of(serving: Serving) -> Outcome:
+def outcome_of(serving: Serving) -> CaseOutcome:
     """The outcome of a case under its workload."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
     batch = serving.workload.batch
     rate = capacity.load.tokens_per_second.expected if capacity.users else None
-    return Outcome(
+    return CaseOutcome(
         case.device.name,
         case.setup.devices,
         case.weights,
@@ -145,7 +145,7 @@ def outcome_of(serving: Serving) -> Outcome:
     )
 
 
-def compare(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[Outcome]:
+def compare(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[CaseOutcome]:
     """On as many cards as asked for, or where that does not do, on the fewest that do.
 
     Cheapest tokens first, then those without a price by speed, then the cards on which it does not fit.
@@ -154,7 +154,7 @@ def compare(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> 
     return sorted(outcomes, key=_rank)
 
 
-def _on(models: ModelCache, serving: Serving, device: Device) -> Outcome:
+def _on(models: ModelCache, serving: Serving, device: Device) -> CaseOutcome:
     setup = serving.case.setup.on(device)
     if setup.devices > 1 and device.link is None:
         setup = dataclasses.replace(setup, devices=1)
@@ -165,7 +165,7 @@ def _on(models: ModelCache, serving: Serving, device: Device) -> Outcome:
     return outcome if fewest is None else outcome_of(Serving(models.case(fewest), serving.workload))
 
 
-def _rank(outcome: Outcome) -> tuple[int, float]:
+def _rank(outcome: CaseOutcome) -> tuple[int, float]:
     if outcome.dollars_per_million is not None:
         return 0, outcome.dollars_per_million
     return (1, -outcome.tokens_per_second) if outcome.tokens_per_second is not None else (2, outcome.missing_bytes)
@@ -183,7 +183,7 @@ class Change:
     """
 
     name: str
-    outcome: Outcome
+    outcome: CaseOutcome
     first: float
     faster: float
     users: float | None
@@ -191,7 +191,7 @@ class Change:
     cost: float | None
 
 
-def changes(base: Outcome, named: Sequence[tuple[str, Outcome]]) -> list[Change]:
+def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list[Change]:
     """Outcomes beside the plan as asked."""
     return [
         Change(
@@ -207,7 +207,7 @@ def changes(base: Outcome, named: Sequence[tuple[str, Outcome]]) -> list[Change]
     ]
 
 
-def batch_lever(serving: Serving, base: Outcome) -> Change | None:
+def batch_lever(serving: Serving, base: CaseOutcome) -> Change | None:
     """From the workload's batch to the most users; None where that is no more."""
     batch, most = serving.workload.batch, serving.capacity
     if most.users <= batch:
@@ -224,9 +224,9 @@ def batch_lever(serving: Serving, base: Outcome) -> Change | None:
     )
 
 
-def levers(models: ModelCache, serving: Serving, base: Outcome, others: Sequence[Outcome]) -> list[Change]:
+def levers(models: ModelCache, serving: Serving, base: CaseOutcome, others: Sequence[CaseOutcome]) -> list[Change]:
     """Narrower weights, narrower KV, twice the cards; the fastest and the cheapest of the `others`' cards."""
-    found: list[tuple[str, Outcome]] = []
+    found: list[tuple[str, CaseOutcome]] = []
     for name, setup in _setups(serving):
         try:
             found.append((name, outcome_of(Serving(models.case(setup), serving.workload))))
@@ -236,7 +236,7 @@ def levers(models: ModelCache, serving: Serving, base: Outcome, others: Sequence
     return changes(base, [*found, *named])
 
 
-def sensitivities(models: ModelCache, serving: Serving, base: Outcome) -> list[Change]:
+def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
     """The same card with twice of one thing; with twice the link where cards are joined."""
     device, setup = serving.case.device, serving.case.setup
     caches = tuple(dataclasses.replace(cache, bandwidth=2 * cache.bandwidth) for cache in device.caches)
@@ -264,7 +264,7 @@ def _setups(serving: Serving) -> Iterator[tuple[str, Setup]]:
         yield f"{2 * setup.devices} cards", dataclasses.replace(setup, devices=2 * setup.devices)
 
 
-def _best(others: Sequence[Outcome], base: Outcome) -> list[Outcome]:
+def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]:
     """The card with most tokens a second and the one with the cheapest, where better than the one asked for."""
     able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
     fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
@@ -277,7 +277,7 @@ def _best(others: Sequence[Outcome], base: Outcome) -> list[Outcome]:
     return [o for o in dict.fromkeys(better) if o is not None]
 
 
-def catalogue_outcomes(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[Outcome]:
+def catalogue_outcomes(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[CaseOutcome]:
     """The same setup on other cards, at their own prices; those that cannot be joined so are left out."""
     setup = serving.case.setup
     able = [device for device in devices if setup.devices == 1 or device.link is not None]

@@ -37,7 +37,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "crossings": dataclasses.asdict(plan.crossings),
         "sweep": [dataclasses.asdict(row) for row in plan.sweep],
         "experts_touched": _experts(plan),
-        "load": {"asked": _load(plan.asked), "most": _load(plan.capacity.load)},
+        "load": {"asked": _load(plan.load), "most": _load(plan.capacity.load)},
         "levers": [dataclasses.asdict(change) for change in plan.levers],
         "batching": None if plan.batching is None else dataclasses.asdict(plan.batching),
         "sensitivities": [dataclasses.asdict(change) for change in plan.sensitivities],

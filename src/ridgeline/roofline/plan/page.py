@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.document import Column, Document, Facts, Heading, Paragraph, Row, Table
 from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_seconds, three
 from ridgeline.document.page import Block, columns
-from ridgeline.roofline.plan.alternatives import Change, Outcome
+from ridgeline.roofline.plan.alternatives import CaseOutcome, Change
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.plan.plan import Plan
@@ -329,7 +329,7 @@ def _change(change: Change) -> Row:
     return Row((change.name, *cells, note))
 
 
-def _catalogue(outcomes: Sequence[Outcome], asked: int) -> Table:
+def _catalogue(outcomes: Sequence[CaseOutcome], asked: int) -> Table:
     """One row a card on which it fits; `asked` of each, but for those that nothing known joins."""
     rows = (
         (
@@ -349,7 +349,7 @@ def _catalogue(outcomes: Sequence[Outcome], asked: int) -> Table:
     return Table(heads, tuple(map(Row, rows)), (_prices(outcomes), _unable(outcomes)))
 
 
-def _prices(outcomes: Sequence[Outcome]) -> str:
+def _prices(outcomes: Sequence[CaseOutcome]) -> str:
     """How far the order by price can be trusted."""
     dates = sorted({o.price.date for o in outcomes if o.price and o.price.date[:2] == "20"})
     when = f" of {dates[0]} to {dates[-1]}" if len(dates) > 1 else ""
@@ -359,7 +359,7 @@ def _prices(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def _unable(outcomes: Sequence[Outcome]) -> str:
+def _unable(outcomes: Sequence[CaseOutcome]) -> str:
     """The others, in a line."""
     lacking = [f"{o.devices} x {o.card} by {gib(o.missing_bytes):,.1f}" for o in outcomes if not o.fits]
     return f"does not fit, by GiB a card: {', '.join(lacking)}" if lacking else "it fits on every card"

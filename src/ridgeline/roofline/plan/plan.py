@@ -10,8 +10,8 @@ from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_o
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.alternatives import (
     DEVICES,
+    CaseOutcome,
     Change,
-    Outcome,
     batch_lever,
     catalogue_outcomes,
     compare,
@@ -44,7 +44,7 @@ class Plan:
     """Everything that `ridgeline plan` says. All figures of a phase are those of one card.
 
     whole: the parameter bill of the undivided model. ways: what would make it fit, where it does not. phases: the parts
-    of a request. asked: the workload's batch under load; capacity: the most users. cards: the catalogue, where it was
+    of a request. load: the workload's batch under load; capacity: the most users. cards: the catalogue, where it was
     to be compared.
     """
 
@@ -58,13 +58,13 @@ class Plan:
     phases: tuple[PhasePrice, ...]
     crossings: Crossings
     sweep: tuple[SweepRow, ...]
-    asked: Load
+    load: Load
     capacity: Capacity
-    outcome: Outcome
+    outcome: CaseOutcome
     batching: Change | None
     levers: tuple[Change, ...]
     sensitivities: tuple[Change, ...]
-    cards: tuple[Outcome, ...] | None
+    cards: tuple[CaseOutcome, ...] | None
 
     @property
     def prefill(self) -> PhasePrice:
@@ -134,7 +134,7 @@ def make_plan(
             context_where_kv_outweighs_weights(price),
         ),
         sweep=tuple(batch_sweep(serving)),
-        asked=serving.load(workload.batch),
+        load=serving.load(workload.batch),
         capacity=serving.capacity,
         outcome=base,
         batching=batch_lever(serving, base),

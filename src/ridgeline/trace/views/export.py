@@ -5,7 +5,7 @@ import dataclasses
 import io
 from typing import Any
 
-from ridgeline.trace.ledger import Entry, Ledger, Row, Shape, Step, Total
+from ridgeline.trace.ledger import Entry, Ledger, OpRow, Shape, Step, Total
 from ridgeline.trace.reason import slowest
 
 COLUMNS = (
@@ -90,7 +90,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return {**shapes, **_total(Total.of([entry])), "gap_s": entry.gap, "note": entry.note}
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: OpRow) -> dict[str, Any]:
     steps = {name: _entry(entry) for name, entry in row.entries.items()}
     return {"path": row.path, "kind": row.kind, "layer": row.layer, "what": row.detail, **steps}
 
@@ -118,7 +118,7 @@ def _line(step: Step, path: str, kind: str, total: Total) -> dict[str, Any]:
     return {"step": step.name, "path": path, "kind": kind, **values}
 
 
-def _own(row: Row, entry: Entry) -> dict[str, Any]:
+def _own(row: OpRow, entry: Entry) -> dict[str, Any]:
     return {"layer": "" if row.layer is None else row.layer, "note": entry.note}
 
 

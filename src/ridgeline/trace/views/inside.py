@@ -7,7 +7,7 @@ from ridgeline.document.page import UNEVEN, Block, columns
 from ridgeline.trace.experts import RoutedLayer, Routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import Lens
-from ridgeline.trace.memory import Memory
+from ridgeline.trace.memory import FeedForwardMemory
 from ridgeline.trace.tokens import Token
 
 _TOP = 3
@@ -64,7 +64,7 @@ def _after(place: str) -> str:
     return place if place == "embedding" else f"layer {place}"
 
 
-def memory_view(memory: Memory, layer: int | None) -> tuple[Block, ...]:
+def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[Block, ...]:
     """The neurons that fired most, layer by layer, and what they promote."""
     rows = []
     for neuron in (neuron for neurons in memory.layers for neuron in neurons if layer in (None, neuron.layer)):

@@ -6,7 +6,7 @@ Two processes: the request as it ran, and each measured step op by op, nested as
 from collections.abc import Iterator
 from typing import Any
 
-from ridgeline.trace.ledger import Entry, Ledger, Row
+from ridgeline.trace.ledger import Entry, Ledger, OpRow
 from ridgeline.trace.timeline import Slice
 
 REQUEST, STEPS = 1, 2
@@ -72,14 +72,14 @@ def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
     return sorted([whole, *events, sampling], key=lambda event: (event["ts"], -event["dur"]))
 
 
-def _parents(row: Row) -> list[str]:
+def _parents(row: OpRow) -> list[str]:
     """The modules that an op lies in, from the outside in: `model`, `model.layers.0`, `model.layers.0.mlp`."""
     parts = row.path.split(".")[:-1]
     paths = [".".join(parts[: end + 1]) for end in range(len(parts))]
     return [path for path in paths if not _is_list(path, row)]
 
 
-def _is_list(path: str, row: Row) -> bool:
+def _is_list(path: str, row: OpRow) -> bool:
     """Whether a path is that of the list of layers, which is no module that runs."""
     return row.layer is not None and row.path.startswith(f"{path}.{row.layer}.")
 
@@ -90,7 +90,7 @@ def _module(module: tuple[str, float], ended: float, thread: int) -> dict[str, A
     return _event(f"layer {name}" if name.isdigit() else name, "module", STEPS, thread, (began, ended), path=path)
 
 
-def _op(row: Row, entry: Entry, thread: int, start: float) -> dict[str, Any]:
+def _op(row: OpRow, entry: Entry, thread: int, start: float) -> dict[str, Any]:
     cost = entry.cost
     return _event(
         row.path.split(".")[-1], row.kind, STEPS, thread, (start, start + entry.measured),

@@ -9,7 +9,7 @@ from ridgeline.document.page import Block, columns
 from ridgeline.trace.ledger import Ledger, Step
 from ridgeline.trace.reason import slowest
 from ridgeline.trace.timeline import Slice
-from ridgeline.trace.tokens import Choice
+from ridgeline.trace.tokens import TokenChoice
 from ridgeline.trace.views.inside import attention_view, experts_view, lens_view, memory_view, show_piece
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.table import op_table
@@ -131,7 +131,7 @@ def _choices(ledger: Ledger) -> Table:
     return Table(tuple(heads), tuple(rows))
 
 
-def _candidates(choice: Choice) -> list[list[Cell]]:
+def _candidates(choice: TokenChoice) -> list[list[Cell]]:
     """The cells of each candidate of one step."""
     listed = list(choice.candidates)
     if choice.taken.token.id not in [candidate.token.id for candidate in listed]:

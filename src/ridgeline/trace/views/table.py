@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from ridgeline.document import Cell, Column, Row, Table, Tone, numbers
-from ridgeline.trace import ledger as ledgers
-from ridgeline.trace.ledger import Group, Ledger, Step, Total
+from ridgeline.trace.ledger import Ledger, OpGroup, OpRow, Step, Total
 
 Cells = tuple[str | Cell, ...]
 
@@ -61,19 +60,19 @@ def _ops(ledger: Ledger, layer: int | str) -> Iterator[Row | str]:
         yield _row(ledger, _leaf(row), _shape(ledger, row), totals)
 
 
-def _name(ledger: Ledger, group: Group) -> str:
+def _name(ledger: Ledger, group: OpGroup) -> str:
     count = next(iter(group.totals.values())).count
     partial = f" x{count}" if group.first.layer is not None and count != ledger.layers else ""
     return _leaf(group.first) + partial
 
 
-def _leaf(row: ledgers.Row) -> str:
+def _leaf(row: OpRow) -> str:
     """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`."""
     parts = row.path.split(".")
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2].isdigit() else ".".join(parts[-2:])
 
 
-def _shape(ledger: Ledger, row: ledgers.Row) -> str:
+def _shape(ledger: Ledger, row: OpRow) -> str:
     """Shapes in and out without their rows: `64>172`, of several results `64>64+2·32`."""
     entry = row.entries[ledger.steps[0].name]
     if not entry.outputs:
