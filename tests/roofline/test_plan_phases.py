@@ -2,17 +2,20 @@
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ridgeline.document import Document
 from ridgeline.document.terminal import plain
-from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.plan.case import Workload
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.work import CROSS, ENCODER, LOGITS, TOKENS, Asked, Segment, Work
+from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.page import classes_table, phases_table
-from ridgeline.roofline.plan.phases import Phase, price_phase, request_seconds
-from ridgeline.roofline.plan.serving import touched_experts
+from ridgeline.roofline.plan.phases import Phase, decode_phase, decoder_phases, price_phase, request_seconds
+from ridgeline.roofline.plan.serving import Serving, touched_experts
+from ridgeline.roofline.price import Price
 from support.planned import (
     H100,
     LLAMA_3_8B,
@@ -26,6 +29,7 @@ from support.planned import (
     prefill_of,
     prefill_steps,
 )
+from support.wall_models import wall_model
 
 A100_8B = case(LLAMA_3_8B)
 READ_8B = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)  # all but the embedding, of which one row is gathered
@@ -222,3 +226,23 @@ def test_bytes_between_cards_are_named_by_collective() -> None:
     assert set(pair) == {"all_reduce", "all_gather"}
     assert pair["all_reduce"] == 5 * 3 * 256 * 2
     assert pair["all_gather"] > 0
+
+
+def test_an_encoder_runs_once_a_prompt_and_every_step_reads_what_it_gave() -> None:
+    """Of three prompts of 30 tokens in steps of 16, each with 21 for the encoder: 3 x 21 rows of it in all."""
+    model = wall_model("encoder-decoder")
+    planned = Case(Setup(card()), model, Price(model))
+    workload = Workload(30, 10, batch=3, step_tokens=16, encoded=21)
+    prefill, decode = decoder_phases(planned, workload)
+    work = sum(prefill.works[1:], prefill.works[0])
+    assert work.rows == {TOKENS: 90, LOGITS: 3, ENCODER: 63}
+    assert (work.attention[CROSS].total.pairs, work.attention[CROSS].total.written) == (90 * 21, 63)
+    assert decode.works[0].attention[CROSS].total == Asked(3, 3, 63, 63, 0)
+    assert ENCODER not in decode.works[0].rows
+    serving, without = (Serving(planned, replace(workload, encoded=encoded)) for encoded in (21, 0))
+    assert serving.prefill.floor > without.prefill.floor
+    crossing = [spec for spec in model.kv_specs if isinstance(spec, KVSpec) and spec.reach == CROSS]
+    read = sum(spec.slot_bytes for spec in crossing) * 21
+    assert serving.itl(5).bound > without.itl(5).bound
+    prices = [price_phase(planned.price, card(), decode_phase(planned, 5, 35, encoded=n)) for n in (21, 0)]
+    assert prices[0].kv_read_bytes - prices[1].kv_read_bytes == 5 * read

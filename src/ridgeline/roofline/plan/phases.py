@@ -151,13 +151,14 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
 def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
     """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
     one."""
-    decode = decode_phase(case, workload.batch, workload.context, workload.output - 1)
+    decode = decode_phase(case, workload.batch, workload.context, workload.output - 1, workload.encoded)
     return [prefill_phase(case, workload), decode]
 
 
 def prefill_phase(case: Case, workload: Workload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
-    follow each other, and a chunk sees all of its own before it."""
+    follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt.
+    """
     positions, step = workload.batch * workload.input, workload.step_tokens
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
     steps = f" in {len(works):,} steps" if len(works) > 1 else ""
@@ -165,15 +166,15 @@ def prefill_phase(case: Case, workload: Workload) -> Phase:
     return Phase("prefill", works, about=about, context=workload.input)
 
 
-def decode_phase(case: Case, batch: int, context: int, count: int = 1) -> Phase:
-    """Decode steps of `batch` sequences at this context."""
-    works = (decode_work(case, batch, context),)
+def decode_phase(case: Case, batch: int, context: int, count: int = 1, encoded: int = 0) -> Phase:
+    """Decode steps of `batch` sequences at this context, which look at so many positions of an encoder."""
+    works = (decode_work(case, batch, context, encoded),)
     return Phase("decode", works, count, f"{batch:,} x 1 token at {context:,}", context)
 
 
-def decode_work(case: Case, batch: int, context: int) -> Work:
+def decode_work(case: Case, batch: int, context: int, encoded: int = 0) -> Work:
     """One new position in each of `batch` sequences at this context."""
-    return Work.decode([context], case.price.reaches) * batch
+    return Work.decode([context], case.price.reaches, [encoded]) * batch
 
 
 def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
@@ -184,14 +185,14 @@ def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
     while start < end:
         done = start % length
         count = min(length - done, end - start)
-        segments.append(Segment(count, done + count))
+        segments.append(Segment(count, done + count, workload.encoded, encodes=done == 0 and workload.encoded > 0))
         start += count
     return Work.of(segments, case.price.reaches, ends)
 
 
-def decode_step(case: Case, batch: int, context: int) -> StepPrice:
+def decode_step(case: Case, batch: int, context: int, encoded: int = 0) -> StepPrice:
     """One step that gives `batch` sequences of `context` positions a token each."""
-    return case.price.on(case.device, decode_work(case, batch, context))
+    return case.price.on(case.device, decode_work(case, batch, context, encoded))
 
 
 def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:

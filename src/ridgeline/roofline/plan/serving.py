@@ -154,7 +154,7 @@ class Serving:
 
     def itl(self, batch: int) -> Estimate:
         """Seconds of a decode step of `batch` sequences at the running context."""
-        return Estimate.of([decode_step(self.case, batch, self.workload.context)])
+        return Estimate.of([decode_step(self.case, batch, self.workload.context, self.workload.encoded)])
 
     def load(self, users: int) -> Load:
         """What `users` users get, whether memory holds them or not."""
@@ -246,8 +246,9 @@ def touched_experts(case: Case, tokens: int) -> float | None:
 
 
 def _decode(serving: Serving, batch: int) -> PhasePrice:
-    case = serving.case
-    return price_phase(case.price, case.device, decode_phase(case, batch, serving.workload.context))
+    case, workload = serving.case, serving.workload
+    phase = decode_phase(case, batch, workload.context, encoded=workload.encoded)
+    return price_phase(case.price, case.device, phase)
 
 
 def _row(serving: Serving, batch: int, phase: PhasePrice, lone: PhasePrice) -> SweepRow:
