@@ -13,6 +13,7 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import op_seconds
+from support.wall_models import wall_model
 
 STEPS = {
     "decode": [(1, 9), (1, 70)],
@@ -107,3 +108,13 @@ def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
     assert price.on(with_host, work).host == pytest.approx(host)
     assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
     assert price.on(plain, work).host == 0
+
+
+def test_ops_of_an_encoder_cost_the_host_nothing_where_it_does_not_run() -> None:
+    """Those are in each of two layers norm, projections, attention, output, norm and the MLP's two, around them tokens,
+    positions and a norm; and in each of the decoder's two layers the keys and values of the encoder."""
+    price = Price(wall_model("encoder-decoder"))
+    on = device(efficiency={"default": Efficiency(0, 1, 1)}, host=Host(0.0, 1.0, 0.0, 0.0, 0.0))
+    encodes = price.on(on, Work.of([Segment(1, 4, 3, encodes=True)], price.reaches)).host
+    assert encodes == len(price.calls)
+    assert price.on(on, Work.decode([4], price.reaches, [3])).host == encodes - 2 * 7 - 3 - 2

@@ -75,10 +75,11 @@ class StepPrice:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What the ops that do not read the context cost together, and each."""
+    """What the ops that do not read the context cost together, and each. calls: how many calls of all ops have rows."""
 
     total: Cost
     costs: tuple[Cost, ...]
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ class Price:
 
     def on(self, device: Device, work: Work) -> StepPrice:
         """A step's cost and seconds on a device; rows in the order of `ops`."""
-        total = self._standing_of(work).total
-        reading = []
+        known = self._standing_of(work)
+        total, reading = known.total, []
         for index, priced in self._context_ops:
             cost = priced.cost(work)
             total += cost * priced.count
@@ -134,7 +135,8 @@ class Price:
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
-        floor, host = floor_seconds(total, device, working_set), host_seconds(work, total, len(self.calls), device)
+        floor = floor_seconds(total, device, working_set)
+        host = host_seconds(work, total, known.calls, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:
@@ -147,7 +149,8 @@ class Price:
             total = Cost()
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
-            found = _keep(self._standing, shape, _Standing(total, costs))
+            calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
+            found = _keep(self._standing, shape, _Standing(total, costs, calls))
         return found
 
     def _times_of(self, device: Device, work: Work, working_set: float) -> _StandingTime:
