@@ -154,7 +154,7 @@ def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
             llm.engine.ledger.prefix_cache = False
             llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
             llm.engine.ledger.prefix_cache = True
-        return [half.abs().sum((1, 3)).sum(0) for pages in layers for half in (pages.k, pages.v)]
+        return [half.abs().sum((1, 3)).sum(0) for pages in layers.values() for half in (pages.k, pages.v)]
 
     for plain, traced in zip(pages_after(False), pages_after(True), strict=True):
         torch.testing.assert_close(plain, traced)
