@@ -22,7 +22,7 @@ from ridgeline.models import build
 from ridgeline.models.fields import Fields
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
 from ridgeline.ops.shard import Shard
-from ridgeline.ops.work import LOGITS, TOKENS, Asked, AttentionWork, Segment, Work
+from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
@@ -171,5 +171,5 @@ def _prompts(row: Row, users: int, case: Case) -> Work:
     rows, attention = round(row.input * share), {}
     for reach, asked in one.attention.items():
         pairs, keys = round(asked.total.pairs * share), round(asked.total.keys * share)
-        attention[reach] = AttentionWork(many=Asked(math.ceil(share), rows, pairs, keys, rows))
+        attention[reach] = AttentionWork(many=AttentionSum(math.ceil(share), rows, pairs, keys, rows))
     return Work({TOKENS: rows, LOGITS: 0}, math.ceil(share), attention)

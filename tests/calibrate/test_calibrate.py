@@ -317,7 +317,9 @@ def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibra
     work = Work.of([Segment(1, 40)], tiny.reaches)
     for _, op in tiny.ops():
         for kernel in op.kernels(work):
-            assert (f"{kernel.name}/{kernel.number}" if kernel.number else kernel.name) in device.efficiency
+            assert (
+                f"{kernel.name}/{kernel.number_format}" if kernel.number_format else kernel.name
+            ) in device.efficiency
     step = Price(tiny).on(device, work)
     assert step.floor <= step.bound <= step.expected
     assert step.host > 0

@@ -10,7 +10,7 @@ from ridgeline.ops.work import (
     ENCODER_FULL,
     FEW,
     FULL,
-    Asked,
+    AttentionSum,
     AttentionWork,
     Reach,
     Segment,
@@ -37,7 +37,7 @@ def segments(draw: st.DrawFn) -> Segment:
 @given(segments(), REACHES | MORE)
 def test_pairs_and_positions_read_of_a_segment(segment: Segment, reach: Reach) -> None:
     """The closed forms equal the count; queries and keys are those of the pairs."""
-    pairs, asked = seen_pairs(segment, reach), segment.asked(reach)
+    pairs, asked = seen_pairs(segment, reach), segment.attention(reach)
     assert asked.pairs == len(pairs)
     assert asked.keys == len({key for _, key in pairs})
     assert asked.queries == (len({query for query, _ in pairs}) if reach != CROSS else segment.q_len)
@@ -59,11 +59,11 @@ def test_work_is_the_sum_of_its_segments(parts: list[Segment], reaches: set[Reac
     for reach, attention in work.attention.items():
         assert attention.total.pairs == sum(len(seen_pairs(s, reach)) for s in parts)
         classes = {
-            name: [s.asked(reach) for s in parts if low <= s.asked(reach).queries <= high]
+            name: [s.attention(reach) for s in parts if low <= s.attention(reach).queries <= high]
             for name, low, high in (("one", 1, 1), ("few", 2, FEW), ("many", FEW + 1, 99))
         }
         for name, asked in classes.items():
-            assert getattr(attention, name) == sum(asked, Asked())
+            assert getattr(attention, name) == sum(asked, AttentionSum())
 
 
 @given(
@@ -95,7 +95,7 @@ def test_a_prefill_by_hand() -> None:
 
 def test_queries_of_cross_attention_may_outnumber_keys() -> None:
     """Nine queries over two encoder positions: 18 pairs, two positions read."""
-    assert Segment(9, 9, encoded=2).asked(CROSS) == Asked(1, 9, 18, 2, 0)
+    assert Segment(9, 9, encoded=2).attention(CROSS) == AttentionSum(1, 9, 18, 2, 0)
     assert Work.of([Segment(9, 9, 2, encodes=True)], {CROSS}).attention[CROSS] == AttentionWork(
-        many=Asked(1, 9, 18, 2, 2)
+        many=AttentionSum(1, 9, 18, 2, 2)
     )

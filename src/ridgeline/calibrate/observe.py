@@ -69,7 +69,7 @@ def observations(found: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Ob
     """By class, and within it by step; as if all had been seen at one pace."""
     groups: dict[Class, dict[str, list[KernelTime]]] = {}
     for one in found:
-        groups.setdefault((one.kernel.name, one.kernel.number), {}).setdefault(one.where, []).append(one)
+        groups.setdefault((one.kernel.name, one.kernel.number_format), {}).setdefault(one.where, []).append(one)
     return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
 
 

@@ -111,8 +111,8 @@ def _class(fitted: Fitted) -> FittedClass:
 
 def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
     found = []
-    for (kernel, number), group in observed.items():
-        name = f"{kernel}/{number}" if number else kernel
+    for (kernel, number_format), group in observed.items():
+        name = f"{kernel}/{number_format}" if number_format else kernel
         errors = fitted[name].errors
         found += [Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)]
     return tuple(found)

@@ -60,7 +60,7 @@ class Comparison:
 
     device: Device
     context: int
-    number: str
+    number_format: str
     ridge: float
     prefill: StepTiming
     decodes: tuple[StepTiming, ...]
@@ -80,15 +80,15 @@ def compare(model: Model, device: Device, prompt: int, measured: tuple[float, fl
         for batch in BATCHES
     ]
     cost = price.step(_work(price, [Segment(1, prompt)]))
-    number = max(cost.flops, key=lambda name: cost.flops[name])
+    number_format = max(cost.flops, key=lambda name: cost.flops[name])
     # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
-    limit = cost.flops[number] / (cost.kv_read_bytes + cost.kv_write_bytes)
+    limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
     return Comparison(
         device,
         prompt,
-        number,
-        device.peak(number) / bandwidth,
+        number_format,
+        device.peak(number_format) / bandwidth,
         prefill,
         tuple(decodes),
         critical_batch(price, device, prompt),
@@ -173,16 +173,17 @@ def _figure(both: Comparison, model: str) -> Roofline:
     for step in (both.prefill, *both.decodes):
         rate, roof = step.flops / (step.measured or step.expected), step.flops / step.floor
         points.append(Point(step.name, "steps", step.intensity, rate, roof, step.measured is not None))
-    return roofline(model, both.device, [both.number], points)
+    return roofline(model, both.device, [both.number_format], points)
 
 
 def _words(both: Comparison) -> tuple[str, ...]:
     prefill, decode = both.prefill, both.decodes[0]
     device, ridge = both.device, both.ridge
-    bandwidth = device.peak(both.number) / ridge  # of the memory that the lone decode step reads
+    peak = device.peak(both.number_format)
+    bandwidth = peak / ridge  # of the memory that the lone decode step reads
     turns = f"from {both.prompt:,} tokens on" if both.prompt else "at no length"
     words = [
-        f"The ridge: {say(device.peak(both.number), 'FLOP/s')} in {both.number} over {say(bandwidth, 'B/s')} is "
+        f"The ridge: {say(peak, 'FLOP/s')} in {both.number_format} over {say(bandwidth, 'B/s')} is "
         f"{ridge:.1f} FLOP a byte. A step with less waits for memory, one with more for arithmetic.",
         f"The prefill of {prefill.positions:,} positions has {prefill.intensity:.1f} FLOP a byte, the decode step of "
         f"one user {decode.intensity:.2f}: both read the weights once, but the prefill has {prefill.positions:,} uses "
@@ -216,7 +217,7 @@ def _batch_words(both: Comparison) -> str:
 
 
 def _width(both: Comparison) -> float:
-    return {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}.get(both.number, 1.0)
+    return {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}.get(both.number_format, 1.0)
 
 
 def _data(step: StepTiming) -> dict[str, object]:

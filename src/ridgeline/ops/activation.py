@@ -75,7 +75,7 @@ class ActivatedProjections(Projections):
         activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
         kind = "elementwise.gated" if self.gated else "elementwise.plain"
         return (
-            Kernel(name, self.number, len(self.names), products, "products"),
+            Kernel(name, self.number_format, len(self.names), products, "products"),
             Kernel(kind, format_of(dtype).name, 1, activation, "activate"),
         )
 

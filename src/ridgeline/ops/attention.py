@@ -18,7 +18,7 @@ from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.stored import weight
-from ridgeline.ops.work import ENCODER, TOKENS, Asked, Reach, Segment, Space, Work
+from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, Reach, Segment, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -114,24 +114,24 @@ class Attention(Op):
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
         """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
         step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out."""
-        asked = work.attention[self.reach].total
-        if not asked.queries and not asked.written:
+        sums = work.attention[self.reach].total
+        if not sums.queries and not sums.written:
             return NO_COST
-        new = Cost(activation_bytes=asked.written * self._position if self.spec.kept else 0.0)
-        return self._attend_cost(asked) + self._rotate_cost(asked, 0) + new
+        new = Cost(activation_bytes=sums.written * self._position if self.spec.kept else 0.0)
+        return self._attend_cost(sums) + self._rotate_cost(sums, 0) + new
 
     def cost_of(self, rows: int) -> Cost:
         """Rows do not say how long their sequences are."""
-        raise AssertionError("attention is priced by what it is asked, not by rows")
+        raise AssertionError("attention is priced by its pairs and keys, not by rows")
 
-    def _attend_cost(self, asked: Asked) -> Cost:
+    def _attend_cost(self, sums: AttentionSum) -> Cost:
         """Of storing and attending."""
-        number, kept = format_of(self.spec.dtype), self.spec.kept
-        keys, written = asked.keys * self._position, asked.written * self._position
-        rows = asked.queries * self.heads * (self.spec.k_dim + self.value_dim) * number.bytes
-        flops = {number.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * asked.pairs}
+        stored, kept = format_of(self.spec.dtype), self.spec.kept
+        keys, written = sums.keys * self._position, sums.written * self._position
+        rows = sums.queries * self.heads * (self.spec.k_dim + self.value_dim) * stored.bytes
+        flops = {stored.name: 2.0 * self.heads * (self.spec.k_dim + self.value_dim) * sums.pairs}
         if self.softcap is not None:
-            flops["fp32"] = flops.get("fp32", 0.0) + SOFTCAP_FLOPS * self.heads * asked.pairs
+            flops["fp32"] = flops.get("fp32", 0.0) + SOFTCAP_FLOPS * self.heads * sums.pairs
         return Cost(
             flops=flops,
             weight_bytes=self._weight_bytes,
@@ -140,11 +140,11 @@ class Attention(Op):
             activation_bytes=rows if kept else rows + keys,
         )
 
-    def _rotate_cost(self, asked: Asked, streams: int) -> Cost:
+    def _rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
         """Of turning queries and keys, read and written `streams` times in all."""
         if self.rope is None:
             return NO_COST
-        elements = (asked.queries * self.heads + asked.written * self.spec.heads) * self.spec.k_dim
+        elements = (sums.queries * self.heads + sums.written * self.spec.heads) * self.spec.k_dim
         return Cost(
             {"fp32": float(self.ROTATE_FLOPS * elements)},
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
@@ -158,27 +158,30 @@ class Attention(Op):
     def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
         others."""
-        asked = work.attention[self.reach]
-        if not asked.total.queries and not asked.total.written:
+        attention = work.attention[self.reach]
+        if not attention.total.queries and not attention.total.written:
             return ()
         classes = (
-            ("decode", 1, asked.one),
-            ("few", asked.few.sequences, asked.few),
-            ("prefill", asked.many.sequences, asked.many),
+            ("decode", 1, attention.one),
+            ("few", attention.few.sequences, attention.few),
+            ("prefill", attention.many.sequences, attention.many),
         )
         kernels = tuple(
-            Kernel(self._names[name], self.number, calls, self._attend_cost(own), "attend")
+            Kernel(self._names[name], self.number_format, calls, self._attend_cost(own), "attend")
             for name, calls, own in classes
             if own.sequences
         )
         if self.rope is None:
             return kernels
-        turned = self._rotate_cost(asked.total, 2)
-        return (Kernel(by_head("elementwise.rotate", self.spec.k_dim), self.number, 1, turned, "rotate"), *kernels)
+        turned = self._rotate_cost(attention.total, 2)
+        return (
+            Kernel(by_head("elementwise.rotate", self.spec.k_dim), self.number_format, 1, turned, "rotate"),
+            *kernels,
+        )
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
+    def number_format(self) -> str:
+        """As Op.number_format."""
         return format_of(self.spec.dtype).name
 
     def score_matrix_bytes(self, work: Work) -> float:

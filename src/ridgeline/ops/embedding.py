@@ -52,8 +52,8 @@ class Embedding(Op):
         return Cost(weight_bytes=rows * row / self.shard.size, activation_bytes=rows * row)
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
+    def number_format(self) -> str:
+        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:

@@ -110,18 +110,18 @@ class Experts(nn.ModuleList, Op):
         """FLOPs of k experts a token, bytes of the experts hit."""
         run = rows * self.active
         return Cost(
-            flops={self.number: 2.0 * run * 3 * self.hidden * self.width},
+            flops={self.number_format: 2.0 * run * 3 * self.hidden * self.width},
             weight_bytes=self.touched(rows) * self._expert_bytes(),
             activation_bytes=(2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes,
         )
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a call each touched expert."""
-        return (Kernel(self.kind, self.number, self.touched(rows), self.cost_of(rows)),)
+        return (Kernel(self.kind, self.number_format, self.touched(rows), self.cost_of(rows)),)
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
+    def number_format(self) -> str:
+        """As Op.number_format."""
         return arithmetic(self.dtype, self.stored)
 
     def signature(self) -> Hashable:

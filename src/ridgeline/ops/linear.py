@@ -49,9 +49,9 @@ class Linear(Op):
         return product_kernel(self.kind, rows, self.matrix)
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
-        return self.matrix.number
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return self.matrix.number_format
 
     def parameter_count(self) -> int:
         """As Stored.parameter_count."""
@@ -151,12 +151,12 @@ class Projections(Op):
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a launch a matrix."""
         name = product_kernel(self.kind, rows, self.matrices[0])
-        return (Kernel(name, self.number, len(self.names), self.cost_of(rows)),)
+        return (Kernel(name, self.number_format, len(self.names), self.cost_of(rows)),)
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
-        return self.matrices[0].number
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return self.matrices[0].number_format
 
     def parameter_count(self) -> int:
         """As Stored.parameter_count."""
@@ -184,7 +184,7 @@ def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
     first = matrices[0]
     inputs, outputs = first.inputs, sum(matrix.outputs for matrix in matrices)
     return Cost(
-        flops={first.number: 2.0 * rows * inputs * outputs},
+        flops={first.number_format: 2.0 * rows * inputs * outputs},
         weight_bytes=sum(matrix.nbytes for matrix in matrices),
         activation_bytes=rows * (inputs + outputs) * first.spec.dtype.itemsize,
     )

@@ -54,8 +54,8 @@ class Norm(Op):
         return self.kernel_name
 
     @property
-    def number(self) -> str:
-        """As Op.number."""
+    def number_format(self) -> str:
+        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
@@ -137,8 +137,8 @@ class AddNorm(Norm):
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)
         return (
-            Kernel("elementwise.add", self.number, 1, add, "add"),
-            Kernel(self.kernel_name, self.number, 1, super().cost_of(rows), "normalise"),
+            Kernel("elementwise.add", self.number_format, 1, add, "add"),
+            Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), "normalise"),
         )
 
 

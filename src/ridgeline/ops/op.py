@@ -15,13 +15,13 @@ from ridgeline.ops.work import TOKENS, Space, Work
 class Kernel:
     """What one sort of kernel does of an op in a step.
 
-    name: its calibration class, from the general to the particular: `attention.decode`. number: the format it works
+    name: its calibration class, from the general to the particular: `attention.decode`. number_format: what it works
     on. calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for
     a watch to time.
     """
 
     name: str
-    number: str
+    number_format: str
     calls: float
     cost: Cost
     part: str = "forward"
@@ -65,14 +65,14 @@ class Op(Stored, ABC):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """The kernels that run over so many rows. Most ops call one."""
-        return (Kernel(self.kernel(rows), self.number, 1, self.cost_of(rows)),)
+        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows)),)
 
     def kernel(self, rows: int) -> str:
         """The sort of kernel that runs over so many rows, from the general to the particular."""
         return self.kind
 
     @property
-    def number(self) -> str:
+    def number_format(self) -> str:
         """The format that its kernel works on; empty where there is but one."""
         return ""
 

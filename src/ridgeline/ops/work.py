@@ -1,7 +1,7 @@
 """Work: what one step asks of a model, as sums. An op turns it into a Cost.
 
 A step runs rows of several sorts, each a space of its own: tokens of the sequences, the positions whose logits are
-wanted, positions of an encoder. Attention is asked by reach, which says what keys a query sees.
+wanted, positions of an encoder. Attention is told by reach, which says what keys a query sees.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,15 +66,15 @@ class Segment:
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
 
-    def asked(self, reach: Reach) -> "Asked":
-        """What attention of this reach has to do for it."""
+    def attention(self, reach: Reach) -> "AttentionSum":
+        """What attention of this reach has to do for it in one layer."""
         if reach.space == ENCODER:
             rows = self.encoded if self.encodes else 0
-            return Asked(bool(rows), rows, rows * rows, rows, rows)
+            return AttentionSum(bool(rows), rows, rows * rows, rows, rows)
         if reach.kind == "cross":
             written = self.encoded if self.encodes else 0
-            return Asked(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
-        return Asked(1, self.q_len, self.pairs(reach), self.keys(reach), self.q_len)
+            return AttentionSum(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
+        return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), self.q_len)
 
     def pairs(self, reach: Reach = CAUSAL) -> int:
         """Query-key pairs among its own positions that the reach leaves, per head."""
@@ -114,8 +114,8 @@ def _sawtooth(n: int, size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Attention asked of one layer for several sequences.
+class AttentionSum:
+    """Attention in one layer, summed over sequences.
 
     sequences: how many ask. queries: their rows. pairs: of a query and a key that it sees, per head. keys: positions
     whose keys and values are read, once a sequence. written: positions whose keys and values are new.
@@ -127,8 +127,8 @@ class Asked:
     keys: int = 0
     written: int = 0
 
-    def __add__(self, other: "Asked") -> "Asked":
-        return Asked(
+    def __add__(self, other: "AttentionSum") -> "AttentionSum":
+        return AttentionSum(
             self.sequences + other.sequences,
             self.queries + other.queries,
             self.pairs + other.pairs,
@@ -136,36 +136,36 @@ class Asked:
             self.written + other.written,
         )
 
-    def __mul__(self, count: int) -> "Asked":
-        return Asked(
+    def __mul__(self, count: int) -> "AttentionSum":
+        return AttentionSum(
             self.sequences * count, self.queries * count, self.pairs * count, self.keys * count, self.written * count
         )
 
 
-_NOTHING = Asked()
+_NOTHING = AttentionSum()
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """What attention of one reach is asked, by how many queries a sequence has: one, a few (2 to FEW), or many. Each
+    """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each
     class is served by a kernel of its own."""
 
-    one: Asked = _NOTHING
-    few: Asked = _NOTHING
-    many: Asked = _NOTHING
+    one: AttentionSum = _NOTHING
+    few: AttentionSum = _NOTHING
+    many: AttentionSum = _NOTHING
 
     @classmethod
-    def of(cls, each: Iterable[Asked]) -> "AttentionWork":
-        """The sum of what single sequences ask."""
+    def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":
+        """The sum over single sequences."""
         sums = [_NOTHING, _NOTHING, _NOTHING]
-        for asked in each:
-            if asked.queries or asked.written:
-                index = 0 if asked.queries <= 1 else 1 if asked.queries <= FEW else 2
-                sums[index] = sums[index] + asked
+        for one in each:
+            if one.queries or one.written:
+                index = 0 if one.queries <= 1 else 1 if one.queries <= FEW else 2
+                sums[index] = sums[index] + one
         return cls(*sums)
 
     @property
-    def total(self) -> Asked:
+    def total(self) -> AttentionSum:
         """All classes together."""
         if self.few is _NOTHING and self.many is _NOTHING:  # a decode step, of which a simulator prices thousands
             return self.one
@@ -211,7 +211,7 @@ class Work:
     ) -> "Work":
         """The work of `segments` in a model whose layers have these `reaches`; by default one logit row a segment."""
         segments = list(segments)
-        attention = {reach: AttentionWork.of(s.asked(reach) for s in segments) for reach in set(reaches)}
+        attention = {reach: AttentionWork.of(s.attention(reach) for s in segments) for reach in set(reaches)}
         rows = {TOKENS: sum(s.q_len for s in segments), LOGITS: len(segments) if logit_rows is None else logit_rows}
         encoder = sum(s.encoded for s in segments if s.encodes)
         return cls(rows | ({ENCODER: encoder} if encoder else {}), len(segments), attention)
@@ -232,7 +232,9 @@ class Work:
                 attention[reach] = AttentionWork()
                 continue
             seen = sum(encoded) if reach.kind == "cross" else _decode_keys(contexts, reach)
-            attention[reach] = AttentionWork(Asked(count, count, seen, seen, 0 if reach.kind == "cross" else count))
+            attention[reach] = AttentionWork(
+                AttentionSum(count, count, seen, seen, 0 if reach.kind == "cross" else count)
+            )
         return cls({TOKENS: count, LOGITS: count}, count, attention)
 
     def __add__(self, other: "Work") -> "Work":
@@ -244,7 +246,9 @@ class Work:
     def __mul__(self, count: int) -> "Work":
         """The work of `count` steps like this one in one."""
         rows = {space: rows * count for space, rows in self.rows.items()}
-        return Work(rows, self.sequences * count, {reach: asked * count for reach, asked in self.attention.items()})
+        return Work(
+            rows, self.sequences * count, {reach: attention * count for reach, attention in self.attention.items()}
+        )
 
 
 def _decode_keys(contexts: Sequence[int], reach: Reach) -> int:

@@ -191,7 +191,7 @@ def _peaks(table: CardReader) -> dict[str, float]:
     table.only(*FORMATS)
     if not table.values:
         raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
-    return {number: table.positive(number) * 1e12 for number in table.values}
+    return {name: table.positive(name) * 1e12 for name in table.values}
 
 
 def _memory(table: CardReader) -> float:
@@ -282,8 +282,8 @@ def _efficiency(
         raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
     constants: dict[str, Efficiency] = {}
     for key in table.values:
-        kernel, _, number = key.partition("/")
-        if kernel.partition(".")[0] not in CLASSES or (number and number not in FORMATS):
+        kernel, _, number_format = key.partition("/")
+        if kernel.partition(".")[0] not in CLASSES or (number_format and number_format not in FORMATS):
             raise ValueError(
                 f"{card.source}: unknown class efficiency.{key}; "
                 f"known are {', '.join(CLASSES)}, each also as class.kernel and class/format"
@@ -303,7 +303,7 @@ def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none."""
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
     fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]
-    fields += [f"tflops.{number}" for number in card.values["tflops"]]
+    fields += [f"tflops.{name}" for name in card.values["tflops"]]
     if card.has("link") and "all_reduce" in card.values["link"]:
         fields.append("link.all_reduce")
     for field in own:

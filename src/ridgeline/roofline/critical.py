@@ -25,7 +25,7 @@ def balance(costs: Iterable[Cost], device: Device) -> float:
 def matrix_flops(cost: Cost) -> Mapping[str, float]:
     """The FLOPs of matrices, by format. Elementwise operations count in fp32: where a narrower format computes too,
     the matrices are in that one."""
-    narrow = {number: flops for number, flops in cost.flops.items() if number != "fp32"}
+    narrow = {name: flops for name, flops in cost.flops.items() if name != "fp32"}
     return narrow or cost.flops
 
 
@@ -70,7 +70,7 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1) -> int | No
 
 def _seconds(cost: Cost, device: Device) -> tuple[float, float]:
     """Of a step: seconds of arithmetic, and of reading and writing weights and KV."""
-    arithmetic = sum(flops / device.peak(number) for number, flops in matrix_flops(cost).items())
+    arithmetic = sum(flops / device.peak(name) for name, flops in matrix_flops(cost).items())
     return arithmetic, cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
 
 

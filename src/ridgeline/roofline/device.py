@@ -104,20 +104,20 @@ class Device:
     calibrated: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def peak(self, number: str) -> float:
+    def peak(self, number_format: str) -> float:
         """FLOP/s in a number format. One the card has no units for runs at the next wider format's speed; where none
         wider is known (fp32 of many accelerators) the next narrower one's is a roof that it cannot beat.
 
         Raises ValueError for what is no number format.
         """
-        if number in self.peaks:
-            return self.peaks[number]
-        if number in _BY_WIDTH:
-            at = _BY_WIDTH.index(number)
+        if number_format in self.peaks:
+            return self.peaks[number_format]
+        if number_format in _BY_WIDTH:
+            at = _BY_WIDTH.index(number_format)
             for name in (*_BY_WIDTH[at:], *reversed(_BY_WIDTH[:at])):
                 if name in self.peaks:
                     return self.peaks[name]
-        raise ValueError(f"{self.name} has no peak for {number}; it has {', '.join(self.peaks)}")
+        raise ValueError(f"{self.name} has no peak for {number_format}; it has {', '.join(self.peaks)}")
 
     def bandwidth_of(self, working_set: float) -> float:
         """Bytes a second when a step goes over `working_set` bytes again and again: of the nearest cache that holds
@@ -138,17 +138,17 @@ class Device:
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"
 
-    def efficiency_of(self, kernel: str, number: str = "") -> Efficiency:
+    def efficiency_of(self, kernel: str, number_format: str = "") -> Efficiency:
         """The efficiency of a kernel: of the most particular class that is known. `linear.vector` on bf16 looks for
         `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`, in that order."""
         known = self.efficiency
         while kernel:
-            found = known.get(f"{kernel}/{number}") or known.get(kernel)
+            found = known.get(f"{kernel}/{number_format}") or known.get(kernel)
             if found is not None:
                 return found
             kernel = kernel.rpartition(".")[0]
         return known["default"]
 
-    def ridge(self, number: str) -> float:
+    def ridge(self, number_format: str) -> float:
         """FLOPs a byte at which compute and memory take equally long."""
-        return self.peak(number) / self.bandwidth
+        return self.peak(number_format) / self.bandwidth

@@ -17,8 +17,8 @@ def roofline(
     """Points of a model under a device's roofs: all its memories, and the ceilings of number formats. note: what the
     title should say of the points."""
     ceilings: dict[float, list[str]] = {}
-    for number in numbers:
-        ceilings.setdefault(device.peak(number), []).append(number)
+    for number_format in numbers:
+        ceilings.setdefault(device.peak(number_format), []).append(number_format)
     peaks = [Roof(" = ".join(names), rate) for rate, names in sorted(ceilings.items(), reverse=True)]
     slopes = [Roof(cache.name, cache.bandwidth) for cache in device.caches] + [Roof("memory", device.bandwidth)]
     slopes.sort(key=lambda roof: -roof.rate)

@@ -31,7 +31,7 @@ class OpTime:
 def compute_seconds(cost: Cost, device: Device) -> float:
     """Seconds of arithmetic alone, at the dense peak of each number format. Formats may have units of their own, which
     could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format."""
-    return max((flops / device.peak(number) for number, flops in cost.flops.items()), default=0.0)
+    return max((flops / device.peak(name) for name, flops in cost.flops.items()), default=0.0)
 
 
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
@@ -83,7 +83,7 @@ def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_se
     compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
     expected = 0.0
     for kernel in kernels:
-        e = device.efficiency_of(kernel.name, kernel.number)
+        e = device.efficiency_of(kernel.name, kernel.number_format)
         arithmetic, traffic = compute, memory
         if kernel.cost is not cost:
             arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)

@@ -14,26 +14,26 @@ def verdict(account: Account, device: Device) -> list[str]:
     ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
     if not ran:
         return []
-    number = _number(account.price)
-    reached = "; ".join(_reached(name, phase, device, number) for name, phase in ran.items())
+    number_format = _number_format(account.price)
+    reached = "; ".join(_reached(name, phase, device, number_format) for name, phase in ran.items())
     name, phase = next(iter(ran.items()))
-    return [reached, _bound(name, phase, device, number)]
+    return [reached, _bound(name, phase, device, number_format)]
 
 
-def _number(price: Price) -> str:
+def _number_format(price: Price) -> str:
     """The number format that most of a token's arithmetic is done in."""
     flops = price.step(Work.of([Segment(1, 1)], price.reaches)).flops
-    return max(flops, key=lambda number: flops[number])
+    return max(flops, key=lambda name: flops[name])
 
 
-def _roofs(phase: Throughput, device: Device, number: str) -> tuple[float, float]:
+def _roofs(phase: Throughput, device: Device, number_format: str) -> tuple[float, float]:
     """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
     working_set = phase.nbytes / phase.steps
-    return phase.flops / device.peak(number), phase.nbytes / device.bandwidth_of(working_set)
+    return phase.flops / device.peak(number_format), phase.nbytes / device.bandwidth_of(working_set)
 
 
-def _reached(name: str, phase: Throughput, device: Device, number: str) -> str:
-    floor = max(_roofs(phase, device, number))
+def _reached(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+    floor = max(_roofs(phase, device, number_format))
     rates = f"{numbers.say(phase.bytes_per_second, 'B/s')} and {numbers.say(phase.flops_per_second, 'FLOP/s')}"
     text = f"{name} reached {rates}, {numbers.percent(floor / phase.seconds)} of its roof"
     if under_floor(phase.seconds, floor):
@@ -41,8 +41,8 @@ def _reached(name: str, phase: Throughput, device: Device, number: str) -> str:
     return text
 
 
-def _bound(name: str, phase: Throughput, device: Device, number: str) -> str:
-    compute, memory = _roofs(phase, device, number)
+def _bound(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+    compute, memory = _roofs(phase, device, number_format)
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
     where = f"{numbers.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
@@ -51,5 +51,5 @@ def _bound(name: str, phase: Throughput, device: Device, number: str) -> str:
         roof = numbers.say(device.bandwidth_of(working_set), "B/s")
         idle = numbers.percent(compute / memory)
         return f"{name} is memory-bound ({roof}): {where}; arithmetic needs {idle} of that time{calibrated}"
-    roof = numbers.say(device.peak(number), "FLOP/s")
-    return f"{name} is compute-bound ({number}, {roof}): {where}{calibrated}"
+    roof = numbers.say(device.peak(number_format), "FLOP/s")
+    return f"{name} is compute-bound ({number_format}, {roof}): {where}{calibrated}"

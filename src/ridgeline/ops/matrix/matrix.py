@@ -69,7 +69,7 @@ class Matrix(Stored, ABC):
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
 
     @property
-    def number(self) -> str:
+    def number_format(self) -> str:
         """The format whose arithmetic units a product keeps busy."""
         return arithmetic(self.spec.dtype, self.stored)
 

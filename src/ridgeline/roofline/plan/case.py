@@ -143,7 +143,7 @@ class ModelCache:
         return self.case(dataclasses.replace(setup, devices=1))
 
     def _build(self, devices: int, weights: str | None, kv: str | None) -> Model:
-        plain = {number.name for number in FORMATS}
+        plain = {known.name for known in FORMATS}
         dtype = format_named(weights).dtype if weights in plain else self.fields.dtype
         if kv in plain:
             _check_full_kv(str(kv), format_of(dtype).name)
@@ -159,7 +159,7 @@ class ModelCache:
 
 def check_formats(weights: str | None, kv: str | None) -> None:
     """Raises ValueError with the names there are for a format that there is not."""
-    plain = [number.name for number in FORMATS]
+    plain = [known.name for known in FORMATS]
     for option, name, narrow in (("--weights", weights, WEIGHT_FORMATS), ("--kv", kv, KV_FORMATS)):
         names = [*plain, *(known.name for known in narrow)]
         if name is not None and name not in names:

@@ -9,7 +9,7 @@ from ridgeline.trace.ledger import Ledger
 def ledger_roofline(ledger: Ledger) -> Roofline:
     """The figure of a ledger."""
     points, unplaced = _points(ledger)
-    formats = dict.fromkeys(number for step in ledger.steps for number, flops in step.cost.flops.items() if flops)
+    formats = dict.fromkeys(name for step in ledger.steps for name, flops in step.cost.flops.items() if flops)
     note = "" if ledger.at_hand else "measured on another machine"
     return roofline(ledger.model, ledger.device, formats, points, unplaced, note)
 

@@ -34,7 +34,7 @@ def op_table(ledger: Ledger, layer: int | str | None = None) -> Table:
 def _title(step: Step) -> str:
     """`prefill: 18 rows, 18 seen`."""
     rows = f"{step.name}: {step.work.tokens} row{'s' if step.work.tokens > 1 else ''}"
-    return f"{rows}, {max((asked.total.keys for asked in step.work.attention.values()), default=0)} seen"
+    return f"{rows}, {max((attention.total.keys for attention in step.work.attention.values()), default=0)} seen"
 
 
 def _groups(ledger: Ledger) -> Iterator[Row | str]:
