@@ -272,10 +272,11 @@ def test_hidden_states_of_prompts(name: str, chunk: int | None, tokens: int) -> 
         assert event.hidden.dtype == "float32"
         assert event.hidden.shape == theirs.shape
         assert abs(event.hidden - theirs.numpy()).max() <= 1e-5 * float(theirs.abs().max())
+    price = Price(model)
     for step in steps:
         assert step.work.tokens <= tokens
         assert step.work.logit_rows == step.work.tokens
-        assert Price(model).step(step.work).total_flops > 0
+        assert price.step(step.work).total_flops > 0
         assert all(item.start == 0 and item.logits for item in step.plan.items) or name != "encoder"
     assert sum(step.work.tokens for step in steps) == 2 * sum(map(len, prompts))
     assert len(steps) >= 4 or tokens == 2048
