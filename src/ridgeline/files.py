@@ -15,9 +15,9 @@ def check_writable(path: Path) -> None:
     if _is_device(path):
         return
     try:  # a folder like /proc says that it may be written to, and takes no files
-        beside = _beside(path)
-        beside.touch()
-        beside.unlink()
+        temporary = _temporary(path)
+        temporary.touch()
+        temporary.unlink()
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}; name a file in another folder") from None
 
@@ -36,21 +36,21 @@ def check_apart(paths: Mapping[str, Path]) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file beside and put it in place when all of it is there: a reader never sees half of one, and a full
     disk leaves what was there. Raises ValueError where the disk refuses."""
-    beside = _beside(path)
+    temporary = _temporary(path)
     try:
         if _is_device(path):
             path.write_text(text, encoding="utf-8")
             return
-        beside.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         if path.exists():
-            shutil.copymode(path, beside)
-        beside.replace(path.resolve())
+            shutil.copymode(path, temporary)
+        temporary.replace(path.resolve())
     except OSError as error:
         raise ValueError(
             f"{path} cannot be written: {error.strerror}; free some space or name a file on another disk"
         ) from None
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _is_device(path: Path) -> bool:
@@ -58,7 +58,7 @@ def _is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _beside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     """A name for what becomes `path`, in the folder that it is in, whatever links lead there."""
     target = path.resolve()
     return target.with_name(f".{target.name[:200]}.{os.getpid()}")

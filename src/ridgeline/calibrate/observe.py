@@ -38,7 +38,7 @@ def time_trial(
     stage, watch = Stage(model, positions), Stopwatch(model, timer)
     # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
     space_of = {op: space for _, op, space in traced_calls(model)}
-    found: list[KernelTime] = []
+    times: list[KernelTime] = []
     before = probe()
     for step in trial.steps:
         timed = time_ops(stage, watch, step, budget / len(trial.steps))
@@ -54,9 +54,9 @@ def time_trial(
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
         for seconds, kernel in run:
             compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
-            found.append(KernelTime(where, kernel, seconds, compute, memory, pace))
+            times.append(KernelTime(where, kernel, seconds, compute, memory, pace))
         before = after
-    return found
+    return times
 
 
 def describe(step: Sequences) -> str:
@@ -65,10 +65,10 @@ def describe(step: Sequences) -> str:
     return f"{len(step)} x {q} of {kv}"
 
 
-def observations(found: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:
+def observations(times: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:
     """By class, and within it by step; as if all had been seen at one pace."""
     groups: dict[Class, dict[str, list[KernelTime]]] = {}
-    for one in found:
+    for one in times:
         groups.setdefault((one.kernel.name, one.kernel.number_format), {}).setdefault(one.where, []).append(one)
     return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
 

@@ -93,13 +93,13 @@ def _overhead(runs: Sequence[StepTime], price: Price, cached_bytes: float) -> St
     return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole)
 
 
-def fit_host(found: Sequence[StepOverhead]) -> tuple[Host, float]:
+def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
     """The five constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
     of those errors without their signs."""
-    features = np.array([[1, o.ops, o.work.sequences, o.work.tokens, o.nbytes] for o in found], dtype=float)
+    features = np.array([[1, o.ops, o.work.sequences, o.work.tokens, o.nbytes] for o in between], dtype=float)
     count = features.shape[1]
-    whole = np.array([o.whole for o in found])
-    scaled, target = features / whole[:, None], np.array([o.seconds for o in found]) / whole
+    whole = np.array([o.whole for o in between])
+    scaled, target = features / whole[:, None], np.array([o.seconds for o in between]) / whole
     best, constants = float("inf"), np.zeros(count)
     for size in range(1, count + 1):
         for chosen in combinations(range(count), size):  # of so few constants every choice of zeros can be tried

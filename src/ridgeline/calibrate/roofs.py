@@ -50,7 +50,7 @@ def working_sets(stated: Stated) -> list[int]:
 def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[Stream]:
     """How fast working sets are read and copied, the smallest first. Reading is the best of four ways to read."""
     each = budget / len(sets) / 5
-    found = []
+    measured = []
     for nbytes in sets:
         x = torch.rand(nbytes // 4, device=timer.device)
         half, other = x.chunk(2)
@@ -58,8 +58,8 @@ def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[Stream]:
         reads: list[Callable[[], object]] = [x.sum, x.max, partial(torch.dot, x, x), partial(torch.mv, rows, rows[0])]
         read = max(nbytes / _seconds(timer, call, nbytes, each) for call in reads)
         copy = nbytes / _seconds(timer, partial(half.copy_, other), nbytes, each)
-        found.append(Stream(nbytes, read, copy))
-    return found
+        measured.append(Stream(nbytes, read, copy))
+    return measured
 
 
 def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: float) -> float:
@@ -73,29 +73,29 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
     return timer.seconds(calls, budget) / count
 
 
-def memory_bandwidth(found: Sequence[Stream], stated: Stated) -> float:
+def memory_bandwidth(measured: Sequence[Stream], stated: Stated) -> float:
     """Bytes a second of main memory: the best reading of working sets at least twice as large as any cache."""
-    least = min(beyond_caches(stated) / 2, found[-1].nbytes)
-    return max(stream.read for stream in found if stream.nbytes >= least)
+    least = min(beyond_caches(stated) / 2, measured[-1].nbytes)
+    return max(stream.read for stream in measured if stream.nbytes >= least)
 
 
-def caches(found: Sequence[Stream], stated: Stated) -> tuple[Cache, ...]:
+def caches(measured: Sequence[Stream], stated: Stated) -> tuple[Cache, ...]:
     """The caches that the streams show, the nearest first. stated: names and sizes, as the system knows them.
 
     A cache is as fast as the fastest stream that fits it and not the one before it. It is as large as the largest
     stream that is nearer to that speed than to the speed behind it: neighbours may have taken a part of it. Where
     nothing is stated, one cache is taken from the streams alone.
     """
-    memory = memory_bandwidth(found, stated)
-    stated = stated or [("cache", found[-1].nbytes // 4)]
+    memory = memory_bandwidth(measured, stated)
+    stated = stated or [("cache", measured[-1].nbytes // 4)]
     speeds: list[float] = []
     inner = 0
     for _, size in stated:
-        speeds.append(max((s.read for s in found if inner < s.nbytes <= size), default=0.0))
+        speeds.append(max((s.read for s in measured if inner < s.nbytes <= size), default=0.0))
         inner = size
     result = []
     for (name, size), speed, beyond in zip(stated, speeds, [*speeds[1:], memory], strict=True):
-        fast = [s.nbytes for s in found if s.nbytes <= size and s.read >= (speed * max(beyond, memory)) ** 0.5]
+        fast = [s.nbytes for s in measured if s.nbytes <= size and s.read >= (speed * max(beyond, memory)) ** 0.5]
         if fast and speed > 1.2 * memory:
             result.append(Cache(name, float(max(fast)), speed))
     return tuple(result)
@@ -104,23 +104,23 @@ def caches(found: Sequence[Stream], stated: Stated) -> tuple[Cache, ...]:
 def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[tuple[str, int]]:
     """Names and bytes of the data caches from level 2 on, as Linux states them for so many threads; empty where it does
     not. A cache that cores do not share counts once a thread."""
-    found: dict[int, dict[str, int]] = {}
+    levels: dict[int, dict[str, int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         for index in sorted((root / f"cpu{core}" / "cache").glob("index*")):
             try:
                 level = int((index / "level").read_text())
                 sharers, size = (index / "shared_cpu_list").read_text(), (index / "size").read_text().strip()
                 if (index / "type").read_text().strip() != "Instruction" and level > 1:
-                    found.setdefault(level, {})[sharers] = int(size.removesuffix("K")) * KIB
+                    levels.setdefault(level, {})[sharers] = int(size.removesuffix("K")) * KIB
             except (OSError, ValueError):
                 continue
-    return [(f"L{level}", sum(sorted(sizes.values())[-threads:])) for level, sizes in sorted(found.items())]
+    return [(f"L{level}", sum(sorted(sizes.values())[-threads:])) for level, sizes in sorted(levels.items())]
 
 
 @torch.inference_mode()
 def products(timer: Timer, budget: float) -> dict[str, float]:
     """FLOP/s by number format: the best square matrix product."""
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     dtypes = [f.dtype for f in FORMATS if f.dtype != torch.float16 or timer.device.type == "cuda"]
     for dtype in dtypes:
         best = 0.0
@@ -130,12 +130,12 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
             best = max(best, 2 * edge**3 / seconds)
             if seconds > budget / len(dtypes):
                 break
-        found[format_of(dtype).name] = best
-    return found
+        measured[format_of(dtype).name] = best
+    return measured
 
 
-def peaks(found: Mapping[str, float]) -> dict[str, float]:
+def peaks(measured: Mapping[str, float]) -> dict[str, float]:
     """FLOP/s that no kernel beats, from products. Where a narrow format has no fast product, a kernel may still widen
     its numbers, which is next to free: its roof is that of the widest format at least."""
-    widened = found.get(FP32.name, 0.0)
-    return {name: max(rate, widened) for name, rate in found.items()}
+    widened = measured.get(FP32.name, 0.0)
+    return {name: max(rate, widened) for name, rate in measured.items()}

@@ -45,12 +45,12 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in TRIALS))
     report("bandwidth", 0.0)
     stated = stated_caches(timer.threads) if timer.device.type == "cpu" else []
-    found = streams(timer, budget.take(_STREAMS), working_sets(stated))
+    measured = streams(timer, budget.take(_STREAMS), working_sets(stated))
     report("matrix products", budget.done)
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
-    kind, held = _kind(timer), caches(found, stated)
-    bare = Device("this", device_name(kind), kind, tops, memory_bandwidth(found, stated), memory_bytes(timer), held)
+    kind, held = _kind(timer), caches(measured, stated)
+    bare = Device("this", device_name(kind), kind, tops, memory_bandwidth(measured, stated), memory_bytes(timer), held)
     probe = Probe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []
     for trial in TRIALS:
@@ -74,7 +74,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         seconds=timer.wall() - begin,
         memory=bare.memory,
-        streams=tuple(found),
+        streams=tuple(measured),
         bandwidth=bare.bandwidth,
         caches=held,
         products=multiplied,
@@ -110,12 +110,14 @@ def _class(fitted: Fitted) -> FittedClass:
 
 
 def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
-    found = []
+    residuals = []
     for (kernel, number_format), group in observed.items():
         name = f"{kernel}/{number_format}" if number_format else kernel
         errors = fitted[name].errors
-        found += [Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)]
-    return tuple(found)
+        residuals += [
+            Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)
+        ]
+    return tuple(residuals)
 
 
 def _kind(timer: Timer) -> str:
@@ -136,16 +138,16 @@ def quick(timer: Timer, seconds: float, reason: str) -> Device:
     inside = [size // 2 for _, size in stated]  # half: neighbours have the other
     step, ops = nothing_but_launches(timer)
     launch = timer.seconds(step, seconds / 10) / ops
-    found = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
+    measured = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
     guess = Efficiency(launch, compute=0.7, memory=0.7)
     return Device(
         "this",
         device_name(),
         _kind(timer),
         peaks(products(timer, 0.4 * seconds)),
-        memory_bandwidth(found, stated),
+        memory_bandwidth(measured, stated),
         memory_bytes(timer),
-        caches(found, stated),
+        caches(measured, stated),
         efficiency={"default": guess},
         sources={"all": "a probe of this machine", "efficiency": f"uncalibrated, rough: {reason}"},
     )

@@ -41,12 +41,12 @@ class Timer:
     def each(self, call: Callable[[], object], budget: float) -> list[float]:
         """Seconds of every call in turn: for `budget` seconds of the wall, and at least three if they take no longer
         than three times that. The first call does not count if there are others."""
-        found: list[float] = []
+        seconds: list[float] = []
         begin = self.wall()
         while True:
             start = self.now()
             call()
-            found.append(self.now() - start)
+            seconds.append(self.now() - start)
             spent = self.wall() - begin
-            if spent >= budget and (len(found) > FEWEST or spent >= 3 * budget):
-                return found[1:] or found
+            if spent >= budget and (len(seconds) > FEWEST or spent >= 3 * budget):
+                return seconds[1:] or seconds
