@@ -21,9 +21,9 @@ import torch
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.sampling.row import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec
 from ridgeline.ops.work import CAUSAL
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
 from ridgeline.engine.setup import load_engine
+from ridgeline.engine.step_plan import StepPlan
 
 
 class Stopwatch:

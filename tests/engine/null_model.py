@@ -13,9 +13,9 @@ import torch
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec
 from ridgeline.ops.work import Reach, windowed
 

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map
 
 from engine.small_models import LLAMA, MIXED, SLIDING
 from ridgeline.engine.kv.memory import kv_layout
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.runner import Runner
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention

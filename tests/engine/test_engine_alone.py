@@ -21,10 +21,10 @@ from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.work import CROSS
 
 

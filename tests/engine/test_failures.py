@@ -16,11 +16,11 @@ from engine.small_models import LLAMA, MIXED, assert_nothing_held, poison_free_p
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import PlanItem, Scoring, StepPlan
 from ridgeline.engine.request import Finish
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.work import CAUSAL, windowed
 from support.engines import token_engine

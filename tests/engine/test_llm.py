@@ -16,10 +16,10 @@ from engine.small_models import LLAMA, assert_nothing_held
 from ridgeline.engine import LLM, AsyncLLM, Choice, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Event
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 SETTINGS = EngineSettings(kv_bytes=4e6, limits=Limits(tokens=64, requests=8))

@@ -10,10 +10,10 @@ import pytest
 
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish, Request
 from ridgeline.engine.sampling import SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 
 GOLDEN = Path(__file__).parent / "golden" / "plans.jsonl"
 

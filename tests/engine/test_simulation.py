@@ -13,10 +13,10 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.roofline.price import Price
 from support.planned import card

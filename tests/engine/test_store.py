@@ -13,9 +13,9 @@ from engine.small_models import LLAMA, MIXED, poison_free_pages, small_model
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.engine.kv.store import KVStore
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.ops.work import CAUSAL, windowed

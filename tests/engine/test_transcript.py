@@ -14,10 +14,10 @@ from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Stop, TokenEvent
 from ridgeline.engine.llm import TextEngine
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.transcript import Transcript
 from ridgeline.text.bytes import ByteTokenizer
 

@@ -11,11 +11,11 @@ from engine.small_models import assert_nothing_held, poison_free_pages
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Finish
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.work import ENCODER, Work
 from ridgeline.roofline.price import Price

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from models.configs import CONFIGS
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models import FAMILIES, Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached

@@ -12,10 +12,10 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, SampleRow, sample
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 

@@ -9,8 +9,8 @@ from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, Maker, Ticks, Tiny
 
 from ridgeline.checkpoint import read_config
 from ridgeline.engine import LLM, EngineSettings
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.op import Op

@@ -9,9 +9,9 @@ from torch import nn
 from trace_models import DEVICE, FAMILIES, GREEDY, NO_HOOKS, TEXT, Maker, Ticks
 
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.roofline.price import Price
 from ridgeline.trace import Subject, trace
 from ridgeline.trace.anatomy import blocks, final_norm

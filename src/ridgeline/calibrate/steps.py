@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Sequences
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.runner import Runner
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import deal_layers

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ridgeline.engine.plan import PlanItem, StepPlan
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import KVGroup
 

@@ -17,10 +17,10 @@ from ridgeline.engine.events import Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.plan import PlanItem, StepPlan
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
+from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
 from ridgeline.ops.work import TOKENS, Reach
 

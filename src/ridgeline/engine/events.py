@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, SampleRow
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.work import Work
 
 PromptLogprobs = Sequence[PromptLogprob | None]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
-from ridgeline.engine.plan import Scoring, StepPlan
 from ridgeline.engine.sampling import HiddenStates, Outcome, PromptLogprob, RowFailure, SampleRow, Scored, sample, score
+from ridgeline.engine.step_plan import Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVLayout

@@ -12,8 +12,8 @@ from itertools import islice
 from operator import attrgetter
 
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.plan import PlanItem, Scoring, StepPlan
 from ridgeline.engine.request import Request
+from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 
 MOST = 1 << 20  # buffers are allocated for a full step
 _ARRIVAL = attrgetter("id")

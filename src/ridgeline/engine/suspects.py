@@ -1,8 +1,8 @@
 """After a step failed, those that were in it run one at a time, to find the one to blame."""
 
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
+from ridgeline.engine.step_plan import StepPlan
 
 
 class Suspects:

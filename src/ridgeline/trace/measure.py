@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.plan import StepPlan
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Tracer
 
