@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,17 @@ from torch import Tensor
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model
+from ridgeline.checkpoint.fill import fill
 from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.models import ModelRefused
+from ridgeline.checkpoint.source import open_source
+from ridgeline.models import ModelRefused, build
+from ridgeline.models.families import family_of
+from ridgeline.models.model import Model
+from ridgeline.ops.formats import weight_format_named
+from ridgeline.ops.linear import Linear
+from ridgeline.ops.matrix.plain import PlainMatrix
 from support.checkpoints import edit_config, entries_of, random_tensors, write_folder, write_raw
+from support.engines import uncached_logits
 
 LLAMA = CONFIGS["llama"]
 TIED = LLAMA | {"tie_word_embeddings": True}
@@ -379,3 +387,81 @@ def test_pickles_are_not_opened(folder: Path) -> None:
 def test_the_cases_are_there() -> None:
     """A table that lost its entries would pass."""
     assert len(BROKEN) == 41
+
+
+# -- other forms -------------------------------------------------------------------------------------------------------
+
+
+def filled(folder: Path, change: Callable[[Model], None]) -> Model:
+    """The model of a folder, changed before it is filled."""
+    source = open_source(str(folder))
+    model = build(source.config)
+    change(model)
+    fill(model, open_checkpoint(folder), family_of(source.config))
+    return model
+
+
+def logits_of(model: Model) -> Tensor:
+    """Of every position of a prompt."""
+    (logits,) = uncached_logits(model, [[3, 1, 4, 1, 5, 9, 2, 6]])
+    return logits
+
+
+def test_a_matrix_is_stored_as_its_path_says(folder: Path) -> None:
+    """One tensor fills two parameters, numbers of 8 bits and a scale a row; the model is the one whose tensors have
+    these values."""
+    int8 = weight_format_named("int8")
+    model = filled(folder, lambda model: model.store(lambda path, _: int8 if path.endswith("down_proj") else None))
+    tensors = load_file(folder / "model.safetensors")
+    narrow = [name for name in tensors if name.endswith("down_proj.weight")]
+    for name in narrow:
+        scale_O = tensors[name].abs().amax(dim=1) / 127
+        matrix = model.get_submodule(name.removesuffix(".weight") + ".matrix")
+        assert matrix.weight.dtype == torch.int8
+        assert torch.equal(matrix.scale, scale_O)
+        tensors[name] = (tensors[name] / scale_O[:, None]).round() * scale_O[:, None]
+    assert narrow
+    before = logits_of(load_model(str(folder)))
+    save_file(tensors, folder / "model.safetensors")
+    wanted = logits_of(load_model(str(folder)))
+    assert torch.allclose(logits_of(model), wanted, atol=1e-5 * float(wanted.abs().max()))
+    assert not torch.allclose(before, wanted, atol=1e-4 * float(wanted.abs().max())), "too little was rounded"
+
+
+class Halves(PlainMatrix):
+    """A matrix that a checkpoint holds as two tensors, of its even and of its odd outputs."""
+
+    unnamed = True
+
+    def tensors(self) -> tuple[str, ...]:
+        return ("even", "odd", *super().tensors()[1:])
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        if name == "bias":
+            return super().take(name, full)
+        whole = torch.zeros(self.weight.shape) if self.weight.is_meta else self.weight.data
+        whole[self.tensors().index(name) :: 2] = full
+        return {"weight": whole}
+
+
+def test_several_tensors_fill_one_parameter(folder: Path) -> None:
+    """All of them are wanted, in any order, and each is put where its module says."""
+
+    def halve(model: Model) -> None:
+        for path, op in model.ops():
+            if path.endswith(("o_proj", "down_proj")):
+                assert isinstance(op, Linear)
+                with torch.device("meta"):
+                    op.matrix = Halves(op.matrix.spec)
+
+    whole = logits_of(load_model(str(folder)))
+    path, tensors = folder / "model.safetensors", load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if re.search(r"(o_proj|down_proj)\.weight$", name)]:
+        tensor = tensors.pop(name)
+        tensors |= {name.replace("weight", half): tensor[i::2].contiguous() for i, half in enumerate(("even", "odd"))}
+    save_file(tensors, path)
+    assert torch.equal(logits_of(filled(folder, halve)), whole)
+    del tensors["model.layers.0.mlp.down_proj.odd"]
+    save_file(tensors, path)
+    with pytest.raises(ModelRefused, match=r"lacks tensors of the model: model\.layers\.0\.mlp\.down_proj\.odd"):
+        filled(folder, halve)
