@@ -399,7 +399,10 @@ def calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
         title="A Chip, 2 cores", kind="cpu", threads=1, made="2026-11-21 12:00", seconds=48.6, memory=float(8 << 30),
         streams=(Stream(1 << 20, 40e9, 20e9), Stream(64 << 20, 10e9, 8e9)), bandwidth=10e9,
         caches=(Cache("L2", float(1 << 20), 40e9),), products={"fp32": 2e11, "bf16": 5e10},
-        classes={"linear.vector/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8), 40, 0.02, -0.11)},
+        classes={
+            "attention.prefill.128.few/bf16": FittedClass(Efficiency(123e-6, 1.0, 0.05, 0.2, 8.0), 104, 0.3, 2.73),
+            "linear.vector/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8), 40, 0.02, -0.11),
+        },
         host=Host(4e-4, 6e-6, 9e-5, 1e-6, 0.0), host_error=0.03, pace=Pace(1e-3, 2e-3, 3e-3), residuals=(),
     )  # fmt: skip
 
@@ -416,6 +419,7 @@ def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> Non
         "64 MiB 10.0 8.0", "linear.vector/bf16 31.0 70.0% 80.0% 2 0 40 2.0% -11%",
     ):  # fmt: skip
         assert said in shown
+    assert "\nattention.prefill.128.few/bf16  " in ended.out, "a class's name is not broken"
     assert ridgeline("calibrate", "--show").out.count("A Chip") == 2
     assert ridgeline("calibrate", "--show", "--json").json == {
         "calibrations": [json.loads(json.dumps(replace(calibration, threads=n).as_json())) for n in (1, 2)]

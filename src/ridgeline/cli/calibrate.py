@@ -132,14 +132,15 @@ def _curve(c: Calibration) -> Table:
 
 def _classes(c: Calibration) -> Table:
     """The constants of each class of kernels, and how well they fit."""
-    heads = ("class", "launch us", "of peak", "of bandwidth", "blend", "again", "steps", "median error", "worst")
+    heads = ("class", "launch us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
     for name, fitted in c.classes.items():
         e = fitted.efficiency
         constants = (f"{e.launch * 1e6:.1f}", f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
         errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
         rows.append(Row((name, *constants, *errors)))
-    return Table(columns(*heads), tuple(rows))
+    errors_are = "median, worst: how far what is expected of a step is from what it took"
+    return Table(columns(*heads), tuple(rows), (errors_are,), dense=True)
 
 
 def _gb(rate: float) -> str:

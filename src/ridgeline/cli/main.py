@@ -80,8 +80,8 @@ def main() -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
-    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
-    app = build_app((asked,) if asked in COMMANDS else COMMANDS)
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    app = build_app((name,) if name in COMMANDS else COMMANDS)
     signal_interrupts(quit_at_once=False)
     try:
         code = app(list(arguments), standalone_mode=False)

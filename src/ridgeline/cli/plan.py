@@ -21,8 +21,8 @@ from ridgeline.roofline.plan.export import plan_json
 from ridgeline.roofline.plan.page import plan_document
 
 
-def _asked(text: str) -> Any:
-    return typer.Option(help=text, rich_help_panel="What is asked")
+def _workload(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Workload")
 
 
 def _setup(*names: str, text: str) -> Any:
@@ -41,12 +41,14 @@ def plan(
     kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,
     memory_utilization: Annotated[float, _setup(text="The share of a card's memory that may be used.")] = 0.9,
     max_batch_tokens: options.MaxBatchTokens = "2k",
-    input: Annotated[str, _asked("Prompt tokens; 1k is 1,024.")] = "1k",
-    output: Annotated[str, _asked("Tokens generated.")] = "256",
-    batch: Annotated[int, _asked("Requests side by side.")] = 1,
-    ttft: Annotated[str | None, _asked("The most seconds to the first token (TTFT), like 500ms.")] = None,
-    tpot: Annotated[str | None, _asked(_TPOT)] = None,
-    price: Annotated[str | None, _asked("Dollars for one card and hour, like 2.5; by default the catalogue's.")] = None,
+    input: Annotated[str, _workload("Prompt tokens; 1k is 1,024.")] = "1k",
+    output: Annotated[str, _workload("Tokens generated.")] = "256",
+    batch: Annotated[int, _workload("Requests side by side.")] = 1,
+    ttft: Annotated[str | None, _workload("The most seconds to the first token (TTFT), like 500ms.")] = None,
+    tpot: Annotated[str | None, _workload(_TPOT)] = None,
+    price: Annotated[
+        str | None, _workload("Dollars for one card and hour, like 2.5; by default the catalogue's.")
+    ] = None,
     compare: Annotated[bool, typer.Option("--compare", help="The same on every card of the catalogue.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="The models and cards of the catalogue, and no plan.")] = False,
     as_json: options.Json = False,

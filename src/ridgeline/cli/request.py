@@ -64,12 +64,12 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
 def check_room(llm: LLM, prompt: int, params: SamplingParams, more_memory: str = "") -> None:
     """Refuse more tokens than could come after a prompt of so many, as vLLM's server does. more_memory: the option, if
     any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse."""
-    asked, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity()
-    assert asked is not None
+    wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity()
+    assert wanted is not None
     room = min(context, held) - prompt
-    if 0 < room < asked:
+    if 0 < room < wanted:
         limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,}"
         raise ValueError(
-            f"{prompt:,} tokens of prompt and {asked:,} of --max-tokens are {prompt + asked:,}; {limit}; "
+            f"{prompt:,} tokens of prompt and {wanted:,} of --max-tokens are {prompt + wanted:,}; {limit}; "
             f"give --max-tokens {room} or less{f', or raise {more_memory}' if more_memory and held < context else ''}"
         )

@@ -1,8 +1,8 @@
 """The engine: many requests, one model, steps.
 
 A request's way: `llm.py` (a script) or `async_llm.py` (a server) -> `engine.py` -> `scheduler.py` over `kv/` makes a
-`plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py` -> `transcript.py`
-makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a folder.
+`step_plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py` ->
+`transcript.py` makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a folder.
 
 What decides (requests, scheduler, plans, pages) imports without torch: a simulation needs no more.
 """

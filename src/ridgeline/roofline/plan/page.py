@@ -329,12 +329,12 @@ def _change(change: Change) -> Row:
     return Row((change.name, *cells, note))
 
 
-def _catalogue(outcomes: Sequence[CaseOutcome], asked: int) -> Table:
-    """One row a card on which it fits; `asked` of each, but for those that nothing known joins."""
+def _catalogue(outcomes: Sequence[CaseOutcome], devices: int) -> Table:
+    """One row a card on which it fits; so many `devices` of each, but for those that nothing known joins."""
     rows = (
         (
             o.card,
-            f"{o.devices}" if o.linked or o.devices == asked else f"no link known: {o.devices}",
+            f"{o.devices}" if o.linked or o.devices == devices else f"no link known: {o.devices}",
             f"{o.users:,}",
             say_seconds(o.ttft),
             say_seconds(o.itl),
