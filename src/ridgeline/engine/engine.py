@@ -36,7 +36,7 @@ class Executor(Protocol):
         ...
 
 
-class Rows(Sequence[SampleRow]):
+class SampleRows(Sequence[SampleRow]):
     """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
     is then: before the plan's tokens are accepted."""
 
@@ -292,7 +292,7 @@ class Engine:
 
     def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
         """What the sampler has to know about the plan's logit rows; where there is no head, nothing is sampled."""
-        return Rows(plan, self.requests) if self.has_head else ()
+        return SampleRows(plan, self.requests) if self.has_head else ()
 
     def execute(self, plan: StepPlan) -> Sequence[Outcome]:
         """Have the plan run; what it gives to each item with logit or scored rows. Raises what the executor raises."""
