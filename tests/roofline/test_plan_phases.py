@@ -10,7 +10,7 @@ import pytest
 from ridgeline.document import Document
 from ridgeline.document.terminal import plain
 from ridgeline.ops.kv import KVSpec
-from ridgeline.ops.work import CROSS, ENCODER, LOGITS, TOKENS, Asked, Segment, Work
+from ridgeline.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, Segment, Work
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.page import classes_table, phases_table
 from ridgeline.roofline.plan.phases import Phase, decode_phase, decoder_phases, price_phase, request_seconds
@@ -237,7 +237,7 @@ def test_an_encoder_runs_once_a_prompt_and_every_step_reads_what_it_gave() -> No
     work = sum(prefill.works[1:], prefill.works[0])
     assert work.rows == {TOKENS: 90, LOGITS: 3, ENCODER: 63}
     assert (work.attention[CROSS].total.pairs, work.attention[CROSS].total.written) == (90 * 21, 63)
-    assert decode.works[0].attention[CROSS].total == Asked(3, 3, 63, 63, 0)
+    assert decode.works[0].attention[CROSS].total == AttentionSum(3, 3, 63, 63, 0)
     assert ENCODER not in decode.works[0].rows
     serving, without = (Serving(planned, replace(workload, encoded=encoded)) for encoded in (21, 0))
     assert serving.prefill.floor > without.prefill.floor
