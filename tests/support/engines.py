@@ -7,9 +7,9 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
@@ -55,16 +55,8 @@ def token_engine(
     """An engine around `model` whose KV memory holds `positions` positions."""
     limits = limits or Limits()
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
-    return Engine(
-        runner(model, layout),
-        KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
-        limits,
-        context=model.context,
-        vocabulary=model.vocabulary,
-        reaches=model.reaches,
-        has_head=model.has_head,
-        on_step=on_step,
-    )
+    executor = runner(model, layout)
+    return engine_around(model, layout, limits, executor=executor, prefix_cache=prefix_cache, on_step=on_step)
 
 
 def complete(

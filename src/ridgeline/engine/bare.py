@@ -1,8 +1,8 @@
-"""An engine around a model that has no folder: token ids in, token ids out. For measurements and experiments."""
+"""Engines around models, with folder or without: token ids in, token ids out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ridgeline.engine.engine import Engine
+from ridgeline.engine.engine import Engine, Executor
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
@@ -10,25 +10,40 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.work import Work
 
 _ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
 
 
-def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], None] | None = None) -> Engine:
-    """An engine whose KV memory holds `positions` positions, without a prefix cache and without text."""
-    limits = Limits(tokens=positions)
-    layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
+def engine_around(
+    model: Model,
+    layout: KVLayout,
+    limits: Limits,
+    *,
+    executor: Executor | None = None,
+    prefix_cache: bool = True,
+    eos_ids: Collection[int] = (),
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> Engine:
+    """An engine for a model. executor: what runs its plans; by default a Runner with the model."""
     return Engine(
-        Runner(model, layout),
-        KVLedger(layout, limits.most_of_one, prefix_cache=False),
+        executor or Runner(model, layout),
+        KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context,
         vocabulary=model.vocabulary,
         reaches=model.reaches,
         has_head=model.has_head,
+        eos_ids=eos_ids,
         on_step=on_step,
     )
+
+
+def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], None] | None = None) -> Engine:
+    """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
+    layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
+    return engine_around(model, layout, Limits(tokens=positions), prefix_cache=False, on_step=on_step)
 
 
 def drive(model: Model, prompts: Sequence[int], tokens: int, now: Callable[[], float]) -> Iterator[tuple[Work, float]]:

@@ -9,12 +9,11 @@ from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, wei
 from ridgeline.checkpoint.source import as_source
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.document.numbers import three
+from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
-from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.transcript import Transcript
 from ridgeline.host import GIB
@@ -90,14 +89,11 @@ def load_engine(
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
     templates = templates_of(source, tokenizer)
-    engine = Engine(
-        Runner(built, layout),
-        KVLedger(layout, settings.limits.most_of_one, prefix_cache=settings.prefix_cache),
+    engine = engine_around(
+        built,
+        layout,
         settings.limits,
-        context=built.context,
-        vocabulary=built.vocabulary,
-        reaches=built.reaches,
-        has_head=built.has_head,
+        prefix_cache=settings.prefix_cache,
         eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
         on_step=on_step,
     )
