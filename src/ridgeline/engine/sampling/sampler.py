@@ -65,6 +65,7 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
     assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
     assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
     assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
+    rows = list(rows)  # each is made when it is read, and is read several times
     return _sample_on_cpu(logits_RV, rows) if logits_RV.device.type == "cpu" else sample_on_device(logits_RV, rows)
 
 
