@@ -35,8 +35,8 @@ class Calibration:
     """A machine with so many threads.
 
     made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
-    hold. products: FLOP/s of matrix products, by format. host: None for a device that the
-    engine does not run on; host_error: its median error, relative to whole steps.
+    hold. products: FLOP/s of matrix products, by format. host: None for a device that the engine does not run on;
+    host_error: its median error, relative to whole steps.
     """
 
     title: str

@@ -64,8 +64,7 @@ def nothing_but_launches(timer: Timer) -> tuple[Callable[[], object], int]:
 
 
 class Probe:
-    """launch: one decode step of a tiny model. compute: a matrix product. memory:
-    reading what no cache holds."""
+    """launch: one decode step of a tiny model. compute: a matrix product. memory: reading what no cache holds."""
 
     def __init__(self, timer: Timer, read_bytes: int) -> None:
         """`read_bytes`: more than any cache holds."""

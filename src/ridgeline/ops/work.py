@@ -147,8 +147,8 @@ _NOTHING = AttentionSum()
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each
-    class is served by a kernel of its own."""
+    """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each class is served
+    by a kernel of its own."""
 
     one: AttentionSum = _NOTHING
     few: AttentionSum = _NOTHING

@@ -85,8 +85,8 @@ class Device:
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
     shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
     kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
-    where it is known. calibrated: whether those come from this very machine. sources: of every
-    figure, by its field in cards.toml; of `efficiency` also how far it can be trusted.
+    where it is known. calibrated: whether those come from this very machine. sources: of every figure, by its field in
+    cards.toml; of `efficiency` also how far it can be trusted.
     """
 
     name: str

@@ -34,8 +34,8 @@ class CapturedCall:
 class Capture:
     """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
 
-    attention, experts: the calls of those ops. neurons: the first half of each MLP with the Linear that ran
-    next, its down-projection. logits_V: the model's own, at `position`.
+    attention, experts: the calls of those ops. neurons: the first half of each MLP with the Linear that ran next, its
+    down-projection. logits_V: the model's own, at `position`.
     """
 
     position: int

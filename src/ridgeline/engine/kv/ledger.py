@@ -21,10 +21,10 @@ Entries = tuple[tuple[int, ...], ...]
 class Table:
     """One request's pages, group by group, in the order of its positions; NULL_PAGE where a window has passed.
 
-    passed: how many entries of each group those are. known: positions that it was promised room for. encoded: those of
-    its encoder, whose pages are granted together, before the first step runs. computed: those it
-    has. room: those that its pages hold. due: with how many there is something to settle. claim: pages it may still
-    take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
+    passed: how many entries of each group those are. known: positions that it was promised room for. encoded: positions
+    of its encoder, whose pages are granted together, before the first step runs. computed: positions that are in KV
+    memory. room: positions that its pages hold. due: with how many there is something to settle. claim: pages it may
+    still take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
     entries that the runner knows; None before it has heard of any. fresh: whether there are others.
     """
 
