@@ -34,7 +34,7 @@ def read_json(path: Path, most: int = MOST_BYTES, *, unique: bool = False) -> An
     text = _read(path, most, "JSON")
     try:
         with _without_collecting():
-            value = json.loads(text, object_pairs_hook=_unique if unique else None)
+            value = json.loads(text, object_pairs_hook=unique_names if unique else None)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {_reason(error)}") from None
     return _shallow(path, value)
@@ -56,6 +56,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {_reason(error)}") from None
     return _shallow(path, value)
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, for `json.loads(..., object_pairs_hook=...)`. Raises ValueError where it has a name twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name is there twice")
+    return values
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
@@ -104,13 +112,6 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a name is there twice")
-    return values
 
 
 def _reason(error: ValueError | RecursionError) -> str:

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ridgeline.models.fields import ModelRefused
+from ridgeline.untrusted import unique_names
 
 _LENGTH_BYTES = 8
 _PIECE = 1 << 20
@@ -45,7 +46,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     except OSError as error:
         raise ModelRefused(f"{path} cannot be read: {error.strerror}") from None
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
@@ -75,14 +76,6 @@ def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
     if length > min(size - _LENGTH_BYTES, _MOST_HEADER):
         raise ModelRefused(f"{path} is truncated or no safetensors file: its header claims {length} bytes of {size}")
     return file.read(length)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one that has a name twice is broken."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a name is there twice")
-    return values
 
 
 def _entry(path: Path, name: str, value: object) -> TensorEntry:

@@ -15,6 +15,7 @@ from ridgeline.document.numbers import percent, say, say_seconds
 from ridgeline.document.page import columns
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
+from ridgeline.ops.formats import format_named
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.critical import compute_bound_prompt, critical_batch
 from ridgeline.roofline.device import Device
@@ -209,15 +210,12 @@ def _batch_words(both: Comparison) -> str:
             f"each brings its own keys and values, and alone those have {both.intensity:.1f} FLOP a byte, under the "
             f"ridge of {both.ridge:.1f}. However many users, it gets no higher."
         )
+    width = format_named(both.number_format).bytes
     return (
         f"Decode reaches the ridge with {math.ceil(both.batch):,} users at {both.context:,} tokens of context. The "
-        f"texts leave keys and values out and say {both.ridge * _width(both) / 2:,.0f}: every user has 2 FLOPs for "
+        f"texts leave keys and values out and say {both.ridge * width / 2:,.0f}: every user has 2 FLOPs for "
         "each weight that is read."
     )
-
-
-def _width(both: Comparison) -> float:
-    return {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}.get(both.number_format, 1.0)
 
 
 def _data(step: StepTiming) -> dict[str, object]:

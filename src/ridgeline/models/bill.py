@@ -40,9 +40,9 @@ def bill(model: Model) -> Bill:
         part = part_of(model, path, op)
         parts[part] += count
         nbytes += op.stored_bytes()
-        index = next((int(name) for name in path.split(".") if name.isdigit()), None)
-        if index is not None:
-            layers.setdefault(index, dict.fromkeys(PARTS, 0))[part] += count
+        layer = layer_of(path)
+        if layer is not None:
+            layers.setdefault(layer, dict.fromkeys(PARTS, 0))[part] += count
     total = sum(parts.values())
     bills = list(layers.values())
     return Bill(parts, max(bills, key=bills.count), total, total - _idle(model), nbytes)
@@ -63,6 +63,11 @@ def part_of(model: Model, path: str, op: Op) -> str:
             return str(part)
         assert path, f"{op} belongs to no part of the bill"
         path = path.rpartition(".")[0]
+
+
+def layer_of(path: str) -> int | None:
+    """The number of the layer that a path lies in, None outside the layers."""
+    return next((int(name) for name in path.split(".") if name.isdigit()), None)
 
 
 def _idle(model: Model) -> int:

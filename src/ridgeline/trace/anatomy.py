@@ -7,11 +7,6 @@ from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
 
-def layer_of(path: str) -> int | None:
-    """The number of the layer that a path lies in, None outside the layers."""
-    return next((int(part) for part in path.split(".") if part.isdigit()), None)
-
-
 def blocks(model: Model) -> list[nn.Module]:
     """The layers of a model, in order."""
     for module in model.modules():

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ridgeline.models.bill import layer_of
 from ridgeline.ops.experts import Experts
-from ridgeline.trace.anatomy import layer_of
 from ridgeline.trace.capture import CapturedCall
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ridgeline.models.bill import layer_of
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.matrix import Matrix
 from ridgeline.text import Tokenizer
-from ridgeline.trace.anatomy import final_norm, layer_of
+from ridgeline.trace.anatomy import final_norm
 from ridgeline.trace.capture import Capture, CapturedCall
 from ridgeline.trace.tokens import Token, likeliest
 

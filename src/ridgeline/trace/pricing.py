@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.models.bill import layer_of
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
@@ -11,7 +12,6 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import under_floor
 from ridgeline.roofline.price import Price, PricedRow, StepPrice
 from ridgeline.roofline.time import compute_seconds, memory_seconds
-from ridgeline.trace.anatomy import layer_of
 from ridgeline.trace.ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
 from ridgeline.trace.measure import Measurement
 

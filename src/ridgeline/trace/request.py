@@ -96,10 +96,10 @@ def trace(
 
 
 def _check(llm: LLM, ids: Sequence[int], params: SamplingParams, wanted: Wanted) -> None:
-    limits = llm.engine.scheduler.limits
-    if len(ids) > min(limits.tokens, limits.chunk or limits.tokens):
+    most = llm.engine.scheduler.limits.most_of_one
+    if len(ids) > most:
         raise ValueError(
-            f"the prompt has {len(ids)} tokens, a step runs {min(limits.tokens, limits.chunk or limits.tokens)}; "
+            f"the prompt has {len(ids)} tokens, a step runs {most}; "
             "shorten it, or give the engine a larger step: a trace shows one prefill"
         )
     if wanted.position is not None and not 0 <= wanted.position < len(ids):
