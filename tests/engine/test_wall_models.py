@@ -317,18 +317,3 @@ def test_prompts_that_a_model_without_a_head_cannot_run_are_refused() -> None:
     (event,) = embedded(engine, [[1] * 96])
     assert event.hidden is not None
     assert len(event.hidden) == 96
-
-
-def test_what_an_encoder_reads_counts_in_a_steps_budget() -> None:
-    """Eleven positions of an encoder and a chunk of the prompt are one step; what is left runs in the next."""
-    model, steps = wall_model("encoder-decoder", 41), list[StepRecord]()
-    engine = token_engine(model, limits=Limits(tokens=16), on_step=steps.append)
-    for encoder in (INPUT, OTHER):
-        engine.add(PROMPT, answer_of(6), encoder=encoder)
-    choices = finish_all(engine)
-    assert all(step.work.tokens + step.work.rows.get(ENCODER, 0) <= 16 for step in steps)
-    assert [step.work.rows.get(ENCODER, 0) for step in steps].count(11) == 2
-    told = [tuple(sampled.token for sampled in choices[key].tokens) for key in sorted(choices)]
-    assert told == [greedy(model, PROMPT, encoder, 6) for encoder in (INPUT, OTHER)]
-    with pytest.raises(ValueError, match="16 tokens, which run in one step"):
-        engine.add(PROMPT, encoder=tuple(range(16)))
