@@ -1,7 +1,8 @@
 """The runner: one StepPlan, run on the device where the model is. Only what every model needs is here.
 
-A step's two halves are two calls: `forward` gives logits, `sample` the tokens. Nothing but those crosses to the host,
-and what is known of a prompt's tokens, where that is asked for.
+A step's two halves are two calls: `forward` gives logits, `sample` the tokens. Nothing crosses to the host but those,
+what is known of a prompt's tokens where that is asked for, and which experts of a mixture were picked.
+
 Shapes: R rows that a plan wants, S of them scored, D hidden, V vocabulary.
 """
 
