@@ -323,3 +323,38 @@ def test_a_prompt_that_was_found_goes_on_as_it_would_have(monkeypatch: pytest.Mo
         same += first == again
     assert same >= 11
     assert engine.stats.cached_tokens == 16 * 3 * (0 + 1 + 2 + 3)
+
+
+# -- guesses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("right", [0, 1, 2, 3])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_guesses_give_the_tokens_that_would_have_been_sampled(temperature: float, right: int) -> None:
+    """A step that runs three guesses, of which some are right, beside another request: as many tokens as were right and
+    one more, each drawn with the number of its own position; what was guessed wrong is written again."""
+    model, params = small_model(LLAMA), SamplingParams(temperature=temperature, seed=5, max_tokens=9, ignore_eos=True)
+    (wanted,) = complete(token_engine(model), [[3, 1, 4, 1, 5]], params)
+    engine = token_engine(model)
+    for ids in ([3, 1, 4, 1, 5], [9, 2, 6]):
+        engine.add(ids, params)
+    engine.step()
+    plan = engine.plan()
+    assert plan is not None
+    item, beside = plan.items
+    guesses = [*wanted[1 : 1 + right], *((token + 1) % 41 for token in wanted[1 + right : 4])]
+    assert engine.ledger.grow(item.request, 5 + 4)
+    _, pages = engine.ledger.unsent(item.request)
+    pages = tuple(known + new for known, new in zip(item.pages, pages, strict=True))
+    guessing = item._replace(tokens=(wanted[0], *guesses), logits=(0, 1, 2, 3), pages=pages)
+    plan = replace(plan, items=(guessing, beside), blank=tuple(engine.ledger.blank))
+    engine.ledger.blank.clear()
+    outcomes = engine.execute(plan)
+    assert len(outcomes) == 2
+    engine.accept(plan, outcomes)
+    request = engine.requests[item.request]
+    assert request.output == wanted[: 2 + right]
+    assert request.computed == 5 + 1 + right
+    while engine.has_work:
+        engine.step()
+    assert request.output == wanted

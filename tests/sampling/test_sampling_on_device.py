@@ -15,9 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, on_device, sample, score
+from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, groups, sample, score
+from ridgeline.engine.sampling.groups import groups_of
 from ridgeline.engine.sampling.logits import adjust
-from ridgeline.engine.sampling.on_device import choose, groups_of, sample_on_device, score_on_device, shares_of
+from ridgeline.engine.sampling.on_device import choose, sample_on_device, score_on_device, shares_of
 from ridgeline.engine.sampling.uniform import uniform
 
 NEAR = 1e-6
@@ -115,10 +116,10 @@ def test_a_vocabulary_of_many_blocks() -> None:
     assert decided >= 0.75 * 6 * len(FIELDS)
 
 
-@pytest.mark.parametrize("most_logits", [on_device.MOST_LOGITS, 1500])
+@pytest.mark.parametrize("most_logits", [groups.MOST_LOGITS, 1500])
 def test_mixed_rows_in_one_batch_get_what_each_gets_alone(most_logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of all settings in turn, with bitmasks and failures among them, in groups of any size."""
-    monkeypatch.setattr(on_device, "MOST_LOGITS", most_logits)
+    monkeypatch.setattr(groups, "MOST_LOGITS", most_logits)
     vocabulary, rng = 700, np.random.default_rng(3)
     allowed = rng.integers(0, 2**32, (vocabulary + 31) // 32, np.uint32)
     rows = [

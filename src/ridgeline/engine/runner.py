@@ -14,8 +14,18 @@ from torch import Tensor
 
 from ridgeline.engine.batch import BatchBuilder
 from ridgeline.engine.kv.store import KVStore
-from ridgeline.engine.sampling import HiddenStates, Outcome, PromptLogprob, RowFailure, SampleRow, Scored, sample, score
-from ridgeline.engine.step_plan import Scoring, StepPlan
+from ridgeline.engine.sampling import (
+    HiddenStates,
+    Outcome,
+    PromptLogprob,
+    RowFailure,
+    Sampled,
+    SampleRow,
+    Scored,
+    sample,
+    score,
+)
+from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kv import KVLayout
@@ -70,7 +80,7 @@ class Runner:
         x_RD = self.hidden(self.prepare(plan)).float().cpu()
         return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]
 
-    def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
+    def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
         """A token for each row of logits."""
         return sample(logits_RV, rows) if rows else []
 
@@ -88,24 +98,42 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan, score what it scores, and sample a token for each of its logit rows, in order. A model without a
-        head gives their hidden states."""
+        """Run a plan, score what it scores, and sample a token for each of its logit rows; what each item gives, in
+        order. A model without a head gives hidden states."""
         if not self.model.has_head:
             return self.states(plan)
         scorings = [item.scored for item in plan.items if item.scored]
-        if not scorings:
-            return self.sample(self.forward(plan), rows)
-        x_RD = self.hidden(self.prepare(plan))
-        scores = self.score(x_RD[plan.logit_rows :], scorings)
-        sampled = iter(self.sample(self.model.head(x_RD[: plan.logit_rows]), rows))
+        scores: Iterator[Scores] = iter(())
+        if scorings:
+            x_RD = self.hidden(self.prepare(plan))
+            scores = self.score(x_RD[plan.logit_rows :], scorings)
+            logits_RV = self.model.head(x_RD[: plan.logit_rows])
+        else:
+            logits_RV = self.forward(plan)
+        sampled = iter(self.sample(logits_RV, rows))
         outcomes: list[Outcome] = []
         for item in plan.items:
-            outcome = next(sampled) if item.logits else None
+            outcome = _verified(item, list(islice(sampled, len(item.logits)))) if item.logits else None
             if item.scored:
                 outcome = _with_scores(next(scores), outcome)
             if outcome is not None:
                 outcomes.append(outcome)
         return outcomes
+
+
+def _verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
+    """The tokens of an item's logit rows, as far as each is the one that the next row ran: past the first that is not,
+    rows have seen a guess that was wrong. A row that fails after others is run again, alone."""
+    if len(sampled) == 1:
+        return sampled[0]
+    tokens: list[Sampled] = []
+    for offset, one in zip(item.logits, sampled, strict=True):
+        if isinstance(one, RowFailure):
+            return tokens or one
+        tokens.append(one)
+        if tuple(item.tokens[offset + 1 : offset + 2]) != (one.token,):
+            break
+    return tokens
 
 
 def _with_scores(scores: Scores, sampled: Outcome | None) -> Outcome:

@@ -28,7 +28,8 @@ class Model(nn.Module, ABC):
 
     kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
     ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder. has_head: whether it gives logits.
+    of an encoder. has_head: whether it gives logits. spaces: what rows of it are rows of; `outline` is given a number
+    for each.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -38,6 +39,7 @@ class Model(nn.Module, ABC):
     ties: Mapping[str, str] = {}
     encodes = False
     has_head = True
+    spaces: tuple[Space, ...] = (TOKENS, LOGITS, ENCODER)
 
     @abstractmethod
     def hidden(

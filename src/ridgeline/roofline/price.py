@@ -5,9 +5,8 @@ next decode step evaluates attention alone: one formula, tens of thousands of st
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeVar
 
 from torch import Tensor
@@ -15,15 +14,15 @@ from torch import Tensor
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel, Op
-from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Space, Work
+from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.time import OpTime, floor_seconds, host_seconds, op_seconds
 
 # Shapes of steps whose standing costs are kept; a simulation of mixed chunks must not grow without end.
 _MOST_KEPT = 4096
 
-# Rows of each space in the forward that is traced: primes tell them apart, whatever an op does with its rows.
-_TRACED: Mapping[Space, int] = MappingProxyType({TOKENS: 13, LOGITS: 7, ENCODER: 11})
+# Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
+_PRIMES = (13, 7, 11, 17, 19, 23, 29)
 
 StepShape = tuple[tuple[Space, int], ...]
 K = TypeVar("K")
@@ -171,7 +170,8 @@ class Price:
 def traced_calls(model: Model) -> list[tuple[str, Op, Space]]:
     """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
     calls: list[tuple[str, Op, Space]] = []
-    spaces = {rows: space for space, rows in _TRACED.items()}
+    rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
+    spaces = {rows: space for space, rows in rows_of.items()}
 
     def note(path: str, op: Op) -> Callable[..., None]:
         def hook(_: object, inputs: tuple[Tensor, ...]) -> None:
@@ -182,7 +182,7 @@ def traced_calls(model: Model) -> list[tuple[str, Op, Space]]:
 
     handles = [op.register_forward_pre_hook(note(path, op)) for path, op in model.ops()]
     try:
-        model.outline(_TRACED)
+        model.outline(rows_of)
     finally:
         for handle in handles:
             handle.remove()

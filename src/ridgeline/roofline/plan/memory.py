@@ -169,7 +169,8 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_RO
     work = Work.of([Segment(tokens, tokens, encoded, encodes=encoded > 0)], price.reaches, min(tokens, logit_rows))
     kernels = [kernel for priced in price.ops for kernel in priced.kernels(work)]
     widest = max(kernel.cost.activation_bytes for kernel in kernels)
-    residual = max(k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
+    sums = (k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
+    residual = max(sums, default=0.0)
     return widest + residual
 
 

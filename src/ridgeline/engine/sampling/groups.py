@@ -1,0 +1,202 @@
+"""Groups: rows that take the same steps on a device, with what those steps need to know, as tensors there.
+
+Legend: G rows of a group, V vocabulary, N places in a group's logits, M rows with a bitmask of W words.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ridgeline.engine.sampling.candidates import IdsC
+from ridgeline.engine.sampling.logits import must_continue, needs_adjusting
+from ridgeline.engine.sampling.row import SampleRow
+from ridgeline.engine.sampling.uniform import uniform
+
+MOST_LOGITS = 1 << 23
+"""Logits that a group may hold. It bounds what the steps keep beside them: with a sort, some 60 bytes for each."""
+
+
+class _Steps(NamedTuple):
+    """Which steps a row takes; a top-k or top-p that removes nothing is none."""
+
+    greedy: bool
+    top_k: bool
+    top_p: bool
+    logprobs: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """What changes a group's logits before any temperature, on their device. A place is an offset into the flat logits.
+
+    biases_N: added at biased_N. forbidden_N: places. words_MW: int32, the bitmasks of masked_M, which are rows of the
+    group. penalties_4N: output count, repetition, frequency and presence penalty at penalised_N.
+    """
+
+    biased_N: Tensor
+    biases_N: Tensor
+    forbidden_N: Tensor
+    masked_M: Tensor
+    words_MW: Tensor
+    penalised_N: Tensor
+    penalties_4N: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> "Changes | None":
+        """The changes of a group's rows; None if there are none."""
+        if not any(map(needs_adjusting, rows)):
+            return None
+        biased, forbidden, penalised = [], [], []
+        for start, row in zip(range(0, len(rows) * vocabulary, vocabulary), rows, strict=True):
+            biased.append(_places(start, list(row.params.logit_bias), vocabulary))
+            forbidden.append(_places(start, row.end_ids if must_continue(row) else (), vocabulary))
+            if row.params.uses_history and row.history is not None:
+                penalised.append(_places(start, row.history.ids, vocabulary))
+        masks = {index: row.allowed for index, row in enumerate(rows) if row.allowed is not None}
+        assert all(words.shape == ((vocabulary + 31) // 32,) for words in masks.values()), "a bit for each token"
+        biases = [bias for row in rows for bias in row.params.logit_bias.values()]
+        penalties = [_penalties(row) for row in rows if row.params.uses_history]
+        return cls(
+            _joined(biased, device),
+            torch.tensor(biases, dtype=torch.float32, device=device),
+            _joined(forbidden, device),
+            torch.tensor(list(masks), dtype=torch.int64, device=device),
+            torch.tensor(np.array(list(masks.values()), np.uint32).view(np.int32), device=device),
+            _joined(penalised, device),
+            torch.tensor(np.concatenate([np.zeros((4, 0), np.float32), *penalties], axis=1), device=device),
+        )
+
+    def apply(self, logits_GV: Tensor) -> Tensor:
+        """The logits after bias, mask and penalties; `logits_GV` is not changed."""
+        changed_GV = logits_GV.clone()
+        flat = changed_GV.view(-1)
+        if self.biased_N.numel():
+            flat.index_add_(0, self.biased_N, self.biases_N)
+        if self.forbidden_N.numel():
+            flat.index_fill_(0, self.forbidden_N, -math.inf)
+        if self.masked_M.numel():
+            self._forbid_others(changed_GV)
+        if self.penalised_N.numel():
+            flat.index_copy_(0, self.penalised_N, self._penalised(flat.index_select(0, self.penalised_N)))
+        return changed_GV
+
+    def _forbid_others(self, logits_GV: Tensor) -> None:
+        """Leave only the tokens of the bitmasks, in place."""
+        bits = (self.words_MW.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=logits_GV.device)) & 1
+        forbidden_MV = bits.flatten(1).narrow(1, 0, logits_GV.shape[1]) == 0
+        masked_MV = logits_GV.index_select(0, self.masked_M).masked_fill_(forbidden_MV, -math.inf)
+        logits_GV.index_copy_(0, self.masked_M, masked_MV)
+
+    def _penalised(self, logits_N: Tensor) -> Tensor:
+        counts_N, repetition_N, frequency_N, presence_N = self.penalties_4N.unbind()
+        logits_N = torch.where(logits_N < 0, logits_N * repetition_N, logits_N / repetition_N)
+        return logits_N - frequency_N * counts_N - presence_N * (counts_N > 0)
+
+
+def _places(start: int, ids: Sequence[int] | IdsC, vocabulary: int) -> IdsC:
+    places = np.asarray(ids, np.int64)
+    # On a device an index past the end would spill into the next row, or end the process.
+    assert not len(places) or (places.min() >= 0 and places.max() < vocabulary), "a token that the model does not have"
+    return places + start
+
+
+def _joined(places: Sequence[IdsC], device: torch.device) -> Tensor:
+    return torch.tensor(np.concatenate([np.zeros(0, np.int64), *places]), device=device)
+
+
+def _penalties(row: SampleRow) -> NDArray[np.float32]:
+    assert row.history is not None
+    params, counts = row.params, row.history.counts
+    penalties = params.repetition_penalty, params.frequency_penalty, params.presence_penalty
+    return np.stack([counts, *(np.full_like(counts, penalty) for penalty in penalties)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Rows that take the same steps, and what each step needs to know.
+
+    members: which rows of the batch they are, and members_G the same on the device. changes: before any temperature;
+    None if there are none. top_k_G1: int64, and top_k the largest of them, 0 for no top-k. settings_4G1: float64:
+    temperature, top-p, min-p and the uniform number that a token is drawn with. logprobs: most alternatives that a row
+    wants; None if none wants any.
+    """
+
+    members: Sequence[int]
+    members_G: Tensor
+    changes: Changes | None
+    greedy: bool
+    top_k: int
+    top_p: bool
+    min_p: bool
+    logprobs: int | None
+    top_k_G1: Tensor
+    settings_4G1: Tensor
+
+
+def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> list[Group]:
+    """The rows in groups, with what their steps need on the logits' device."""
+    together = list(_members(rows, vocabulary))
+    order = [member for _, members in together for member in members]
+    numbers = torch.tensor(_settings([rows[member] for member in order]), dtype=torch.float64, device=device)
+    whole = torch.tensor([order, [rows[member].params.top_k for member in order]], dtype=torch.int64, device=device)
+    sizes = [len(members) for _, members in together]
+    parts = zip(torch.split(numbers.unsqueeze(2), sizes, 1), torch.split(whole, sizes, 1), strict=True)
+    return [
+        _group(steps, members, [rows[member] for member in members], vocabulary, settings, *both.unbind())
+        for (steps, members), (settings, both) in zip(together, parts, strict=True)
+    ]
+
+
+def _group(
+    steps: _Steps,
+    members: Sequence[int],
+    rows: Sequence[SampleRow],
+    vocabulary: int,
+    settings_4G1: Tensor,
+    members_G: Tensor,
+    top_k_G: Tensor,
+) -> Group:
+    params = [row.params for row in rows]
+    return Group(
+        members=members,
+        members_G=members_G,
+        changes=Changes.of(rows, vocabulary, members_G.device),
+        greedy=steps.greedy,
+        top_k=max(own.top_k for own in params) if steps.top_k else 0,
+        top_p=steps.top_p,
+        min_p=any(own.min_p > 0 for own in params),
+        logprobs=max(own.logprobs or 0 for own in params) if steps.logprobs else None,
+        top_k_G1=top_k_G.unsqueeze(1),
+        settings_4G1=settings_4G1,
+    )
+
+
+def _members(rows: Sequence[SampleRow], vocabulary: int) -> Iterator[tuple[_Steps, Sequence[int]]]:
+    """Which rows take the same steps, no more of them together than MOST_LOGITS allows."""
+    alike: dict[_Steps, list[int]] = {}
+    for index, row in enumerate(rows):
+        params = row.params
+        drawn = not params.greedy
+        steps = _Steps(
+            params.greedy,
+            drawn and 0 < params.top_k < vocabulary,
+            drawn and params.top_p < 1,
+            params.logprobs is not None,
+        )
+        alike.setdefault(steps, []).append(index)
+    most = max(1, MOST_LOGITS // vocabulary)
+    for steps, members in alike.items():
+        yield from ((steps, members[start : start + most]) for start in range(0, len(members), most))
+
+
+def _settings(rows: Sequence[SampleRow]) -> list[list[float]]:
+    params, points = [row.params for row in rows], [0.0] * len(rows)
+    if not all(own.greedy for own in params):
+        points = uniform([r.seed for r in rows], [r.position for r in rows], [r.choice for r in rows]).tolist()
+    return [[own.temperature for own in params], [own.top_p for own in params], [own.min_p for own in params], points]
