@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.document.numbers import digits, say, say_seconds, three
+from ridgeline.document.numbers import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,13 @@ def test_seconds(value: float, shown: str) -> None:
 def test_counts() -> None:
     assert [say(value, "B") for value in (0, 999.6e6, 15.01e9, 2e18)] == ["0 B", "1.00 GB", "15.0 GB", "2000 PB"]
     assert digits(1234.5, 2) == "1234"
+
+
+def test_memory_of_a_small_model() -> None:
+    """A plan of one said that its weights take 0.00 GiB and that a step moves 0.00 GB."""
+    assert [say_gb(GB(value)) for value in (1234.5, 15.014, 1.0, 0.134, 0.00485)] == [
+        "1,234.50 GB", "15.01 GB", "1.00 GB", "134 MB", "4.85 MB",
+    ]  # fmt: skip
+    assert [say_gib(GiB(value)) for value in (12.346, 0.23, 0.0045, 0)] == [
+        "12.35 GiB", "0.23 GiB", "4.61 MiB", "0.00 GiB",
+    ]  # fmt: skip

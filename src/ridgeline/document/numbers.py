@@ -81,10 +81,10 @@ def gb(nbytes: float) -> GB:
 
 
 def say_gib(amount: GiB) -> str:
-    """`13.27 GiB`."""
-    return f"{amount:,.2f} GiB"
+    """`13.27 GiB`, of what would be none at that precision `4.62 MiB`."""
+    return f"{three(amount * 1024)} MiB" if 0 < amount < 0.01 else f"{amount:,.2f} GiB"
 
 
 def say_gb(amount: GB) -> str:
-    """`15.01 GB`."""
-    return f"{amount:,.2f} GB"
+    """`15.01 GB`, below one `134 MB`."""
+    return f"{amount:,.2f} GB" if amount >= 1 else say(amount * 1e9, "B")
