@@ -216,7 +216,21 @@ def test_by_default_the_context_is_filled(ridgeline: Run, folder: Path) -> None:
 
 
 def test_an_unknown_command(ridgeline: Run) -> None:
-    assert_one_line(ridgeline("fly"), USAGE, "fly")
+    assert_one_line(ridgeline("fly"), USAGE, "fly", "(see ridgeline --help)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lab"], "ridgeline: Missing command. (see ridgeline lab --help)"),
+        (["lab", "none"], "No such command 'none'. (see ridgeline lab --help)"),
+        (["lab", "memory", "--no-such-option"], "(see ridgeline lab memory --help)"),
+        (["run"], "Missing argument 'model'. (see ridgeline run --help)"),
+    ],
+)
+def test_a_usage_error_names_the_help_that_answers(ridgeline: Run, arguments: list[str], says: str) -> None:
+    """A bare `lab` printed its help on stdout and an error without a word on stderr."""
+    assert_one_line(ridgeline(*arguments), USAGE, says)
 
 
 def test_the_catalogue_has_names_but_no_weights(ridgeline: Run) -> None:

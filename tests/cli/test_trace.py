@@ -145,6 +145,20 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", [("--position", "99"), ("--experts",), ("--repeats", "0")])
+def test_what_cannot_be_shown_is_refused_before_the_machine_is_probed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, arguments: tuple[str, ...]
+) -> None:
+    from ridgeline.calibrate import this
+
+    def probe(threads: int | None = None, *, estimate: bool = False) -> object:
+        pytest.fail("probed for a trace that cannot be")
+
+    monkeypatch.setattr(this, "this_device", probe)
+    assert run(monkeypatch, dense, "hi", *arguments) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_model_that_is_none_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, card: str
 ) -> None:

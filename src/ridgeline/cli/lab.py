@@ -26,7 +26,7 @@ from ridgeline.lab import sampling as sampling_lab
 from ridgeline.models import build
 from ridgeline.models.model import Model
 
-lab = typer.Typer(no_args_is_help=True, help="Four experiments, each under a minute: run them, then read their code.")
+lab = typer.Typer(help="Four experiments, each under a minute: run them, then read their code.")
 
 _BUILTIN = "tales"
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."

@@ -84,7 +84,7 @@ def _run(arguments: Sequence[str]) -> int:
     app = build_app((name,) if name in COMMANDS else COMMANDS)
     signal_interrupts(quit_at_once=False)
     try:
-        code = app(list(arguments), standalone_mode=False)
+        code = app(list(arguments), prog_name="ridgeline", standalone_mode=False)
     finally:
         sys.stdout.flush()
     return code if isinstance(code, int) else 0
@@ -93,7 +93,8 @@ def _run(arguments: Sequence[str]) -> int:
 def _known(error: BaseException) -> tuple[str, int]:
     """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
     if isinstance(error, _UsageError):
-        return f"{error.format_message()} (see ridgeline --help)", USAGE
+        command = error.ctx.command_path if error.ctx is not None else "ridgeline"
+        return f"{error.format_message()} (see {command} --help)", USAGE
     if isinstance(error, ModelRefused) and not isinstance(error, DivisionRefused):
         return str(error), REFUSED
     if isinstance(error, ValueError):

@@ -20,7 +20,7 @@ from ridgeline.engine import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
 from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.request import Subject, Wanted
+from ridgeline.trace.request import Subject, Wanted, check
 from ridgeline.trace.request import trace as trace_request
 from ridgeline.trace.views.export import to_csv, to_json
 from ridgeline.trace.views.perfetto import to_perfetto
@@ -91,9 +91,11 @@ def trace(
         ignore_eos=dummy_weights,
     )  # fmt: skip
     subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
+    ids = subject.encode()
     if max_tokens is not None:
-        check_room(llm, len(subject.encode()), params)
+        check_room(llm, len(ids), params)
     wanted = Wanted(attention, lens, memory, experts, position, repeats)
+    check(llm, ids, wanted)  # before a machine is probed for it
     at_hand = device == "this"
     with _status("tracing"):
         priced_on = device_named(device, llm.threads)

@@ -77,7 +77,7 @@ def trace(
     """
     ids = subject.encode()
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
-    _check(llm, ids, params, wanted)
+    check(llm, ids, wanted)
     with _prepared(llm):
         _complete(llm, ids, replace(params, max_tokens=2))  # so that nothing below is the first of its kind
         sampled, answer, timeline = _watched(llm, subject, params, clock)
@@ -95,7 +95,8 @@ def trace(
     return _looked_at(ledger, llm, [*ids, *written], wanted) if wanted.inside else ledger
 
 
-def _check(llm: LLM, ids: Sequence[int], params: SamplingParams, wanted: Wanted) -> None:
+def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
+    """Raise ValueError for a prompt longer than a step and for what a trace of this prompt and model cannot show."""
     most = llm.engine.scheduler.limits.most_of_one
     if len(ids) > most:
         raise ValueError(
