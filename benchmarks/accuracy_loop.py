@@ -83,4 +83,6 @@ def _grant(live: list[_Request], loop: Loop) -> list[tuple[_Request, int]]:
 
 def _work(granted: list[tuple[_Request, int]], reaches: frozenset[Reach]) -> Work:
     ends = [request.computed + request.emitted + (count if not request.emitted else 0) for request, count in granted]
+    if all(count == 1 for _, count in granted):
+        return Work.decode(ends, reaches)
     return Work.of([Segment(count, end) for (_, count), end in zip(granted, ends, strict=True)], reaches)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from accuracy_replay import case_of, facts
 from ridgeline.roofline.plan.case import Case, Workload
-from ridgeline.roofline.plan.memory import OVERHEAD_RULE, memory_of, weight_bytes
+from ridgeline.roofline.plan.memory import OVERHEAD_RULE, memory_of
 
 GIB = 2**30
 PAGE = 16
@@ -63,7 +63,7 @@ def _row(line: dict[str, str]) -> MemoryRow:
 def _ours(line: dict[str, str], case: Case) -> tuple[float, float]:
     what = line["what"]
     if what == "weights GiB":
-        return weight_bytes(case) / GIB, 0.015
+        return case.price.weight_bytes / GIB, 0.015
     if what.startswith("pages of"):
         logged = float(what.split()[2]) * GIB
         return logged // (PAGE * sum(spec.bytes_per_token for spec in case.model.kv_specs)), 0.015

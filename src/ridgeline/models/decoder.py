@@ -137,6 +137,11 @@ def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor
     return sum_TD, normed_TD
 
 
+def wanted(x_TD: Tensor, rows_R: Tensor) -> Tensor:
+    """Rows [R, D]; on meta any so many, because an index there has torch import half a second of symbolic algebra."""
+    return x_TD[: len(rows_R)] if x_TD.is_meta else x_TD[rows_R]
+
+
 class Trunk(nn.Module):
     """Embedding, blocks and the last norm: what checkpoints call `model`."""
 
@@ -165,7 +170,7 @@ class Trunk(nn.Module):
         for layer in self.layers:
             x_TD, y_TD = layer(x_TD, y_TD, angles, kv)
         assert y_TD is not None
-        _, normed_RD = self.norm(x_TD[rows_R], y_TD[rows_R])
+        _, normed_RD = self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
         out_RD: Tensor = normed_RD
         return out_RD
 

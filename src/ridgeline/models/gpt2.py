@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import Decoder
+from ridgeline.models.decoder import Decoder, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_LAYERS, Fields
 from ridgeline.models.llama import read_activation
@@ -86,7 +86,7 @@ class Trunk(nn.Module):
         y_TD: Tensor = self.wpe(positions_T)  # the first norm adds it
         for block in self.h:
             x_TD, y_TD = block(x_TD, y_TD, kv)
-        _, normed_RD = self.ln_f(x_TD[rows_R], y_TD[rows_R])
+        _, normed_RD = self.ln_f(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
         out_RD: Tensor = normed_RD
         return out_RD
 

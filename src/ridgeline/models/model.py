@@ -66,9 +66,9 @@ class Model(nn.Module, ABC):
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.encodes else 0
         kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
         with torch.device("meta"), torch.inference_mode(), _emptied(self):
-            ids_T, ids_E = torch.arange(tokens), torch.arange(encoded)
+            ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))
             encoded_ED = self.encode(ids_E, ids_E, kv) if encoded else None
-            x_RD = self.hidden(ids_T, ids_T, kv, torch.arange(rows[LOGITS]), encoded_ED)
+            x_RD = self.hidden(ids_T, ids_T, kv, rows_R, encoded_ED)
             if self.has_head:
                 self.head(x_RD)
 

@@ -56,6 +56,8 @@ class ActivatedProjections(Projections):
 
     def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
         """The activation of the products [rows, width] -> [rows, width]."""
+        if x_TF.is_meta:
+            return x_TF.new_empty(x_TF.shape)
         activated = self.function(x_TF)
         return activated if up_TF is None else activated * up_TF
 

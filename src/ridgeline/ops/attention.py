@@ -316,6 +316,8 @@ def attend_each(
 
     q_THD [T, heads, D], k_NKD [N, kv_heads, D], v_NKW [N, kv_heads, W] or None for a latent -> [T, heads, W].
     """
+    if q_THD.is_meta:
+        return q_THD.new_empty(*q_THD.shape[:2], op.value_dim)
     parts = zip(
         torch.split(q_THD, list(queries)),
         torch.split(k_NKD, list(keys)),

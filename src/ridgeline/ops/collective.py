@@ -48,7 +48,7 @@ class AllGather(Op):
     def forward(self, x_RV: Tensor) -> Tensor:
         """x_RV fp32 [logit rows, vocabulary / size] -> [logit rows, vocabulary]."""
         if x_RV.is_meta:
-            return x_RV.repeat(1, self.size)
+            return x_RV.new_empty(len(x_RV), self.size * x_RV.shape[1])
         parts = [torch.empty_like(x_RV) for _ in range(self.size)]
         distributed.all_gather(parts, x_RV.contiguous())
         return torch.cat(parts, dim=-1)

@@ -35,6 +35,8 @@ class Embedding(Op):
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, width]."""
+        if ids_T.is_meta:
+            return self.weight.new_empty(len(ids_T), self.weight.shape[1])
         x_TD = self._gather(ids_T)
         return x_TD if self.scale is None else x_TD * torch.tensor(self.scale, dtype=x_TD.dtype)
 

@@ -89,10 +89,10 @@ class Experts(nn.ModuleList, Op):
 
     def forward(self, x_TD: Tensor, router_TE: Tensor) -> Tensor:
         """x_TD [rows, hidden], router_TE [rows, experts] -> [rows, hidden]."""
+        if x_TD.is_meta:
+            return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
         weights, picked = self.route(router_TE)
         out_TD = torch.zeros_like(x_TD)
-        if x_TD.is_meta:
-            return out_TD  # which experts are hit depends on data; their cost is an expectation over the router
         for expert in torch.unique(picked).tolist():
             row, slot = (picked == expert).nonzero(as_tuple=True)
             gate, up, down = (getattr(self[expert], name) for name in self.specs)

@@ -87,6 +87,8 @@ class RMSNorm(Norm):
 
     def normalise(self, x_xD: Tensor) -> Tensor:
         """As Norm.normalise."""
+        if x_xD.is_meta:
+            return x_xD.new_empty(x_xD.shape)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.from_one:
             return (normed * self.scale).to(x_xD.dtype)
@@ -106,6 +108,8 @@ class LayerNorm(Norm):
 
     def normalise(self, x_xD: Tensor) -> Tensor:
         """As Norm.normalise."""
+        if x_xD.is_meta:
+            return x_xD.new_empty(x_xD.shape)
         normed = functional.layer_norm(x_xD.float(), (self.width,), self.weight.float(), self.bias.float(), self.eps)
         return normed.to(x_xD.dtype)
 
@@ -124,7 +128,7 @@ class AddNorm(Norm):
     def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
         """x + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
         more row of the stream."""
-        return x_TD.add_(y_TD)
+        return x_TD if x_TD.is_meta else x_TD.add_(y_TD)
 
     def cost_of(self, rows: int) -> Cost:
         """Two streams in, two out."""

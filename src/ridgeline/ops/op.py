@@ -40,6 +40,9 @@ class Op(Stored, ABC):
     same objects. An op belongs to no row space, each call of it does: one embedding may serve an encoder and a decoder.
     Its first argument has a row for each of the call's.
 
+    On meta, where a price traces it, an op only gives the shape of its result: torch's own meta forms take up to
+    milliseconds, and a plan would wait for thousands of them.
+
     kind: what it is called in tables. parts: the methods that its forward calls, where it runs kernels of several
     classes. reads_context: whether its cost depends on `Work.attention`, that is on how long the sequences are.
     """

@@ -111,6 +111,9 @@ class RotaryTable(Op):
 
     def forward(self, positions_T: Tensor) -> Angles:
         """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""
+        if positions_T.is_meta:
+            angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
+            return angle_T1H, angle_T1H
         angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
@@ -134,6 +137,8 @@ def rotate(x_THD: Tensor, angles: Angles, start: int = 0) -> Tensor:
 
     x_THD [rows, heads, D], angles [rows, 1, dim / 2] with start + dim at most D -> [rows, heads, D].
     """
+    if x_THD.is_meta:
+        return x_THD.new_empty(x_THD.shape)
     cos, sin = angles
     half = cos.shape[-1]
     middle, stop = start + half, start + 2 * half

@@ -127,6 +127,19 @@ class AttentionSum:
     keys: int = 0
     written: int = 0
 
+    @classmethod
+    def of(cls, parts: Sequence["AttentionSum"]) -> "AttentionSum":
+        """The sum of several: of all at once, as a simulator asks for thousands of steps."""
+        if len(parts) <= 1:
+            return parts[0] if parts else _NOTHING
+        return cls(
+            sum([part.sequences for part in parts]),
+            sum([part.queries for part in parts]),
+            sum([part.pairs for part in parts]),
+            sum([part.keys for part in parts]),
+            sum([part.written for part in parts]),
+        )
+
     def __add__(self, other: "AttentionSum") -> "AttentionSum":
         return AttentionSum(
             self.sequences + other.sequences,
@@ -157,12 +170,11 @@ class AttentionWork:
     @classmethod
     def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":
         """The sum over single sequences."""
-        sums = [_NOTHING, _NOTHING, _NOTHING]
+        classes: tuple[list[AttentionSum], ...] = ([], [], [])
         for one in each:
             if one.queries or one.written:
-                index = 0 if one.queries <= 1 else 1 if one.queries <= FEW else 2
-                sums[index] = sums[index] + one
-        return cls(*sums)
+                classes[0 if one.queries <= 1 else 1 if one.queries <= FEW else 2].append(one)
+        return cls(*map(AttentionSum.of, classes))
 
     @property
     def total(self) -> AttentionSum:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.linear import Head
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -97,12 +98,15 @@ class Price:
 
     def __init__(self, model: Model, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
-        forward in their order, each with its path and its place in `ops`."""
+        forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored; a tied head is the
+        embedding's."""
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
+        stored = (op.stored_bytes() for _, op in model.ops() if not (isinstance(op, Head) and model.tied))
+        self.weight_bytes = sum(stored)
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))

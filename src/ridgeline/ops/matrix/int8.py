@@ -22,6 +22,8 @@ class Int8Matrix(Matrix):
 
     def product(self, x_TI: Tensor) -> Tensor:
         """As Matrix.product."""
+        if x_TI.is_meta:
+            return x_TI.new_empty(len(x_TI), self.outputs)
         y_TO = functional.linear(x_TI, self.weight.to(x_TI.dtype)) * self.scale
         bias = self.own_bias
         return y_TO if bias is None else y_TO + bias

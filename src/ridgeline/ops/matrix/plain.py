@@ -20,6 +20,8 @@ class PlainMatrix(Matrix):
 
     def product(self, x_TI: Tensor) -> Tensor:
         """As Matrix.product."""
+        if x_TI.is_meta:
+            return x_TI.new_empty(len(x_TI), self.outputs)
         return functional.linear(x_TI, self.weight.t() if self.spec.transposed else self.weight, self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

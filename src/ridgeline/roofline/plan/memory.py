@@ -112,39 +112,34 @@ class Memory:
 
 def memory_of(case: Case, workload: Workload) -> Memory:
     """What a card holds in this case."""
-    memory = _with_logits(case, workload, _LEAST_LOGIT_ROWS)
+    dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
+    memory = _with_logits(case, workload, dealt, _LEAST_LOGIT_ROWS)
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
     few, enough = _LEAST_LOGIT_ROWS, memory.users
     while enough - few > 1:
         middle = (few + enough) // 2
-        few, enough = (few, middle) if _with_logits(case, workload, middle).users <= middle else (middle, enough)
-    return memory if memory.users <= _LEAST_LOGIT_ROWS else _with_logits(case, workload, enough)
+        few, enough = (few, middle) if _with_logits(case, workload, dealt, middle).users <= middle else (middle, enough)
+    return memory if memory.users <= _LEAST_LOGIT_ROWS else _with_logits(case, workload, dealt, enough)
 
 
-def _with_logits(case: Case, workload: Workload, rows: int) -> Memory:
-    """What a card holds where a step has the logits of so many requests."""
+def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> Memory:
+    """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages."""
     device, model = case.device, case.model
     budget = device.memory * case.setup.utilization
-    weights = weight_bytes(case)
+    weights = case.price.weight_bytes
     activations = activation_peak(case.price, workload.step_tokens, rows, workload.encoded)
     overhead = overhead_of(device, case.setup.devices)
     left = budget - weights - activations - overhead
     per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
-    layout = deal_layers(model.kv_specs, workload.page_size, model.context)
-    layout = replace(layout, pages=max(0, int(left // layout.page_bytes)))
+    layout = replace(dealt, pages=max(0, int(left // dealt.page_bytes)))
     return Memory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
         workload.step_tokens, workload.encoded,
     )  # fmt: skip
 
 
-def weight_bytes(case: Case) -> float:
-    """Bytes of one card's weights; a tied head is the embedding's."""
-    return sum(op.stored_bytes() for _, op in case.model.ops() if not (isinstance(op, Head) and case.model.tied))
-
-
 def weights_table(case: Case) -> list[WeightsRow]:
-    """The same by part and format."""
+    """The weights of one card by part and format; a tied head is the embedding's."""
     parameters: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     model = case.model
