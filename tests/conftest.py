@@ -1,11 +1,16 @@
 """Fixtures of all tests."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from ridgeline.calibrate.run import quick
+from ridgeline.calibrate.timer import Timer
+from ridgeline.roofline.device import Device
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,3 +28,16 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}: set RIDGELINE_DATA")
     return folder
+
+
+@cache
+def _probed(threads: int, seconds: float, reason: str) -> Device:
+    return quick(Timer(torch.device("cpu"), threads), seconds, reason)
+
+
+@pytest.fixture(autouse=True)
+def one_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is not calibrated is probed once, not for every command that ends with a verdict."""
+    monkeypatch.setattr(
+        "ridgeline.calibrate.this.quick", lambda timer, seconds, reason: _probed(timer.threads, seconds, reason)
+    )
