@@ -20,7 +20,8 @@ from zoo.tales.corpus import read_held_out
 from zoo.tales.quality import Kept, distinct_ratio, kept
 
 SEEDS = range(20)
-# Beginnings that introduce a hero and a thing. Neither names nor things of the second half occur in the story grammar.
+# Beginnings that introduce a hero and a thing. Of the second half no name occurs in the story grammar, and no thing but
+# the cookie.
 BEGINNINGS = tuple(
     (f"Once upon a time, there was a little {kind} named {name}. {'He' if kind == 'boy' else 'She'} had a {thing}.",
      name, thing.split()[-1])
