@@ -22,22 +22,12 @@ from support.wall_models import HEADLESS, MODELS, wall_model
 
 CUDA = torch.device("cuda:0")
 TO_HOST = (Tensor.cpu, Tensor.tolist, Tensor.item, Tensor.numpy, Tensor.__bool__, Tensor.__int__, Tensor.__float__)
-GEMMA2 = {
+GEMMA2 = LLAMA | {
     "architectures": ["Gemma2ForCausalLM"],
-    "vocab_size": 41,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "head_dim": 8,
-    "max_position_embeddings": 64,
     "sliding_window": 4,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
     "query_pre_attn_scalar": 8,
     "attn_logit_softcapping": 5.0,
-    "torch_dtype": "float32",
 }
 
 

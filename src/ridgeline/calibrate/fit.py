@@ -111,11 +111,11 @@ def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
 def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted]:
     """The constants of every class: those observed, by (kernel, format), and the general ones that stand in for kernels
     that nobody observed: a kernel in any format, its kind, and `default`."""
-    found = {_name(kernel, number_format): fit(list(group)) for (kernel, number_format), group in observed.items()}
+    found = {class_name(kernel, number_format): fit(list(group)) for (kernel, number_format), group in observed.items()}
     general: dict[str, list[Observation]] = {}
     for (kernel, number_format), group in observed.items():
         for name in _prefixes(kernel):
-            if name != _name(kernel, number_format):
+            if name != class_name(kernel, number_format):
                 general.setdefault(name, []).extend(group)
     for name, group in general.items():
         if name not in found:
@@ -123,7 +123,8 @@ def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted
     return found
 
 
-def _name(kernel: str, number_format: str) -> str:
+def class_name(kernel: str, number_format: str) -> str:
+    """What a calibration calls the class of a kernel: with its number format, where it has one."""
     return f"{kernel}/{number_format}" if number_format else kernel
 
 

@@ -7,7 +7,7 @@ import torch
 
 from ridgeline.calibrate.calibration import Calibration, FittedClass, Residual
 from ridgeline.calibrate.file import device_name
-from ridgeline.calibrate.fit import Class, Fitted, Observation, fit_all
+from ridgeline.calibrate.fit import Class, Fitted, Observation, class_name, fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
 from ridgeline.calibrate.probe import Probe, median_pace, nothing_but_launches
@@ -112,7 +112,7 @@ def _class(fitted: Fitted) -> FittedClass:
 def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
     residuals = []
     for (kernel, number_format), group in observed.items():
-        name = f"{kernel}/{number_format}" if number_format else kernel
+        name = class_name(kernel, number_format)
         errors = fitted[name].errors
         residuals += [
             Residual(name, o.where, o.seconds, o.seconds * (1 + e)) for o, e in zip(group, errors, strict=True)

@@ -5,24 +5,22 @@ A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a tra
 
 import random
 import time
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Protocol, overload
 
 import numpy as np
 
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
-from ridgeline.engine.kv.prefix import names_of_blocks
+from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
-from ridgeline.ops.work import TOKENS, Reach
+from ridgeline.ops.work import FULL, Reach
 
 Observer = Callable[[StepRecord], None]
 
@@ -71,11 +69,6 @@ class SampleRows(Sequence[SampleRow]):
         )
 
 
-def _root(root: bytes, encoder: Sequence[int]) -> bytes:
-    """What a request's keys and values depend on beside its tokens; its encoder's input is part of it."""
-    return root if not encoder else blake2b(b"%d %b" % (len(root), root) + array("q", encoder).tobytes()).digest()
-
-
 class Engine:
     """Requests, a scheduler, and an executor that runs its plans."""
 
@@ -101,7 +94,7 @@ class Engine:
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
-        whole = any(reach.kind == "full" and reach.space == TOKENS for reach in self.reaches)
+        whole = FULL in self.reaches
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
         self.requests: dict[int, Request] = {}
@@ -153,7 +146,7 @@ class Engine:
         prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
         limit = self._check(prompt, params, len(encoder))
         self._check_ids(encoder)
-        first, *others = self._choices(prompt, params, limit, encoder, _root(root, encoder))
+        first, *others = self._choices(prompt, params, limit, encoder, root_of(root, encoder))
         self._next_id += params.n
         self.requests |= {request.id: request for request in (first, *others)}
         first.children = others  # they start from its pages, once its prompt is computed

@@ -33,10 +33,8 @@ def bill(model: Model) -> Bill:
     parts = dict.fromkeys(PARTS, 0)
     layers: dict[int, dict[str, int]] = {}
     nbytes = 0.0
-    for path, op in model.ops():
+    for path, op in model.weighted_ops():
         count = op.parameter_count()
-        if not count or (isinstance(op, Head) and model.tied):
-            continue
         part = part_of(model, path, op)
         parts[part] += count
         nbytes += op.stored_bytes()

@@ -12,7 +12,7 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import Kept
-from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import Matrix
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import Stored
@@ -111,6 +111,12 @@ class Model(nn.Module, ABC):
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
+
+    def weighted_ops(self) -> Iterator[tuple[str, Op]]:
+        """The ops that hold parameters, with their paths, but for a tied head, whose are the embedding's."""
+        for path, op in self.ops():
+            if op.parameter_count() and not (isinstance(op, Head) and self.tied):
+                yield path, op
 
     def tensors(self) -> dict[str, tuple[Stored, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name

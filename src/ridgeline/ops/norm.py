@@ -33,9 +33,13 @@ class Norm(Op):
         """What a normalised vector is multiplied with, fp32 [width]."""
         return self.weight.float()
 
-    @abstractmethod
     def normalise(self, x_xD: Tensor) -> Tensor:
         """x_xD [..., width] -> the same shape and dtype."""
+        return x_xD.new_empty(x_xD.shape) if x_xD.is_meta else self.computed(x_xD)
+
+    @abstractmethod
+    def computed(self, x_xD: Tensor) -> Tensor:
+        """What `normalise` gives where there are numbers."""
 
     def forward(self, x_xD: Tensor) -> Tensor:
         """x_xD [..., width] -> the same shape and dtype."""
@@ -85,10 +89,8 @@ class RMSNorm(Norm):
         """As Norm.scale."""
         return self.weight.float() + 1 if self.from_one else self.weight.float()
 
-    def normalise(self, x_xD: Tensor) -> Tensor:
-        """As Norm.normalise."""
-        if x_xD.is_meta:
-            return x_xD.new_empty(x_xD.shape)
+    def computed(self, x_xD: Tensor) -> Tensor:
+        """As Norm.computed."""
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.from_one:
             return (normed * self.scale).to(x_xD.dtype)
@@ -106,10 +108,8 @@ class LayerNorm(Norm):
         super().__init__(width, eps, dtype)
         self.bias = weight(width, dtype=dtype)
 
-    def normalise(self, x_xD: Tensor) -> Tensor:
-        """As Norm.normalise."""
-        if x_xD.is_meta:
-            return x_xD.new_empty(x_xD.shape)
+    def computed(self, x_xD: Tensor) -> Tensor:
+        """As Norm.computed."""
         normed = functional.layer_norm(x_xD.float(), (self.width,), self.weight.float(), self.bias.float(), self.eps)
         return normed.to(x_xD.dtype)
 

@@ -162,8 +162,8 @@ class PagedKV:
         """As KVContext.attend."""
         if not op.spec.kept:
             assert k_NKD is not None, "what is not kept is all there"
-            rows = self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens
-            return attend_each(op, q_THD, k_NKD, v_NKW, rows.counts, rows.counts)
+            counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
+            return attend_each(op, q_THD, k_NKD, v_NKW, counts, counts)
         store = self.layers[op.layer]
         view = self.views[store.group]
         if k_NKD is not None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.linear import Head
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -105,8 +104,7 @@ class Price:
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
-        stored = (op.stored_bytes() for _, op in model.ops() if not (isinstance(op, Head) and model.tied))
-        self.weight_bytes = sum(stored)
+        self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops())
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))

@@ -52,5 +52,10 @@ def names_of_blocks(blocks: Sequence[int], block: int, page_size: int, full: int
     return names
 
 
+def root_of(root: bytes, encoder: Sequence[int]) -> bytes:
+    """What a request's keys and values depend on beside its tokens; its encoder's input is part of it."""
+    return root if not encoder else _digest(b"%d %b" % (len(root), root) + array("q", encoder).tobytes())
+
+
 def _digest(message: bytes) -> bytes:
     return hashlib.blake2b(message, digest_size=32).digest()

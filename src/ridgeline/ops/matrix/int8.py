@@ -20,10 +20,8 @@ class Int8Matrix(Matrix):
         self.weight = weight(self.outputs, self.inputs, dtype=torch.int8)
         self.scale = weight(self.outputs, dtype=spec.dtype)
 
-    def product(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.product."""
-        if x_TI.is_meta:
-            return x_TI.new_empty(len(x_TI), self.outputs)
+    def computed(self, x_TI: Tensor) -> Tensor:
+        """As Matrix.computed."""
         y_TO = functional.linear(x_TI, self.weight.to(x_TI.dtype)) * self.scale
         bias = self.own_bias
         return y_TO if bias is None else y_TO + bias

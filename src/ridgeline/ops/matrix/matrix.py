@@ -64,9 +64,13 @@ class Matrix(Stored, ABC):
         self.inputs, self.outputs = spec.own_inputs, spec.own_outputs
         self.bias = weight(self.outputs, dtype=spec.dtype) if spec.bias else None
 
-    @abstractmethod
     def product(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
+        return x_TI.new_empty(len(x_TI), self.outputs) if x_TI.is_meta else self.computed(x_TI)
+
+    @abstractmethod
+    def computed(self, x_TI: Tensor) -> Tensor:
+        """What `product` gives where there are numbers."""
 
     @property
     def number_format(self) -> str:

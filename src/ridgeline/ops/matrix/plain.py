@@ -18,10 +18,8 @@ class PlainMatrix(Matrix):
         shape = (self.inputs, self.outputs) if spec.transposed else (self.outputs, self.inputs)
         self.weight = weight(*shape, dtype=spec.dtype)
 
-    def product(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.product."""
-        if x_TI.is_meta:
-            return x_TI.new_empty(len(x_TI), self.outputs)
+    def computed(self, x_TI: Tensor) -> Tensor:
+        """As Matrix.computed."""
         return functional.linear(x_TI, self.weight.t() if self.spec.transposed else self.weight, self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
-from ridgeline.ops.linear import Head
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
@@ -143,9 +142,7 @@ def weights_table(case: Case) -> list[WeightsRow]:
     parameters: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     model = case.model
-    for path, op in model.ops():
-        if not op.parameter_count() or (isinstance(op, Head) and model.tied):
-            continue
+    for path, op in model.weighted_ops():
         stored = getattr(op, "stored", None)
         key = part_of(model, path, op), format_of(model.storage.dtype).name if stored is None else stored.name
         parameters[key] += op.parameter_count()
