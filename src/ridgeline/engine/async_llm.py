@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -14,6 +14,10 @@ from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import Loaded, load_engine
 
 Mailbox = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]
+
+
+class EngineDied(RuntimeError):
+    """The engine is gone, and with it every request that was under way."""
 
 
 class AsyncLLM:
@@ -37,23 +41,25 @@ class AsyncLLM:
         self._thread = threading.Thread(target=self._run, name="ridgeline engine", daemon=True)
         self._thread.start()
 
-    async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Event]:
-        """Complete one prompt, event by event. Cancelling the consumer aborts the request.
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, root: bytes = b""
+    ) -> AsyncGenerator[Event, None]:
+        """Complete one prompt, event by event. Cancelling the consumer aborts the request. root: as Engine.add.
 
-        Raises ValueError for what cannot run, RuntimeError if the engine has stopped.
+        Raises ValueError for what cannot run, EngineDied (a RuntimeError) if the engine has stopped.
         """
         ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
         params = checked(params or self.loaded.defaults)
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         added: Future[int] = Future()
-        self._ask(partial(self._add, added, ids, params, (asyncio.get_running_loop(), queue)))
+        self._ask(partial(self._add, added, ids, params, root, (asyncio.get_running_loop(), queue)))
         unfinished = params.n
         try:
             await asyncio.wrap_future(added)
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, Exception):
-                    raise RuntimeError(f"the engine stopped: {event}") from event
+                    raise EngineDied(f"the engine stopped: {event}") from event
                 unfinished -= event.finish is not None
                 yield event
         finally:
@@ -83,7 +89,7 @@ class AsyncLLM:
     def _ask(self, message: Callable[[], object]) -> None:
         with self._lock:
             if self._closing:
-                raise RuntimeError("the engine is closed")
+                raise EngineDied("the engine is closed")
             self._inbox.append(message)
         self._wake.set()
 
@@ -124,14 +130,14 @@ class AsyncLLM:
             self._send(event.request, event)
         return self._engine.has_work and not self._closing
 
-    def _add(self, added: "Future[int]", ids: list[int], params: SamplingParams, mailbox: Mailbox) -> None:
+    def _add(self, added: "Future[int]", ids: list[int], params: SamplingParams, root: bytes, mailbox: Mailbox) -> None:
         if not added.set_running_or_notify_cancel():
             return  # whoever asked has gone
         if self._closing:
-            added.set_exception(RuntimeError("the engine is closed"))
+            added.set_exception(EngineDied("the engine is closed"))
             return
         try:
-            request = self._texts.add(ids, params)
+            request = self._texts.add(ids, params, root)
         except Exception as error:  # whoever asked for it hears of it; the others go on
             added.set_exception(error)
             return

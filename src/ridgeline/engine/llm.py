@@ -25,9 +25,9 @@ class TextEngine:
     def __init__(self, loaded: Loaded) -> None:
         self.engine, self.transcript = loaded.engine, loaded.transcript()
 
-    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
+    def add(self, prompt: Sequence[int], params: SamplingParams, root: bytes = b"") -> int:
         """As Engine.add; stop strings are the transcript's."""
-        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params)
+        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params, root=root)
         try:
             self.transcript.open(request, prompt, params)
         except BaseException:

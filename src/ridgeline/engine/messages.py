@@ -1,0 +1,118 @@
+"""Messages between an engine and whoever uses it from another thread or process: plain data, encoded as msgpack.
+
+To the engine: Add, Abort, Stop. From it: Ready once, then Added or Refused for each Add, and one Stepped a step; Died
+is said by whoever notices that the engine is gone.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ridgeline.engine.events import Stats, Stop, TokenEvent
+from ridgeline.engine.params import SamplingParams
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What is said of an engine when it is ready.
+
+    context: positions a sequence may have. vocabulary: how many token ids there are. capacity: positions that KV memory
+    holds. page_size: positions a KV page. pages: how many there are. requests: most under way at a time. step_tokens:
+    most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. layout: one line on KV
+    memory, for people. device: what steps are predicted for, None where nothing is predicted. calibrated: whether its
+    figures were measured on this machine.
+    """
+
+    context: int
+    vocabulary: int
+    capacity: int
+    page_size: int
+    pages: int
+    requests: int
+    step_tokens: int
+    threads: int
+    weight_bytes: int
+    kv_bytes: int
+    layout: str
+    device: str | None = None
+    calibrated: bool = False
+
+
+class StepReport(NamedTuple):
+    """What one step did, without text.
+
+    step: its number. started, finished: nanoseconds of the engine's clock (time.perf_counter_ns, one clock for all
+    processes of a machine). items: of each sequence in it (request, choice, first position, positions). rows: logit
+    rows. decodes_only: every sequence ran one position. predicted: seconds it should have taken, None where nothing is
+    predicted. floor: seconds that nothing can beat. flops, nbytes: what it had to compute, and to read and write.
+    """
+
+    step: int
+    started: int
+    finished: int
+    items: Sequence[tuple[int, int, int, int]]
+    rows: int
+    decodes_only: bool
+    predicted: float | None = None
+    floor: float | None = None
+    flops: float = 0.0
+    nbytes: float = 0.0
+
+
+class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
+    """Queue a request. ticket: the asker's own number for it; the rest as Engine.add."""
+
+    ticket: int
+    prompt: list[int]
+    params: SamplingParams
+    root: bytes = b""
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
+    """End a request, if it is still there."""
+
+    request: int
+
+
+class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
+    """A choice's text has ended (events.Stop)."""
+
+    stop: Stop
+
+
+class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
+    """The request of a ticket has this id."""
+
+    ticket: int
+    request: int
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
+    """The request of a ticket cannot run; why, in one line."""
+
+    ticket: int
+    reason: str
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """The engine takes requests from now on."""
+
+    info: EngineInfo
+
+
+class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
+    """What a step gave, or an abort between two steps, which has no report."""
+
+    events: list[TokenEvent]
+    stats: Stats
+    report: StepReport | None = None
+
+
+class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
+    """The engine is gone; why, in one line."""
+
+    reason: str
+
+
+ToEngine = Add | Abort | StopChoice
+FromEngine = Ready | Added | Refused | Stepped | Died

@@ -1,0 +1,37 @@
+"""The one form in which an error reaches a client: OpenAI's body, a fixed text, no exception's words."""
+
+from collections.abc import Mapping
+
+
+class ApiError(Exception):
+    """An answer that is no success. Raised anywhere below a route; the app makes the response of it.
+
+    status: of HTTP. kind: OpenAI's `type` (invalid_request_error, authentication_error, rate_limit_error,
+    server_error). param: the field that is wrong. code: a short machine-readable word. retry: whether the client's
+    library may try again by itself (x-should-retry); None leaves it to the status.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind = status, message, kind
+        self.param, self.code, self.retry = param, code, retry
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, object]:
+        """The body, as OpenAI has it; also the last frame of a stream that fails."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
+    """A request that is wrong: 400."""
+    return ApiError(400, message, param=param, code=code)

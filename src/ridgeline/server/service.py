@@ -1,0 +1,96 @@
+"""Service: the one way from a route to the engine. Admission before it, observers beside it, always an end."""
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.events import Event
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Finish
+
+
+@dataclass(eq=False, slots=True)
+class Live:
+    """A request of the server's while it is there. No text of a user is in it, only lengths.
+
+    id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
+    came by. arrived: nanoseconds of time.perf_counter_ns. tokens: output tokens told so far, of all choices. finishes:
+    why each choice ended.
+    """
+
+    id: str
+    route: str
+    prompt_tokens: int
+    params: SamplingParams
+    stream: bool
+    arrived: int = field(default_factory=time.perf_counter_ns)
+    request: int | None = None
+    cached: int = 0
+    tokens: int = 0
+    finishes: list[Finish] = field(default_factory=list)
+
+
+class Observer(Protocol):
+    """Who is told of every request: metrics, traces, the record."""
+
+    def arrived(self, live: Live) -> None:
+        """It was admitted and goes to the engine."""
+
+    def event(self, live: Live, event: Event) -> None:
+        """The engine told of it; `live` already counts the event."""
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """It is over; told once. error: what ended it from outside (CancelledError: the client left)."""
+
+
+class Admission(Protocol):
+    """Who says whether there is room."""
+
+    def admit(self, live: Live) -> None:
+        """Count a request in. Raises ApiError (429 or 503) where there is no room."""
+
+    def leave(self, live: Live) -> None:
+        """Count it out."""
+
+
+class Service:
+    """A model that is served: engine, admission and observers."""
+
+    def __init__(self, llm: AsyncLLM, admission: Admission, observers: Iterable[Observer] = ()) -> None:
+        self.llm, self.admission, self.observers = llm, admission, list(observers)
+        self.live: dict[str, Live] = {}
+
+    async def run(self, live: Live, prompt: Sequence[int], root: bytes = b"") -> AsyncGenerator[Event, None]:
+        """The events of a request. Leaving it early aborts the request. root: as Engine.add.
+
+        Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
+        """
+        self.admission.admit(live)
+        self.live[live.id] = live
+        ended: BaseException | None = None
+        try:
+            for observer in self.observers:
+                observer.arrived(live)
+            async with aclosing(self.llm.stream(prompt, live.params, root=root)) as events:
+                async for event in events:
+                    self._count(live, event)
+                    yield event
+        except BaseException as error:
+            ended = error
+            raise
+        finally:
+            del self.live[live.id]
+            self.admission.leave(live)
+            for observer in self.observers:
+                observer.ended(live, ended)
+
+    def _count(self, live: Live, event: Event) -> None:
+        live.request, live.cached = event.request, event.cached
+        live.tokens += event.token is not None
+        if event.finish is not None:
+            live.finishes.append(event.finish)
+        for observer in self.observers:
+            observer.event(live, event)
