@@ -1,0 +1,193 @@
+"""ServerSettings: where the server listens, who may ask it, and every limit that it holds them to."""
+
+import ipaddress
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+MOST = 2**31 - 1
+
+# What table 2c-bis calls a limit: these are shown to clients (`public_limits`), the rest is the operator's business.
+_PUBLIC = (
+    "choices",
+    "prompts",
+    "stops",
+    "stop_bytes",
+    "top_logprobs",
+    "logit_bias",
+    "messages",
+    "tools",
+    "cache_salt_bytes",
+    "json_depth",
+    "body_bytes",
+    "schema_bytes",
+    "schema_depth",
+    "compile_seconds",
+    "headers",
+    "header_bytes",
+    "header_seconds",
+    "body_seconds",
+    "idle_seconds",
+    "queue_seconds",
+    "total_seconds",
+    "send_buffer_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server is set up. All limits are flags of `ridgeline serve`. Raises ValueError for what makes no sense.
+
+    host, port: where it listens; port 0 takes a free one. models: names that the model answers to; the first is what
+    answers say. keys: API keys, one of which every route but /health wants; none wants none. insecure: listen beyond
+    loopback without a key. allowed_origins: web origins whose pages may ask, `*` for all. allowed_hosts: names besides
+    loopback's and `host` by which a keyless server on loopback may be called. strict: a field that nobody knows is an
+    error. access_log: a line for each request.
+
+    Of one request -- choices: `n`. prompts: of a completion request. stops, stop_bytes: stop strings and the bytes of
+    each. top_logprobs, logit_bias, messages, tools: entries. cache_salt_bytes: of `cache_salt`. template_factor: bytes
+    of a rendered template for each position of the context.
+
+    Of JSON -- body_bytes: of a request's body. json_depth: nesting of lists and objects.
+
+    Of structured output -- schema_bytes, schema_depth: of its source. compile_seconds, compile_bytes: time and memory
+    that the trial takes. grammar_cache_bytes: of compiled grammars kept.
+
+    Of a connection -- headers, header_bytes: of a request. header_seconds, body_seconds: from the first byte of the
+    headers to their last, and of the body. body_rate: bytes a second that a body must come at, on average after the
+    first second. idle_seconds: between requests. send_buffer_bytes: that a client has left unread before it is cut
+    off. connections: open at a time; None for what the process's descriptors allow.
+
+    Of the queue -- queued_requests: requests in the server that the engine has no place for; None for 4 times the
+    largest batch. queued_tokens: prompt tokens of all of them; None for 2 times what KV memory holds. queue_seconds:
+    that a request waits for its first step. total_seconds: that it takes in all.
+
+    Of the process -- drain_seconds: that requests under way get to finish after SIGTERM. stalled_seconds: without a
+    step, though there is work, after which /health/live is red.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    models: tuple[str, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    insecure: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    strict: bool = False
+    access_log: bool = True
+
+    choices: int = 8
+    prompts: int = 32
+    stops: int = 4
+    stop_bytes: int = 256
+    top_logprobs: int = 20
+    logit_bias: int = 300
+    messages: int = 1024
+    tools: int = 128
+    cache_salt_bytes: int = 256
+    template_factor: int = 32
+
+    body_bytes: int = 4 << 20
+    json_depth: int = 64
+
+    schema_bytes: int = 16 << 10
+    schema_depth: int = 32
+    compile_seconds: float = 2.0
+    compile_bytes: int = 256 << 20
+    grammar_cache_bytes: int = 64 << 20
+
+    headers: int = 100
+    header_bytes: int = 32 << 10
+    header_seconds: float = 5.0
+    body_seconds: float = 30.0
+    body_rate: int = 1024
+    idle_seconds: float = 60.0
+    send_buffer_bytes: int = 256 << 10
+    connections: int | None = None
+
+    queued_requests: int | None = None
+    queued_tokens: int | None = None
+    queue_seconds: float = 60.0
+    total_seconds: float = 600.0
+
+    drain_seconds: float = 30.0
+    stalled_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _check_number(each.name, getattr(self, each.name))
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"port is {self.port}; give one from 1 to 65535, or 0 for a free one")
+        for name in ("models", "keys", "allowed_origins", "allowed_hosts"):
+            _check_names(name, getattr(self, name))
+        for origin in self.allowed_origins:
+            _check_origin(origin)
+        if not (self.keys or self.insecure or is_loopback(self.host)):
+            raise ValueError(
+                f"host {self.host!r} can be reached from other machines: "
+                "give an API key (--api-key-file), or --insecure to let everybody in"
+            )
+
+    def public_limits(self) -> Mapping[str, int | float]:
+        """The limits that a request may meet, for /v1/models."""
+        return {name: getattr(self, name) for name in _PUBLIC}
+
+    def template_bytes(self, context: int) -> int:
+        """Bytes that a rendered prompt may have, for a model of so many positions."""
+        return context * self.template_factor
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. A name other than localhost is taken to be reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+# 0 is a value of its own for these: no stop strings, no waiting, no rate asked for.
+_MAY_BE_ZERO = frozenset(
+    {
+        "port",
+        "stops",
+        "top_logprobs",
+        "logit_bias",
+        "tools",
+        "cache_salt_bytes",
+        "body_rate",
+        "queued_requests",
+        "queued_tokens",
+        "drain_seconds",
+        "grammar_cache_bytes",
+    }
+)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 1e-3
+    if not (math.isfinite(value) and lowest <= value <= MOST):
+        raise ValueError(f"{name} is {value}; it must be from {lowest} to {MOST}")
+
+
+def _check_names(name: str, values: tuple[str, ...]) -> None:
+    if not all(isinstance(value, str) and value and value.isprintable() and value == value.strip() for value in values):
+        raise ValueError(f"{name} has an entry that is empty, or has blanks around it or characters that do not print")
+
+
+def _check_origin(origin: str) -> None:
+    """As a browser writes it: scheme, host, port; no path."""
+    if origin == "*":
+        return
+    try:
+        parts = urlsplit(origin)
+        whole = f"{parts.scheme}://{parts.netloc}" == origin and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.scheme not in ("http", "https"):
+        raise ValueError(f"allowed origin {origin!r} is none; give it as http://host:port, or * for all")
