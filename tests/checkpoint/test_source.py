@@ -1,6 +1,9 @@
 """A source: what a name stands for, with all its components, found and read once."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,8 @@ import pytest
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import Source, load_model, open_source, read_config
+from ridgeline.checkpoint.hub_cache import hub_cache
+from ridgeline.checkpoint.source import passed_over
 from ridgeline.models import ModelRefused, build
 from support.checkpoints import random_tensors, write_folder
 
@@ -165,3 +170,91 @@ def test_an_adapter_is_named(beside: bool, folder: Path) -> None:
         (folder / "config.json").unlink()
     assert open_source(str(folder)).components["adapter"].kind == "LORA"
     assert "holds an adapter (LORA)" in refusal(folder)
+
+
+# -- the cache of Hugging Face's tools ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one, which the environment names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def put(cache: Path, name: str, *commits: str, main: str | None = None) -> None:
+    """A model as huggingface_hub keeps it: files are links to blobs, refs/main names a snapshot."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    for commit in commits:
+        write(repository / "blobs" / commit, LLAMA | {"max_position_embeddings": int(commit, 16) + 64})
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "snapshots" / commit / "config.json").symlink_to(Path("../../blobs") / commit)
+    if main is not None:
+        write(repository / "refs" / "main", main)
+
+
+def context_of(name: str) -> int:
+    return build(read_config(name)).context
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HF_HUB_CACHE", "{}"), ("HUGGINGFACE_HUB_CACHE", "{}"), ("HF_HOME", "{}/.."), ("XDG_CACHE_HOME", "{}/../..")],
+)
+def test_where_the_cache_is(variable: str, value: str, tmp_path: Path) -> None:
+    """As huggingface_hub's own constants read the environment, which a process of its own computes."""
+    hub = tmp_path / "huggingface" / "hub"
+    value = value.format(hub)
+    found = hub_cache({variable: value})
+    program = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("HF_", "HUGGING", "XDG_"))}
+    theirs = subprocess.run(
+        [sys.executable, "-c", program], env=environment | {variable: value}, capture_output=True, text=True, check=True
+    )
+    assert found.resolve() == Path(theirs.stdout.strip()).resolve() == hub
+
+
+def test_a_model_of_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id, by its folder's name and by its path: the snapshot of refs/main, else the only one."""
+    put(cache, "org/name", "a1", "b2", main="b2\n")
+    put(cache, "org/other.v1_x", "c3")
+    for name in ("org/name", "models--org--name", str(cache / "models--org--name")):
+        assert context_of(name) == 0xB2 + 64
+        assert open_source(name).name == name
+    assert context_of("org/other.v1_x") == 0xC3 + 64
+    write(cache.parent / "org" / "name" / "config.json", LLAMA)
+    assert context_of("org/name") == LLAMA["max_position_embeddings"], "a path comes before an id"
+
+
+@pytest.mark.parametrize("main", ["ff", "../../..", "", "a1/../a1", "\u00e9", "a" * 500])
+def test_a_cache_that_does_not_say_which(main: str, cache: Path) -> None:
+    """A ref that names no snapshot beside it is refused, whatever stands in it."""
+    put(cache, "org/name", "a1", "b2", main=main)
+    assert "names a snapshot that is not there" in refusal("org/name")
+    (cache / "models--org--name" / "refs" / "main").unlink()
+    assert "has 2 snapshots and no refs/main" in refusal("org/name")
+
+
+def test_an_id_that_is_nowhere(cache: Path) -> None:
+    """Near names of the cache and of the catalogue are offered, and it is said that nothing is downloaded."""
+    put(cache, "somebody/Tiny-Llama", "a1")
+    message = refusal("someone/tiny-lama")
+    assert f"nor a model of that id in the Hugging Face cache ({cache}); did you mean somebody/Tiny-Llama" in message
+    assert "nothing is downloaded" in message
+    assert "did you mean qwen3-0.6b" in refusal("Qwen/Qwen3-0.6B")
+    assert "did you mean" not in refusal("zzz/qqqqqq")
+    assert "no such folder: ../somewhere; give" in refusal("../somewhere")
+    assert "no such model or folder: models--a--b" in refusal("models--a--b")
+
+
+def test_a_folder_with_the_name_of_a_known_model(cache: Path) -> None:
+    """What is passed over is named; a name that is no folder passes nothing over."""
+    put(cache, "org/name", "a1")
+    assert [passed_over(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
+    for name in ("tales", "org/name", "llama-3-8b", "mine"):
+        (cache.parent / name).mkdir(parents=True)
+    assert passed_over("tales") == "the built-in model tales"
+    assert passed_over("org/name") == "the model org/name in the Hugging Face cache"
+    assert passed_over("llama-3-8b") == "the config llama-3-8b of the catalogue"
+    assert [passed_over(name) for name in ("./tales", "mine")] == ["", ""]

@@ -563,3 +563,59 @@ def test_threads_are_those_of_the_command_line(folder: Path, monkeypatch: pytest
     assert used == [1, 3, 3]
     with pytest.raises(ValueError, match="threads is 40000; it must be from 1 to 3, the cores"):
         LLM("no such folder", threads=40_000)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_context_less_than_the_models(folder: Path) -> None:
+    """A sequence ends where it is full, a prompt that fills it is refused, and KV memory is for no more positions."""
+    whole = LLM(str(folder), dataclasses.replace(SETTINGS, kv_bytes=None))
+    small = LLM(str(folder), dataclasses.replace(SETTINGS, kv_bytes=None, context=20))
+    (completion,) = small.generate("abcdef", dataclasses.replace(GREEDY, max_tokens=500))
+    assert len(completion.prompt_ids) + len(completion.choices[0].tokens) == 20
+    assert completion.choices[0].finish is Finish.LENGTH
+    (longer,) = whole.generate("abcdef", GREEDY)
+    assert small.generate("abcdef", GREEDY) == [longer]
+    with pytest.raises(ValueError, match="the model's context is 20; shorten it"):
+        small.generate("a" * 40, GREEDY)
+    assert small.engine.ledger.capacity() < whole.engine.ledger.capacity()
+    with pytest.raises(ValueError, match="a context of 4,096 was asked for, the model's is 256; give that or less"):
+        LLM(str(folder), dataclasses.replace(SETTINGS, context=4096))
+
+
+def test_memory_as_a_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, a step, and keys and values together take that much of what is available."""
+    monkeypatch.setattr("ridgeline.checkpoint.fill.available_memory", lambda: 64e6)
+    held = [
+        LLM(str(folder), EngineSettings(memory_share=share, limits=Limits(64, requests=128))).loaded.layout.nbytes
+        for share in (0.1, 0.12)
+    ]
+    page = LLM(str(folder), SETTINGS).loaded.layout.page_bytes
+    assert held[1] - held[0] == pytest.approx(0.02 * 64e6, abs=page)
+    with pytest.raises(
+        ValueError, match=r"leaves nothing for keys and values: weights and a step take .* give a larger"
+    ):
+        LLM(str(folder), EngineSettings(memory_share=1e-6))
+    for share in (0.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match=r"the share of memory is .*; give a number over 0 and at most 1"):
+            EngineSettings(memory_share=share)
+    with pytest.raises(ValueError, match="give one of them"):
+        EngineSettings(memory_share=0.5, kv_bytes=1e6)
+
+
+# -- what a notebook shows ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_shown_is_short(llm: LLM) -> None:
+    """A line that says what it is, whatever the length of the text; neither weights nor tokens."""
+    assert repr(llm).startswith("LLM('")
+    assert len(repr(llm)) < 300
+    assert "context 256, KV memory for" in repr(llm)
+    say(llm, "Hello.", "x" * 100)
+    (completion,) = llm.generate("abc", dataclasses.replace(GREEDY, n=2, max_tokens=200, ignore_eos=False))
+    one, two = completion.choices
+    assert repr(one) == f"Choice(0, 'Hello.', {len(one.tokens)} tokens, stop)"
+    assert repr(two) == f"Choice(1, '{'x' * 60}'..., {len(two.tokens)} tokens, stop)"
+    assert repr(completion) == f"Completion({len(completion.prompt_ids)} tokens of prompt, {one!r}, {two!r})"
+    assert repr(Choice(0, error="no\npage")) == "Choice(0, '', 0 tokens, under way, error='no\\npage')"

@@ -27,7 +27,7 @@ BAD: list[tuple[str, Any]] = [
     *[("n", v) for v in (0, -1, 1.0, None, True)],
     *[("max_tokens", v) for v in (0, -1, 2.5, NAN, "9", True, 2**63)],
     *[("min_tokens", v) for v in (-1, 1.0, None, 257)],
-    *[("stop", v) for v in ("END", ("",), ("a", ""), (1,), None, b"x", ("a\nb", 3))],
+    *[("stop", v) for v in ("", ("",), ("a", ""), (1,), None, b"x", ("a\nb", 3))],
     *[("stop_token_ids", v) for v in (3, (-1,), (1.0,), ("2",), None, "2", (True,))],
     *[(name, v) for name in ("ignore_eos", "include_stop") for v in (0, 1, None, "yes")],
 ]
@@ -61,6 +61,7 @@ def test_values_are_normalised() -> None:
     assert params.stop == ("a", "b")
     assert params.stop_token_ids == (2, 9)
     assert params == SamplingParams(stop=("a", "b"), stop_token_ids=(9, 2))
+    assert SamplingParams(stop=".") == SamplingParams(stop=(".",)), "a string by itself is one stop"  # type: ignore[arg-type]
 
 
 def test_immutable_hashable_and_survives_the_ways_to_another_process() -> None:

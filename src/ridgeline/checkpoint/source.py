@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.models.fields import Fields, ModelRefused, read_object
 from ridgeline.models.unsupported import missing_for
 
@@ -89,22 +90,43 @@ class Source:
 
 
 def open_source(name: str) -> Source:
-    """Find a model: a folder, a config.json, a built-in name or one of the catalogue; read what describes it.
+    """Find a model: a folder, a config.json, a built-in name, one of the catalogue, or an id in the cache of Hugging
+    Face's tools; read what describes it. A path comes before a name.
 
     Raises ModelRefused if there is none of that name, or a file that describes it is broken.
     """
     path = Path(name)
     if path.is_dir():
-        return _of_folder(name, path, path / "config.json")
+        folder = snapshot_of(path) if is_repository(path) else path
+        return _of_folder(name, folder, folder / "config.json")
     if path.is_file():
         return _of_folder(name, path.parent, path)
+    return _named(name)
+
+
+def _named(name: str) -> Source:
+    """A model of a name that is no path."""
     listed = CATALOGUE / f"{name}.json"
     if "/" not in name and listed.is_file():
         config = Fields(read_object(listed), name)  # errors name the model, not where its config is installed
         return Source(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
     if name in _builtin_names():
         return _of_folder(name, BUILTIN / name, BUILTIN / name / "config.json")
+    folder = cached_folder(name, hub_cache())
+    if folder is not None:
+        return _of_folder(name, folder, folder / "config.json")
     raise _nowhere(name)
+
+
+def passed_over(name: str) -> str:
+    """What else has the name of a folder, which is not taken; "" where nothing has."""
+    if not Path(name).is_dir():
+        return ""
+    if name in _builtin_names():
+        return f"the built-in model {name}"
+    if "/" not in name and (CATALOGUE / f"{name}.json").is_file():
+        return f"the config {name} of the catalogue"
+    return f"the model {name} in the Hugging Face cache" if name in cached_ids(hub_cache()) else ""
 
 
 def as_source(source: Source | str) -> Source:
@@ -178,9 +200,22 @@ def _nowhere(name: str) -> ModelRefused:
         f"a config.json or its folder, a built-in model ({', '.join(built_in)}), "
         "or a name that `ridgeline plan --list` shows"
     )
-    if "/" in name or name.endswith(".json"):
-        kind = "file" if name.endswith(".json") else "folder"
-        return ModelRefused(f"no such {kind}: {name}; give {wanted}")
-    near = get_close_matches(name.lower(), [*built_in, *(path.stem for path in CATALOGUE.glob("*.json"))], 3, 0.5)
+    is_file = name.endswith(".json")
+    if is_file or ("/" in name and not is_id(name)):
+        return ModelRefused(f"no such {'file' if is_file else 'folder'}: {name}; give {wanted}")
+    near = _near(name)
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+    if "/" in name:
+        return ModelRefused(
+            f"no such folder: {name}, nor a model of that id in the Hugging Face cache ({hub_cache()}){nearest} "
+            f"nothing is downloaded here; give {wanted}"
+        )
     return ModelRefused(f"no such model or folder: {name}{nearest} give {wanted}")
+
+
+def _near(name: str) -> list[str]:
+    """The names most like one, of all that are known; a model's own name counts, whoever publishes it."""
+    known = [*_builtin_names(), *(path.stem for path in CATALOGUE.glob("*.json")), *cached_ids(hub_cache())]
+    by_name = {each.rpartition("/")[2].lower(): each for each in known}
+    near = get_close_matches(name.rpartition("/")[2].lower(), by_name, 3, 0.5)
+    return [by_name[each] for each in near]

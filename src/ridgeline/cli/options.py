@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint.source import passed_over
+from ridgeline.cli.terminal import say
 from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
@@ -16,18 +18,29 @@ _SAMPLING, _ENGINE = "Sampling", "Engine"
 
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
-_MODEL = "A checkpoint folder, a built-in model (tales), or with --dummy-weights any config.json or catalogue name."
+_MODEL = (
+    "A checkpoint folder, a built-in model (tales), an id in the Hugging Face cache, or with --dummy-weights any "
+    "config.json or catalogue name."
+)
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
-_CONFIG = "A checkpoint folder, a config.json, or a name of the catalogue."
+_CONFIG = "A checkpoint folder, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
 _DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
 
-ModelName = Annotated[str, typer.Argument(help=_MODEL)]
+
+def say_which(name: str | None) -> str | None:
+    """Say which of two models is taken where a folder has the name of one that is known; the name as it is."""
+    if name is not None and (other := passed_over(name)):
+        say(f"{name} is the folder here, not {other}")
+    return name
+
+
+ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
 PromptText = Annotated[str, typer.Argument(help=_PROMPT)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]
-ConfigName = Annotated[str, typer.Argument(help=_CONFIG)]
-OptionalConfigName = Annotated[str | None, typer.Argument(help=_CONFIG, show_default=False)]
+ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=say_which)]
+OptionalConfigName = Annotated[str | None, typer.Argument(help=_CONFIG, show_default=False, callback=say_which)]
 DeviceName = Annotated[str, typer.Option(help=_DEVICE)]
 OptionalDeviceName = Annotated[str | None, typer.Option(help=_DEVICE)]
 Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]

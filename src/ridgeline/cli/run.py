@@ -117,7 +117,7 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     device = device_named("this", llm.threads)
     for line in (*_account_lines(account), *verdict(account, device)):
         say(line)
-    layout = llm.loaded.layout.describe(llm.loaded.model.context)
+    layout = llm.loaded.layout.describe(llm.engine.context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
 
 

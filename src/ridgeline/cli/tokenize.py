@@ -15,7 +15,13 @@ _SPECIAL = "Control tokens written in the text become control tokens; otherwise 
 
 
 def tokenize(
-    model: Annotated[str, typer.Argument(help="A folder with a tokenizer, or a built-in model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder with a tokenizer, a built-in model, or an id in the Hugging Face cache.",
+            callback=options.say_which,
+        ),
+    ],
     text: Annotated[str, typer.Argument(help="The text; - reads it from standard input.")],
     special: Annotated[bool, typer.Option("--special", help=_SPECIAL)] = False,
     as_json: options.Json = False,

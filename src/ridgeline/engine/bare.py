@@ -21,17 +21,19 @@ def engine_around(
     layout: KVLayout,
     limits: Limits,
     *,
+    context: int | None = None,
     executor: Executor | None = None,
     prefix_cache: bool = True,
     eos_ids: Collection[int] = (),
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
-    """An engine for a model. executor: what runs its plans; by default a Runner with the model."""
+    """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
+    plans; by default a Runner with the model."""
     return Engine(
         executor or Runner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
-        context=model.context,
+        context=model.context if context is None else context,
         vocabulary=model.vocabulary,
         reaches=model.reaches,
         has_head=model.has_head,

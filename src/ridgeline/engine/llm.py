@@ -64,11 +64,16 @@ class LLM:
         threads than cores."""
         if threads is not None:
             check_threads(threads)  # before weights are read
+        self.name = model
         self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
         self.threads = threads_for(self.loaded.weight_bytes, threads)
         torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
         self._texts = TextEngine(self.loaded)
+
+    def __repr__(self) -> str:
+        context, held = self.engine.context, self.engine.ledger.capacity()
+        return f"LLM({self.name!r}, context {context:,}, KV memory for {held:,} tokens, threads {self.threads})"
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None

@@ -101,7 +101,7 @@ class SamplingParams:
         n: independent completions of the prompt.
         max_tokens: most tokens to generate; None = as many as fit in the context.
         min_tokens: tokens to generate before the end or a stop token may be chosen.
-        stop: strings that end the text.
+        stop: strings that end the text; a string by itself is one.
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: do not stop at the model's end token.
         include_stop: leave the stop string or token in the output.
@@ -175,8 +175,10 @@ class SamplingParams:
         _require(self.min_tokens <= most, "min_tokens", self.min_tokens, f"give at most max_tokens, which is {most}")
 
     def _check_stops(self) -> None:
-        """Validate the stop strings, stop ids and flags; sequences become tuples."""
-        _require(_is_list(self.stop), "stop", self.stop, "give a tuple of strings, such as ('END',)")
+        """Validate the stop strings, stop ids and flags; a string becomes a tuple of one, sequences become tuples."""
+        if isinstance(self.stop, str):
+            self._set("stop", (self.stop,))
+        _require(_is_list(self.stop), "stop", self.stop, "give a string or a tuple of strings, such as ('END',)")
         lengths = (len(text) for text in self.stop if isinstance(text, str))
         if len(self.stop) > MOST_STOPS or max(lengths, default=0) > MOST_STOP_LENGTH:
             raise ValueError(f"stop holds more than {MOST_STOPS} strings, or one of over {MOST_STOP_LENGTH} characters")

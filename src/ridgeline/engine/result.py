@@ -7,8 +7,10 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 
+_SHOWN = 60  # characters of a text in a repr
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class Choice:
     """One completion. `reasoning` is what the model wrote between its thinking tags, `text` the rest.
 
@@ -26,6 +28,11 @@ class Choice:
     reasoning_tokens: int = 0
     cached: int = field(default=0, compare=False)
     timing: Timing | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        ended = f", error={self.error!r}" if self.error is not None else ""
+        finish = "under way" if self.finish is None else self.finish.value
+        return f"Choice({self.index}, {_beginning(self.text)}, {_tokens(len(self.tokens))}, {finish}{ended})"
 
     @property
     def token_ids(self) -> list[int]:
@@ -46,7 +53,7 @@ class Choice:
             del self.tokens[event.output_tokens :]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Completion:
     """A prompt and its `n` choices.
 
@@ -57,6 +64,9 @@ class Completion:
     prompt_ids: list[int]
     choices: list[Choice]
     prompt_logprobs: list[PromptLogprob | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Completion({_tokens(len(self.prompt_ids))} of prompt, {', '.join(map(repr, self.choices))})"
 
     @classmethod
     def empty(cls, prompt_ids: Sequence[int], n: int) -> "Completion":
@@ -84,3 +94,12 @@ class Completion:
     def cached(self) -> int:
         """Positions of the prompt that were found in KV memory; further choices start from the first one's."""
         return self.choices[0].cached
+
+
+def _beginning(text: str) -> str:
+    """The beginning of a text, quoted: a notebook shows what an answer is, not all of it."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} token{'' if count == 1 else 's'}"

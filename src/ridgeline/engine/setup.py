@@ -29,14 +29,29 @@ from ridgeline.text import ChatTemplates, Tokenizer, tags_of
 class EngineSettings:
     """How an engine is set up.
 
-    kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. limits: what a step may
-    hold. page_size: positions a KV page. prefix_cache: keep and share the pages of equal prefixes.
+    kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. memory_share: instead of
+    kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
+    positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
+    positions a KV page. prefix_cache: keep and share the pages of equal prefixes.
     """
 
     kv_bytes: float | None = None
+    memory_share: float | None = None
+    context: int | None = None
     limits: Limits = field(default_factory=Limits)
     page_size: int = 16
     prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.memory_share is not None:
+            if self.kv_bytes is not None:
+                raise ValueError(
+                    "memory for keys and values is given in bytes and as a share of memory; give one of them"
+                )
+            if not 0 < self.memory_share <= 1:
+                raise ValueError(f"the share of memory is {self.memory_share}; give a number over 0 and at most 1")
+        if self.context is not None and self.context < 1:
+            raise ValueError(f"the context is {self.context}; give at least 1 position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +99,8 @@ def load_engine(
     """
     settings, source = settings or EngineSettings(), as_source(model)
     built = build(source.config)
-    price = Price(built)
-    layout = _layout(source, built, price, settings)
+    price, context = Price(built), _context(built, settings)
+    layout = _layout(source, built, price, settings, context)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
     templates = templates_of(source, tokenizer)
@@ -93,6 +108,7 @@ def load_engine(
         built,
         layout,
         settings.limits,
+        context=context,
         prefix_cache=settings.prefix_cache,
         eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
         on_step=on_step,
@@ -109,14 +125,26 @@ def _defaults(source: Source) -> SamplingParams:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
 
 
-def _layout(source: Source, model: Model, price: Price, settings: EngineSettings) -> KVLayout:
+def _context(model: Model, settings: EngineSettings) -> int:
+    """Positions a sequence may have. Raises ValueError for more than the model has."""
+    if settings.context is None:
+        return model.context
+    if settings.context > model.context:
+        raise ValueError(
+            f"a context of {settings.context:,} was asked for, the model's is {model.context:,}; give that or less"
+        )
+    return settings.context
+
+
+def _layout(source: Source, model: Model, price: Price, settings: EngineSettings, context: int) -> KVLayout:
     """KV memory beside the weights and a step, before any of it is taken. Raises ModelRefused where those do not
     fit, ValueError where the KV memory asked for does not."""
-    positions, limits = model.context * settings.limits.requests, settings.limits
+    positions, limits = context * settings.limits.requests, settings.limits
     step = activation_peak(price, min(limits.tokens, positions), limits.requests)
     activations = f"activations in a step of {limits.tokens:,} tokens"
-    free = memory_beside(source, {"weights": weight_bytes(model), activations: step})
-    budget = default_budget(free) if settings.kv_bytes is None else settings.kv_bytes
+    taken = {"weights": weight_bytes(model), activations: step}
+    free = memory_beside(source, taken)
+    budget = _budget(settings, free, sum(taken.values()))
     layout = kv_layout(model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests)
     if layout.nbytes > free:
         raise ValueError(
@@ -124,6 +152,22 @@ def _layout(source: Source, model: Model, price: Price, settings: EngineSettings
             f"{three(free / GIB)} GiB: give less (--kv-memory)"
         )
     return layout
+
+
+def _budget(settings: EngineSettings, free: float, taken: float) -> float:
+    """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
+    if settings.kv_bytes is not None:
+        return settings.kv_bytes
+    if settings.memory_share is None:
+        return default_budget(free)
+    budget = settings.memory_share * (free + taken) - taken
+    if budget <= 0:
+        least = three(100 * taken / (free + taken))
+        raise ValueError(
+            f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
+            f"and a step take {least} %; give a larger share"
+        )
+    return budget
 
 
 def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:
