@@ -392,7 +392,7 @@ def test_ids_of_numpy_and_torch_are_prompts(tmp_path: Path) -> None:
 def test_a_server_takes_a_models_name(tmp_path: Path) -> None:
     server = AsyncLLM(str(write_model(tmp_path)))
     server.close()
-    assert server.loaded.model.vocabulary > 256
+    assert server.info.vocabulary > 256
     with pytest.raises(ValueError, match="model is a int; give a folder, a built-in name, or what load_engine gave"):
         AsyncLLM(3)  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
+from torch import nn
 
 from engine.null_model import GREEDY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
@@ -18,6 +19,7 @@ from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.setup import Loaded
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.texts import Texts
 from ridgeline.engine.transcript import Transcript
 from ridgeline.text.bytes import ByteTokenizer
 
@@ -45,7 +47,8 @@ def speaking(*texts: str, burst: int = 1) -> Loaded:
     """A loaded engine that says these texts, one for each choice, and then ends."""
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
-    return Loaded(engine, None, None, None, TOKENIZER, None, GREEDY)  # type: ignore[arg-type]
+    texts = Texts(TOKENIZER, None, GREEDY)
+    return Loaded(engine, nn.Module(), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
@@ -151,7 +154,7 @@ def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
 def test_an_engine_in_another_process_hears_of_a_stop_late(late: int) -> None:
     """The messages survive pickling; the stop arrives some steps later, and all that came meanwhile is dropped."""
     loaded = speaking("Hello END and much more", burst=2)
-    engine, transcript = loaded.engine, loaded.transcript()
+    engine, transcript = loaded.engine, loaded.texts.transcript()
     params = dataclasses.replace(GREEDY, max_tokens=50)
     request = engine.add([1, 2, 3], params)
     transcript.open(request, [1, 2, 3], dataclasses.replace(params, stop=("END",)))

@@ -81,7 +81,7 @@ def _say_unheeded(llm: LLM) -> None:
     """What the model's files ask for and do not get."""
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
-    for key in llm.loaded.unfollowed:
+    for key in llm.loaded.texts.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
 
 

@@ -1,45 +1,107 @@
-"""AsyncLLM: the engine for a server. Many callers await, one thread steps."""
+"""AsyncLLM: the engine for a server. Many callers await; the engine steps in a thread or a process of its own."""
 
 import asyncio
+import itertools
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from functools import partial
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
-from ridgeline.engine.events import Event
-from ridgeline.engine.llm import Prompt, TextEngine, checked, encode_prompt
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import (
+    Abort,
+    Add,
+    Added,
+    Died,
+    EngineInfo,
+    FromEngine,
+    Ready,
+    Refused,
+    Stepped,
+    StepReport,
+    StopChoice,
+    ToEngine,
+)
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.process import EngineProcess
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.texts import Prompt, Texts, checked
+from ridgeline.engine.thread import EngineThread
 
-Mailbox = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Event | Exception]]
+StepObserver = Callable[[StepReport, Stats], None]
 
 
 class EngineDied(RuntimeError):
     """The engine is gone, and with it every request that was under way."""
 
 
-class AsyncLLM:
-    """Runs a loaded engine in a thread of its own, which alone touches it. Use `async with`, or call `close`."""
+class Host(Protocol):
+    """Where an engine runs: EngineThread or EngineProcess."""
 
-    def __init__(self, model: str | Loaded) -> None:
-        """`model`: a checkpoint folder, a built-in name, or what load_engine gave. Raises ValueError for others."""
-        if not isinstance(model, str | Loaded):
+    texts: Texts
+    info: EngineInfo
+
+    def connect(self, tell: Callable[[FromEngine], None]) -> None: ...
+    def send(self, message: ToEngine) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Caller:
+    """Somebody who awaits a request. unfinished: choices that go on. request: the engine's number for it. left: does
+    not wait any more."""
+
+    prompt: list[int]
+    params: SamplingParams
+    loop: asyncio.AbstractEventLoop
+    unfinished: int
+    queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
+    request: int | None = None
+    left: bool = False
+
+
+class AsyncLLM:
+    """A model for many callers. Use `async with`, or call `close`."""
+
+    def __init__(self, model: str | Loaded | Host) -> None:
+        """`model`: a checkpoint folder, a built-in name, or what load_engine gave, for an engine in a thread of this
+        process; or where an engine runs already. Raises ValueError for others."""
+        if isinstance(model, str):
+            model = load_engine(model)
+        elif not isinstance(model, Loaded | EngineThread | EngineProcess):
             raise ValueError(
                 f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
             )
-        self.loaded = loaded = load_engine(model) if isinstance(model, str) else model
-        self._engine, self._texts = loaded.engine, TextEngine(loaded)
-        self._mailboxes: dict[int, Mailbox] = {}
-        # What callers ask of the engine, done between steps. With a lock around each step instead, the thread that lets
-        # go of it could take it again before a caller wakes up, many times over.
-        self._inbox: deque[Callable[[], object]] = deque()
-        self._lock = threading.Lock()  # nothing enters the inbox once it has closed
-        self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="ridgeline engine", daemon=True)
-        self._thread.start()
+        self._host: Host = EngineThread(model) if isinstance(model, Loaded) else model
+        self.texts, self.info = self._host.texts, self._host.info
+        self.stats = Stats()
+        self.alive = True
+        """Whether requests are taken now."""
+        self.ended: Future[str] = Future()
+        """Done, with the reason, when the engine is gone for good."""
+        self.observers: list[StepObserver] = []
+        """Told of each step: on the event loop of a process's engine, in the thread of a thread's."""
+        self._callers: dict[int, _Caller] = {}  # by ticket
+        self._tickets: dict[int, int] = {}  # by request
+        self._next_ticket = itertools.count(1)
+        self.heard = 0
+        """Messages that came from the engine."""
+        self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
+        self._transcript = self.texts.transcript()  # touched by whoever brings the engine's messages alone
+        self._host.connect(self._receive)
+
+    @classmethod
+    async def start(cls, model: str, settings: Any = None, **options: Any) -> Self:
+        """The same with the engine in a process of its own; arguments and errors are those of EngineProcess.start."""
+        return cls(await EngineProcess.start(model, settings, **options))
+
+    @property
+    def awaited(self) -> int:
+        """Requests that somebody waits for. While there are any, `heard` moves with each step, or the engine hangs."""
+        return len(self._callers)
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, root: bytes = b""
@@ -48,109 +110,140 @@ class AsyncLLM:
 
         Raises ValueError for what cannot run, EngineDied (a RuntimeError) if the engine has stopped.
         """
-        ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
-        params = checked(params or self.loaded.defaults)
-        queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
-        added: Future[int] = Future()
-        self._ask(partial(self._add, added, ids, params, root, (asyncio.get_running_loop(), queue)))
+        ids = self.texts.encode(prompt, self.info.context)
+        params = checked(params or self.texts.defaults)
+        ticket, caller = next(self._next_ticket), _Caller(ids, params, asyncio.get_running_loop(), params.n)
+        self._ask(ticket, caller, root)
         unfinished = params.n
         try:
-            await asyncio.wrap_future(added)
             while unfinished:
-                event = await queue.get()
+                event = await caller.queue.get()
                 if isinstance(event, Exception):
-                    raise EngineDied(f"the engine stopped: {event}") from event
+                    raise event
                 unfinished -= event.finish is not None
                 yield event
         finally:
-            added.add_done_callback(self._leave)
+            self._leave(ticket, caller)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
-        ids = encode_prompt(self.loaded.tokenizer, prompt, self.loaded.engine.context)
-        params = checked(params or self.loaded.defaults)
+        ids = self.texts.encode(prompt, self.info.context)
+        params = checked(params or self.texts.defaults)
         completion = Completion.empty(ids, params.n)
         async for event in self.stream(ids, params):
             completion.take([event])
         return completion
 
     def close(self) -> None:
-        """Stop the thread after its present step. Requests under way get a RuntimeError."""
-        self._closing = True
-        self._wake.set()
-        self._thread.join()
+        """End the engine after its present step. Requests under way get an EngineDied."""
+        self._host.close()
 
-    async def __aenter__(self) -> "AsyncLLM":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _ask(self, message: Callable[[], object]) -> None:
+    def _ask(self, ticket: int, caller: _Caller, root: bytes) -> None:
         with self._lock:
-            if self._closing:
-                raise EngineDied("the engine is closed")
-            self._inbox.append(message)
-        self._wake.set()
+            if not self.alive:
+                raise EngineDied("the engine is closed" if self.ended.done() else "the engine is being started again")
+            self._callers[ticket] = caller
+        params = replace(caller.params, stop=()) if caller.params.stop else caller.params
+        self._host.send(Add(ticket, caller.prompt, params, root))
 
-    def _leave(self, added: "Future[int]") -> None:
-        """A consumer has gone, if its request was added at all; to abort one that has finished is no error."""
-        if added.cancelled() or added.exception() is not None:
+    def _leave(self, ticket: int, caller: _Caller) -> None:
+        """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
+        when it gets it."""
+        caller.left = True
+        if self._callers.get(ticket) is caller and caller.request is not None:
+            self._forget(ticket, caller.request)
+            self._host.send(Abort(caller.request))
+
+    def _forget(self, ticket: int, request: int) -> None:
+        self._callers.pop(ticket, None)
+        self._tickets.pop(request, None)
+
+    # -- what the engine says, wherever that is heard ------------------------------------------------------------------
+
+    def _receive(self, message: FromEngine) -> None:
+        self.heard += 1
+        if isinstance(message, Stepped):
+            self._stepped(message)
+        elif isinstance(message, Added):
+            self._added(message)
+        elif isinstance(message, Refused):
+            caller = self._callers.pop(message.ticket, None)
+            error = RuntimeError(message.reason) if message.fault else ValueError(message.reason)
+            self._tell([(caller, error)] if caller is not None else [])
+        elif isinstance(message, Died):
+            self._died(message)
+        else:
+            assert isinstance(message, Ready)
+            self.info, self.alive = message.info, True
+
+    def _added(self, added: Added) -> None:
+        caller = self._callers.get(added.ticket)
+        if caller is None:
             return
-        self._mailboxes.pop(added.result(), None)
-        if not self._closing:
-            self._inbox.append(partial(self._texts.abort, added.result()))
-            self._wake.set()
+        self._transcript.open(added.request, caller.prompt, caller.params)
+        caller.request = added.request
+        self._tickets[added.request] = added.ticket
+        if caller.left:
+            self._forget(added.ticket, added.request)
+            self._host.send(Abort(added.request))
 
-    # -- the engine's thread ------------------------------------------------------------------------------------------
+    def _stepped(self, stepped: Stepped) -> None:
+        self.stats = stepped.stats
+        events, stops = self._transcript.take(stepped.events)
+        for stop in stops:
+            self._host.send(StopChoice(stop))
+        told: list[tuple[_Caller, Event | Exception]] = []
+        for event in events:
+            caller = self._callers.get(self._tickets.get(event.request, 0))
+            if caller is None:
+                continue
+            told.append((caller, event))
+            caller.unfinished -= event.finish is not None
+            if not caller.unfinished:
+                self._forget(self._tickets[event.request], event.request)
+        self._tell(told)
+        if stepped.report is not None:
+            for observer in self.observers:
+                observer(stepped.report, stepped.stats)
 
-    def _run(self) -> None:
-        reason: Exception = RuntimeError("closed")
-        try:
-            while not self._closing:
-                self._wake.wait()
-                self._wake.clear()
-                while self._step():
-                    pass
-        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
-            reason = error
-            raise
-        finally:
-            with self._lock:
-                self._closing = True
-            while self._inbox:
-                self._inbox.popleft()()
-            for request in list(self._mailboxes):
-                self._send(request, reason)
+    def _died(self, died: Died) -> None:
+        with self._lock:
+            self.alive = False
+            callers, self._callers, self._tickets = list(self._callers.values()), {}, {}
+            self._transcript = self.texts.transcript()
+        if died.final and not self.ended.done():
+            self.ended.set_result(died.reason)
+        self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])
 
-    def _step(self) -> bool:
-        while self._inbox:
-            self._inbox.popleft()()
-        for event in self._texts.step():
-            self._send(event.request, event)
-        return self._engine.has_work and not self._closing
+    def _tell(self, told: "list[tuple[_Caller, Event | Exception]]") -> None:
+        """Hand over what the engine said; once a step for each event loop, if that is another thread's."""
+        here = asyncio._get_running_loop()
+        elsewhere: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Caller, Event | Exception]]] = defaultdict(list)
+        for caller, event in told:
+            if caller.loop is here:
+                caller.queue.put_nowait(event)
+            else:
+                elsewhere[caller.loop].append((caller, event))
+        for loop, part in elsewhere.items():
+            try:
+                loop.call_soon_threadsafe(_put, part)
+            except RuntimeError:  # the event loop is closed: nobody is left to tell
+                for caller, _ in part:
+                    self._abandon(caller)
 
-    def _add(self, added: "Future[int]", ids: list[int], params: SamplingParams, root: bytes, mailbox: Mailbox) -> None:
-        if not added.set_running_or_notify_cancel():
-            return  # whoever asked has gone
-        if self._closing:
-            added.set_exception(EngineDied("the engine is closed"))
-            return
-        try:
-            request = self._texts.add(ids, params, root)
-        except Exception as error:  # whoever asked for it hears of it; the others go on
-            added.set_exception(error)
-            return
-        self._mailboxes[request] = mailbox
-        added.set_result(request)
+    def _abandon(self, caller: _Caller) -> None:
+        caller.left = True
+        if caller.request is not None and caller.request in self._tickets:
+            self._forget(self._tickets[caller.request], caller.request)
+            self._host.send(Abort(caller.request))
 
-    def _send(self, request: int, message: Event | Exception) -> None:
-        mailbox = self._mailboxes.get(request)
-        if mailbox is None:
-            return
-        loop, queue = mailbox
-        try:
-            loop.call_soon_threadsafe(queue.put_nowait, message)
-        except RuntimeError:  # its event loop is closed: nobody is left to tell
-            self._mailboxes.pop(request, None)
-            self._texts.abort(request)
+
+def _put(told: "list[tuple[_Caller, Event | Exception]]") -> None:
+    for caller, event in told:
+        caller.queue.put_nowait(event)

@@ -111,7 +111,7 @@ class Engine:
     @property
     def stats(self) -> Stats:
         """What was done so far, and what is held now."""
-        scheduler = self.scheduler
+        scheduler, pool = self.scheduler, self.ledger.pool
         return Stats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -122,6 +122,8 @@ class Engine:
             dropped_tokens=self._dropped_tokens,
             preemptions=scheduler.preemptions,
             wasted_tokens=scheduler.wasted_tokens,
+            held_pages=pool.size - pool.available,
+            cached_pages=pool.cached,
         )
 
     # -- coming and going ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ridgeline.engine.sampling.row import Outcome, PromptLogprob, Sampled, Sampl
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.ops.work import Work
 
-PromptLogprobs = Sequence[PromptLogprob | None]
+PromptLogprobs = tuple[PromptLogprob | None, ...]
 
 
 class TokenEvent(NamedTuple):
@@ -101,14 +101,17 @@ class Stats:
     running, waiting: requests now; a choice that is to start from another's pages is in neither. computed_tokens:
     positions run. cached_tokens: positions of prompts that were found in KV memory instead. output_tokens: tokens
     sampled. dropped_tokens: those of them past a stop. wasted_tokens: positions run again after a preemption.
+    held_pages: KV pages that requests hold. cached_pages: those that nobody holds and whose contents are kept.
     """
 
-    running: int
-    waiting: int
-    steps: int
-    computed_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    dropped_tokens: int
-    preemptions: int
-    wasted_tokens: int
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    dropped_tokens: int = 0
+    preemptions: int = 0
+    wasted_tokens: int = 0
+    held_pages: int = 0
+    cached_pages: int = 0

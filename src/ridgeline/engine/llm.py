@@ -9,25 +9,21 @@ import torch
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import token_ids
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.texts import Messages, Prompt, checked
 from ridgeline.host import check_threads, threads_for
-from ridgeline.text import Tokenizer
-
-Prompt = str | Sequence[int]
-Messages = Sequence[Mapping[str, Any]]
 
 
 class TextEngine:
     """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self.engine, self.transcript = loaded.engine, loaded.transcript()
+        self.engine, self.transcript = loaded.engine, loaded.texts.transcript()
 
-    def add(self, prompt: Sequence[int], params: SamplingParams, root: bytes = b"") -> int:
+    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         """As Engine.add; stop strings are the transcript's."""
-        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params, root=root)
+        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params)
         try:
             self.transcript.open(request, prompt, params)
         except BaseException:
@@ -120,14 +116,11 @@ class LLM:
 
         Raises ValueError for an empty prompt, and for a text far longer than the context.
         """
-        return encode_prompt(self.tokenizer, prompt, self.engine.context)
+        return self.loaded.texts.encode(prompt, self.engine.context)
 
     def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
         """Token ids of a conversation, ready to be answered."""
-        if self.loaded.templates is None:
-            raise ValueError("the model has no chat template; use generate with a prompt of your own")
-        picked = self.loaded.templates.pick(tools=bool(template.get("tools")))
-        return picked.encode(messages, most_tokens=self.engine.context, **template).ids
+        return self.loaded.texts.encode_chat(messages, self.engine.context, **template)
 
     def _refuse_second_caller(self) -> None:
         """One caller's loop would take the other's events."""
@@ -148,24 +141,6 @@ class LLM:
         for request, completion in requests.items():
             if not completion.done:
                 self._texts.abort(request)
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, context: int) -> list[int]:
-    """As LLM.encode."""
-    ids = prompt if isinstance(prompt, str) else token_ids(prompt)
-    if not ids:
-        raise ValueError("the prompt is empty; give at least one character or one token id")
-    if not isinstance(ids, str):
-        return list(ids)
-    tokenizer.check_length(ids, context)  # megabytes take seconds to encode, and a hundred times their memory
-    return tokenizer.encode(ids, parse_special=False)
-
-
-def checked(params: Any) -> SamplingParams:
-    """`params`, if it is a SamplingParams. Raises ValueError for anything else."""
-    if not isinstance(params, SamplingParams):
-        raise ValueError(f"params is a {type(params).__name__}; give a SamplingParams")
-    return params
 
 
 def _each(prompts: Any) -> list[Any]:

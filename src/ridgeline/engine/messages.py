@@ -1,7 +1,7 @@
-"""Messages between an engine and whoever uses it from another thread or process: plain data, encoded as msgpack.
+"""Messages between an engine and whoever uses it from another thread or process: plain data.
 
-To the engine: Add, Abort, Stop. From it: Ready once, then Added or Refused for each Add, and one Stepped a step; Died
-is said by whoever notices that the engine is gone.
+To the engine: Add, Abort, StopChoice. From it: Ready once, then Added or Refused for each Add, and one Stepped a step.
+Died is said by whoever notices that the engine is gone.
 """
 
 from collections.abc import Sequence
@@ -88,10 +88,11 @@ class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
-    """The request of a ticket cannot run; why, in one line."""
+    """The request of a ticket cannot run; why, in one line. fault: the engine is to blame, not the request."""
 
     ticket: int
     reason: str
+    fault: bool = False
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -109,9 +110,10 @@ class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
 
 
 class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
-    """The engine is gone; why, in one line."""
+    """The engine is gone; why, in one line. final: it is not started again; else it says Ready when it is back."""
 
     reason: str
+    final: bool = True
 
 
 ToEngine = Add | Abort | StopChoice

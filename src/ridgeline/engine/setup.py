@@ -4,25 +4,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
 from ridgeline.checkpoint.source import as_source
-from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.document.numbers import three
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.memory import default_budget, kv_layout
-from ridgeline.engine.params import SamplingParams, unfollowed_keys
+from ridgeline.engine.messages import EngineInfo
+from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.transcript import Transcript
+from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.host import GIB
-from ridgeline.models import ModelRefused, build
+from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
+from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.memory import activation_peak
 from ridgeline.roofline.price import Price
-from ridgeline.text import ChatTemplates, Tokenizer, tags_of
+from ridgeline.text import ChatTemplates, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +61,55 @@ class EngineSettings:
 class Loaded:
     """A model and all that serves it.
 
-    price: of the model, for whoever asks what a step must cost. defaults: sampling as the folder's
-    generation_config.json has it. unfollowed: what that file asks for beyond it. unread: fields of config.json that
-    nothing reads, and whose names do not say that they change the result.
+    price: of the model, for whoever asks what a step must cost. unread: fields of config.json that nothing reads, and
+    whose names do not say that they change the result.
     """
 
     engine: Engine
     model: Model
     price: Price
     layout: KVLayout
-    tokenizer: Tokenizer
-    templates: ChatTemplates | None
-    defaults: SamplingParams
-    unfollowed: tuple[str, ...] = ()
+    texts: Texts
     unread: tuple[str, ...] = ()
 
-    def transcript(self) -> Transcript:
-        """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
-        return Transcript(self.tokenizer, _reasoning_tags(self.templates))
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's."""
+        return self.texts.tokenizer
+
+    @property
+    def templates(self) -> ChatTemplates | None:
+        """Its chat templates, None where it has none."""
+        return self.texts.templates
+
+    @property
+    def defaults(self) -> SamplingParams:
+        """Sampling as its folder asks for it."""
+        return self.texts.defaults
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights as stored, a tied head counted once."""
         return sum(parameter.nbytes for parameter in self.model.parameters())
+
+    def info(self, device: Device | None = None) -> EngineInfo:
+        """What is said of the engine to those who use it through messages; device: what steps are predicted for."""
+        ledger, limits = self.engine.ledger, self.engine.scheduler.limits
+        return EngineInfo(
+            context=self.engine.context,
+            vocabulary=self.engine.vocabulary,
+            capacity=ledger.capacity(),
+            page_size=ledger.page_size,
+            pages=ledger.pool.size,
+            requests=limits.requests,
+            step_tokens=limits.tokens,
+            threads=torch.get_num_threads(),
+            weight_bytes=self.weight_bytes,
+            kv_bytes=self.layout.nbytes,
+            layout=self.layout.describe(self.engine.context),
+            device=None if device is None else device.title,
+            calibrated=device is not None and device.calibrated,
+        )
 
 
 def load_engine(
@@ -102,27 +131,17 @@ def load_engine(
     price, context = Price(built), _context(built, settings)
     layout = _layout(source, built, price, settings, context)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
-    tokenizer = tokenizer_of(source, or_bytes=dummy_weights)
-    templates = templates_of(source, tokenizer)
+    texts = load_texts(source, or_bytes=dummy_weights)
     engine = engine_around(
         built,
         layout,
         settings.limits,
         context=context,
         prefix_cache=settings.prefix_cache,
-        eos_ids=[i for i in _eos_ids(source, tokenizer) if 0 <= i < built.vocabulary],
+        eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
         on_step=on_step,
     )
-    unfollowed = unfollowed_keys(source.generation)
-    defaults, unread = _defaults(source), tuple(source.config.unread())
-    return Loaded(engine, built, price, layout, tokenizer, templates, defaults, unfollowed, unread)
-
-
-def _defaults(source: Source) -> SamplingParams:
-    try:
-        return SamplingParams.from_generation_config(source.generation)
-    except ValueError as error:
-        raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
+    return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()))
 
 
 def _context(model: Model, settings: EngineSettings) -> int:
@@ -175,9 +194,3 @@ def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:
     stated = source.generation.get("eos_token_id", source.config.values.get("eos_token_id"))
     ids: Sequence[Any] = stated if isinstance(stated, list) else [stated]
     return frozenset(i for i in ids if isinstance(i, int)) | frozenset(tokenizer.eos_ids)
-
-
-def _reasoning_tags(templates: ChatTemplates | None) -> tuple[str, str] | None:
-    """The thinking tags that one of a model's templates writes, or None."""
-    found = (tags_of(template.source) for template in templates.by_name.values()) if templates is not None else ()
-    return next((tags for tags in found if tags is not None), None)

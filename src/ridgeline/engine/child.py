@@ -1,0 +1,97 @@
+"""What runs in the engine's own process: `python -m ridgeline.engine.child SOCKET`, started by process.py."""
+
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from ridgeline.engine.loop import EngineLoop
+from ridgeline.engine.messages import FromEngine, Ready, ToEngine
+from ridgeline.engine.process import Loading, NotLoaded, Start
+from ridgeline.engine.setup import load_engine
+from ridgeline.engine.wire import Frames
+from ridgeline.host import out_of_memory, threads_for
+from ridgeline.models.fields import ModelRefused
+
+_RECEIVED = 1 << 16
+
+
+class Child:
+    """The engine's end of the connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._orders: Frames[ToEngine] = Frames(ToEngine)
+
+    def tell(self, message: FromEngine | Loading | NotLoaded) -> None:
+        """Say something. Raises BrokenPipeError where nobody listens any more."""
+        self._connection.sendall(self._orders.encode(message))
+
+    def first(self) -> Start:
+        """What to load. Raises EOFError where nobody says it."""
+        frames: Frames[Start] = Frames(Start)
+        while data := self._connection.recv(_RECEIVED):
+            for start in frames.feed(data):
+                return start
+        raise EOFError
+
+    def inbox(self, wait: bool) -> Sequence[ToEngine] | None:
+        """As loop.Inbox."""
+        messages: list[ToEngine] = []
+        while True:
+            flags = 0 if wait and not messages else socket.MSG_DONTWAIT
+            try:
+                data = self._connection.recv(_RECEIVED, flags)
+            except BlockingIOError:
+                return messages
+            if not data:
+                return None
+            messages += self._orders.feed(data)
+
+
+def main() -> None:
+    """Load what the first message says and run until the connection ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(sys.argv[1])
+        child = Child(connection)
+        try:
+            loop = _loaded(child, child.first())
+            if loop is not None:
+                loop.run(child.inbox)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass  # the server is gone
+
+
+def _loaded(child: Child, start: Start) -> EngineLoop | None:
+    """The engine, ready, and said to be; None where it could not be loaded, which is said too."""
+    told = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if done == total or done - told > total // 100:
+            told = done
+            child.tell(Loading(done, total))
+
+    try:
+        loaded = load_engine(start.model, start.settings, dummy_weights=start.dummy_weights, progress=progress)
+    except ValueError as error:
+        child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
+        return None
+    except Exception as error:
+        reason = out_of_memory(error)
+        if reason is None:
+            raise
+        child.tell(NotLoaded(reason, refused=False))
+        return None
+    torch.set_num_threads(threads_for(loaded.weight_bytes, start.threads))
+    loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device)
+    child.tell(Ready(loaded.info(start.device)))
+    return loop
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The engine's loop: takes messages, takes steps, says what came of each in one message. In a thread or a process."""
+
+from collections.abc import Callable, Sequence
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.events import StepRecord, TokenEvent
+from ridgeline.engine.messages import Abort, Add, Added, FromEngine, Refused, Stepped, StepReport, StopChoice, ToEngine
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
+
+Inbox = Callable[[bool], Sequence[ToEngine] | None]
+"""What has come for the engine: at once, or, where True says that there is nothing else to do, when something has. None
+when nobody will ask any more."""
+
+
+class EngineLoop:
+    """Drives an engine for somebody who talks in messages (messages.py)."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tell: Callable[[FromEngine], None],
+        price: Price | None = None,
+        device: Device | None = None,
+    ) -> None:
+        """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions."""
+        self.engine, self._tell, self._price, self._device = engine, tell, price, device
+        self._report: StepReport | None = None
+        self._observe, engine.on_step = engine.on_step, self._note
+
+    def run(self, inbox: Inbox) -> None:
+        """Until the inbox ends. An error of the engine's own is raised."""
+        try:
+            while (messages := inbox(not self.engine.has_work)) is not None:
+                for message in messages:
+                    self._take(message)
+                if self.engine.has_work:
+                    self._step()
+        finally:
+            self.engine.on_step = self._observe
+
+    def _take(self, message: ToEngine) -> None:
+        if isinstance(message, Add):
+            self._add(message)
+        elif isinstance(message, StopChoice):
+            self._say(self.engine.stop(*message.stop))
+        else:
+            assert isinstance(message, Abort)
+            self._say(self.engine.abort(message.request))
+
+    def _add(self, add: Add) -> None:
+        try:
+            request = self.engine.add(add.prompt, add.params, root=add.root)
+        except ValueError as error:
+            self._tell(Refused(add.ticket, str(error)))
+        except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on
+            self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
+        else:
+            self._tell(Added(add.ticket, request))
+
+    def _step(self) -> None:
+        self._report = None
+        events = self.engine.step()
+        self._tell(Stepped(events, self.engine.stats, self._report))
+
+    def _say(self, events: list[TokenEvent]) -> None:
+        """What came of an end between two steps, so that the counts are those after it."""
+        self._tell(Stepped(events, self.engine.stats))
+
+    def _note(self, record: StepRecord) -> None:
+        if self._observe is not None:
+            self._observe(record)
+        predicted = floor = None
+        flops = nbytes = 0.0
+        if self._price is not None and self._device is not None:
+            priced = self._price.on(self._device, record.work)
+            predicted, floor = priced.expected, priced.floor
+            flops, nbytes = priced.cost.total_flops, priced.cost.memory_bytes
+        plan, owners = record.plan, [self.engine.requests[item.request] for item in record.plan.items]
+        self._report = StepReport(
+            plan.step,
+            record.started,
+            record.finished,
+            [(owner.group, owner.choice, i.start, len(i.tokens)) for owner, i in zip(owners, plan.items, strict=True)],
+            plan.logit_rows,
+            record.decodes_only,
+            predicted,
+            floor,
+            flops,
+            nbytes,
+        )

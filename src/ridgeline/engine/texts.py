@@ -1,0 +1,81 @@
+"""Texts: a model's side of text. What makes ids of prompts and text of ids, apart from the engine, which knows ids."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.source import as_source
+from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
+from ridgeline.engine.params import SamplingParams, unfollowed_keys
+from ridgeline.engine.request import token_ids
+from ridgeline.engine.transcript import Transcript
+from ridgeline.models import ModelRefused
+from ridgeline.text import ChatTemplates, Tokenizer, tags_of
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A tokenizer and what goes with it.
+
+    templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
+    it. unfollowed: what that file asks for beyond it.
+    """
+
+    tokenizer: Tokenizer
+    templates: ChatTemplates | None
+    defaults: SamplingParams
+    unfollowed: tuple[str, ...] = ()
+
+    def transcript(self) -> Transcript:
+        """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
+        return Transcript(self.tokenizer, self.reasoning_tags)
+
+    @property
+    def reasoning_tags(self) -> tuple[str, str] | None:
+        """The thinking tags that one of the model's templates writes, or None."""
+        by_name = self.templates.by_name if self.templates is not None else {}
+        found = (tags_of(template.source) for template in by_name.values())
+        return next((tags for tags in found if tags is not None), None)
+
+    def encode(self, prompt: Prompt, context: int) -> list[int]:
+        """Token ids of a prompt for a model of so many positions; ids stay as they are. Control tokens written in the
+        text are text. Raises ValueError for an empty prompt, and for a text far longer than the context."""
+        ids = prompt if isinstance(prompt, str) else token_ids(prompt)
+        if not ids:
+            raise ValueError("the prompt is empty; give at least one character or one token id")
+        if not isinstance(ids, str):
+            return list(ids)
+        self.tokenizer.check_length(ids, context)  # megabytes take seconds to encode, and a hundred times their memory
+        return self.tokenizer.encode(ids, parse_special=False)
+
+    def encode_chat(self, messages: Messages, context: int, **template: Any) -> list[int]:
+        """Token ids of a conversation, ready to be answered; `template`: variables that the chat template reads. Raises
+        ValueError if the model has none, or it refuses the messages."""
+        if self.templates is None:
+            raise ValueError("the model has no chat template; use generate with a prompt of your own")
+        picked = self.templates.pick(tools=bool(template.get("tools")))
+        return picked.encode(messages, most_tokens=context, **template).ids
+
+
+def load_texts(model: Source | str, *, or_bytes: bool = False) -> Texts:
+    """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
+    there is no tokenizer. Raises ModelRefused (a ValueError) in one line."""
+    source = as_source(model)
+    tokenizer = tokenizer_of(source, or_bytes=or_bytes)
+    templates = templates_of(source, tokenizer)
+    try:
+        defaults = SamplingParams.from_generation_config(source.generation)
+    except ValueError as error:
+        raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
+    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation))
+
+
+def checked(params: Any) -> SamplingParams:
+    """`params`, if it is a SamplingParams. Raises ValueError for anything else."""
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params is a {type(params).__name__}; give a SamplingParams")
+    return params

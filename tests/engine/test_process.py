@@ -1,0 +1,200 @@
+"""The engine in a process of its own: the same answers, its death, its second life, and what crosses the socket."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.folders import write_model
+from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
+from ridgeline.engine.async_llm import EngineDied
+from ridgeline.engine.events import Stats, TokenEvent
+from ridgeline.engine.messages import Add, Added, FromEngine, Stepped, StepReport, ToEngine
+from ridgeline.engine.params import LogitBias
+from ridgeline.engine.process import EngineProcess
+from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.sampling import PromptLogprob, Sampled
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.wire import Frames
+from ridgeline.models import ModelRefused
+from ridgeline.roofline.cards import load_card
+
+SETTINGS = EngineSettings(kv_bytes=4e6, limits=Limits(tokens=64, requests=8))
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+PATIENCE = 60
+
+
+@asynccontextmanager
+async def served(folder: Path, **options: Any) -> AsyncIterator[tuple[AsyncLLM, EngineProcess]]:
+    process = await EngineProcess.start(str(folder), SETTINGS, threads=1, **options)
+    async with asyncio.timeout(PATIENCE), AsyncLLM(process) as llm:
+        yield llm, process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def said_by(completion: Completion) -> object:
+    """What does not depend on who else was in a step, as the last bits of a log-probability do."""
+    return [(c.text, c.token_ids, c.finish, len(c.tokens[0].top_raw)) for c in completion.choices]
+
+
+async def until_idle(llm: AsyncLLM) -> Stats:
+    while llm.stats.running or llm.stats.waiting or llm.awaited:
+        await asyncio.sleep(0.002)
+    return llm.stats
+
+
+def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) -> None:
+    """One process for all of it, as each costs an import of torch."""
+    llm = LLM(str(folder), SETTINGS, threads=1)
+    prompts = ["abc", "d", "abc", "a much longer prompt than the others, in several chunks" * 2]
+    params = [
+        GREEDY,
+        dataclasses.replace(GREEDY, n=3, temperature=0.8, seed=3),
+        SamplingParams(temperature=0.9, seed=5, stop=("a", "e"), logprobs=2, max_tokens=40),
+        dataclasses.replace(GREEDY, prompt_logprobs=1, logit_bias={5: 1.5}, seed=2**64 - 1),
+    ]
+    wanted = llm.generate(prompts, params)
+
+    async def run() -> None:
+        loads: list[tuple[int, int]] = []
+        device = load_card("h100-sxm")
+        async with served(folder, device=device, progress=lambda *part: loads.append(part)) as (server, process):
+            assert loads[-1][0] == loads[-1][1] > 0
+            assert dataclasses.asdict(llm.engine.stats).keys() == dataclasses.asdict(server.stats).keys()
+            reports: list[StepReport] = []
+            server.observers.append(lambda report, _: reports.append(report))
+            got = await asyncio.gather(*map(server.generate, prompts, params))
+            assert list(map(said_by, got)) == list(map(said_by, wanted))
+            assert got[3].prompt_logprobs is not None
+            assert len(got[3].prompt_logprobs) == len(got[3].prompt_ids)
+            check_reports(reports, llm, device)
+            for bad in ("", [999], [1] * 300):
+                with pytest.raises(ValueError, match=r"prompt|token id"):
+                    await server.generate(bad, GREEDY)
+            await leave_early(server)
+            await die(server, process)
+            assert said_by(await server.generate("abc", GREEDY)) == said_by(wanted[0]), "the second is another"
+            os.kill(process.pid, signal.SIGKILL)
+            assert await asyncio.wrap_future(server.ended) == "its process was killed by signal 9"
+            with pytest.raises(EngineDied, match="the engine is closed"):
+                await server.generate("abc", GREEDY)
+        assert subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True,
+                              check=False).stdout.count("ridgeline.engine.child") == 0  # fmt: skip
+
+    asyncio.run(run())
+
+
+def check_reports(reports: list[StepReport], llm: LLM, device: object) -> None:
+    """Each is priced as the model's price prices it, and together they ran every position."""
+    assert [report.step for report in reports] == list(range(len(reports)))
+    for report in reports:
+        assert report.started < report.finished
+        assert report.predicted is not None
+        assert report.floor is not None
+        assert 0 < report.floor <= report.predicted
+        assert report.flops > 0 < report.nbytes
+        assert report.decodes_only == all(count == 1 for *_, count in report.items)
+    ran = sum(count for report in reports for *_, count in report.items)
+    assert ran == llm.engine.stats.computed_tokens
+
+
+async def leave_early(server: AsyncLLM) -> None:
+    """A caller who leaves frees the pages at once; one who leaves before the engine has answered too."""
+    async with aclosing(server.stream("leaving", dataclasses.replace(GREEDY, max_tokens=200))) as stream:
+        async for _ in stream:
+            break
+    for delay in (0, 0, 0.001, 0.01):
+        task = asyncio.create_task(server.generate("gone", dataclasses.replace(GREEDY, max_tokens=240)))
+        await asyncio.sleep(delay)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await server.generate("d", GREEDY)
+    stats = await until_idle(server)
+    assert stats.held_pages == 0
+
+
+async def die(server: AsyncLLM, process: EngineProcess) -> None:
+    """Those who wait hear of it, new ones are refused until the next process is there."""
+    tasks = [asyncio.create_task(server.generate(p, dataclasses.replace(GREEDY, max_tokens=200))) for p in ("a", "b")]
+    while server.awaited < 2 or server.stats.running < 2:
+        await asyncio.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    said = [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)]
+    assert said == ["the engine stopped: its process was killed by signal 9"] * 2
+    assert not server.alive
+    with pytest.raises(EngineDied, match="being started again"):
+        await server.generate("abc", GREEDY)
+    while not server.alive:
+        await asyncio.sleep(0.01)
+    assert not server.ended.done()
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_as_it_is_here(folder: Path, tmp_path: Path) -> None:
+    (broken := write_model(tmp_path / "broken")).joinpath("model.safetensors").write_bytes(b"no header")
+
+    async def start(model: Path, settings: EngineSettings) -> None:
+        await EngineProcess.start(str(model), settings)
+
+    with pytest.raises(ModelRefused, match="no such folder"):
+        asyncio.run(start(tmp_path / "absent", SETTINGS))
+    with pytest.raises(ModelRefused, match=r"model\.safetensors"):
+        asyncio.run(start(broken, SETTINGS))
+    with pytest.raises(ValueError, match="holds not one page"):
+        asyncio.run(start(folder, EngineSettings(kv_bytes=100.0)))
+
+
+def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a process that ends as it begins is said to have."""
+    modes: list[str] = []
+
+    def popen(arguments: list[str], **_: object) -> "subprocess.Popen[bytes]":
+        path = Path(arguments[-1])
+        modes.extend(stat.filemode(place.stat().st_mode) for place in (path, path.parent))
+        return real(["false"])
+
+    real = subprocess.Popen
+    monkeypatch.setattr("ridgeline.engine.process.subprocess.Popen", popen)
+    with pytest.raises(RuntimeError, match="ended as it began, with exit code 1"):
+        asyncio.run(EngineProcess.start(str(folder), SETTINGS))
+    assert modes == ["srw-------", "drwx------"]
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+MESSAGES: list[object] = [
+    Add(7, [1, 2, 3], SamplingParams(stop=("x",), logit_bias=LogitBias({3: -1.5}), seed=-(2**63), logprobs=0), b"\0r"),
+    Add(2**40, list(range(1000)), SamplingParams(max_tokens=None)),
+]
+ANSWERS: list[object] = [
+    Added(7, 1),
+    Stepped(
+        [
+            TokenEvent(1, 0, Sampled(5, -0.5, -0.25, ((5, -0.5),), ()), 12, 3, Timing(1, 2, 3)),
+            TokenEvent(1, 1, None, 13, 0, Timing(1), Finish.ERROR, "why", (None, PromptLogprob(4, -1.0, ((4, -1.0),)))),
+        ],
+        Stats(running=2),
+        StepReport(4, 1, 2, [(1, 0, 0, 3)], 1, False, 0.5, 0.25, 1.0, 2.0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("types", "messages"), [(ToEngine, MESSAGES), (FromEngine, ANSWERS)])
+def test_frames_cut_anywhere_are_the_same_messages(types: object, messages: list[object]) -> None:
+    frames: Frames[object] = Frames(types)
+    data = b"".join(map(frames.encode, messages))
+    for size in (1, 2, 3, 5, 64, len(data)):
+        got = [message for start in range(0, len(data), size) for message in frames.feed(data[start : start + size])]
+        assert got == messages, f"cut every {size} bytes"
+    assert isinstance(got[0], Added) or isinstance(got[0].params.logit_bias, LogitBias)  # type: ignore[attr-defined]
