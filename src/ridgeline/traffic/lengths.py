@@ -1,0 +1,74 @@
+"""Lengths: how many tokens a prompt or an answer has, drawn from a distribution."""
+
+import math
+import random
+import re
+from dataclasses import dataclass
+
+MOST = 1 << 24  # tokens: of anything
+_COUNT = re.compile(r"(\d+)(k?)")
+_FORMS = "512, 1k, uniform:100:200, or lognormal:512:0.5 (median, then sigma)"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always `tokens`."""
+
+    tokens: int
+
+    def draw(self, draw: random.Random) -> int:
+        """A length."""
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Each from `low` to `high`, both included, as likely."""
+
+    low: int
+    high: int
+
+    def draw(self, draw: random.Random) -> int:
+        """A length."""
+        return draw.randint(self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Half are below `median`; the logarithm has standard deviation `sigma`. At least 1."""
+
+    median: int
+    sigma: float
+
+    def draw(self, draw: random.Random) -> int:
+        """A length."""
+        return min(MOST, max(1, round(self.median * math.exp(min(16.0, draw.gauss(0.0, self.sigma))))))
+
+
+Lengths = Fixed | Uniform | LogNormal
+
+
+def parse_lengths(text: str, option: str) -> Lengths:
+    """The distribution that `512`, `1k` (1,024), `uniform:100:200` or `lognormal:512:0.5` names. Raises ValueError
+    naming the option."""
+    kind, *parts = text.strip().split(":")
+    try:
+        if not parts:
+            return Fixed(_count(kind))
+        if kind == "uniform" and len(parts) == 2:
+            low, high = map(_count, parts)
+            if low <= high:
+                return Uniform(low, high)
+        if kind == "lognormal" and len(parts) == 2 and 0 <= float(parts[1]) <= 4:
+            return LogNormal(_count(parts[0]), float(parts[1]))
+    except ValueError:
+        pass
+    raise ValueError(f"{option} is {text!r}; write {_FORMS}")
+
+
+def _count(text: str) -> int:
+    match = _COUNT.fullmatch(text)
+    count = int(match[1]) * (1024 if match[2] else 1) if match is not None else 0
+    if not 1 <= count <= MOST:
+        raise ValueError(text)
+    return count

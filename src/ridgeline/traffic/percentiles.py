@@ -1,0 +1,72 @@
+"""Percentiles as order statistics, each with an interval, and none from too few samples."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHOWN = (50, 90, 95, 99)
+BEYOND = 10  # samples that must lie beyond a percentile for it to be one: 1,000 in all for p99
+_95 = 1.96  # standard deviations either side that hold 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile, and the samples between which the true one lies in 95 of 100 cases, were they independent.
+
+    Requests near in time are alike, so that the interval is the least one to expect.
+    """
+
+    low: float
+    mid: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What is said of many samples. percentiles: None where there are too few of them for it."""
+
+    count: int
+    mean: float
+    least: float
+    most: float
+    percentiles: dict[int, Percentile | None]
+
+
+def needed(percent: int) -> int:
+    """Samples that a percentile takes: 20 for p50, 100 for p90, 1,000 for p99."""
+    return math.ceil(BEYOND * 100 / (100 - percent))
+
+
+def distribution(samples: Sequence[float], percents: Sequence[int] = SHOWN) -> Distribution | None:
+    """Samples that weigh the same; None where there are none."""
+    return weighted(np.asarray(samples, dtype=np.float64), None, percents)
+
+
+def weighted(
+    samples: NDArray[np.float64], weights: NDArray[np.float64] | None, percents: Sequence[int] = SHOWN
+) -> Distribution | None:
+    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights."""
+    if len(samples) == 0:
+        return None
+    order = np.argsort(samples, kind="stable")
+    values = samples[order]
+    ranks = np.arange(1.0, len(values) + 1) if weights is None else np.cumsum(weights[order])
+    count = float(ranks[-1])
+    mean = float(values.mean() if weights is None else (values * weights[order]).sum() / count)
+    at = {p: _percentile(values, ranks, p) if round(count) >= needed(p) else None for p in percents}
+    return Distribution(round(count), mean, float(values[0]), float(values[-1]), at)
+
+
+def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], percent: int) -> Percentile:
+    """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(n p (1 - p)) ranks around it."""
+    count, share = float(ranks[-1]), percent / 100
+    spread = _95 * math.sqrt(count * share * (1 - share))
+
+    def ranked(rank: float) -> float:
+        place = int(np.searchsorted(ranks, rank - 1e-9, side="left"))  # the sum of weights may miss a whole by a bit
+        return float(values[min(max(place, 0), len(values) - 1)])
+
+    return Percentile(ranked(count * share - spread), ranked(count * share), ranked(count * share + spread))

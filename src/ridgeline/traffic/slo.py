@@ -1,0 +1,43 @@
+"""Service level objectives: the most that a request may take to count as good."""
+
+import re
+from dataclasses import dataclass
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
+_UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_NAMES = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class SLO:
+    """Nanoseconds to the first token, between two tokens on average, and to the last; None for no limit."""
+
+    ttft: int | None = None
+    tpot: int | None = None
+    e2e: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))
+
+    def met(self, ttft: int | None, tpot: float | None, e2e: int | None) -> bool | None:
+        """Whether a request kept every limit; None where it lacks a metric that has one and broke no other."""
+        asked = [(limit, got) for limit, got in ((self.ttft, ttft), (self.tpot, tpot), (self.e2e, e2e)) if limit]
+        if any(got is not None and got > limit for limit, got in asked):
+            return False
+        return None if any(got is None for _, got in asked) else True
+
+    def __str__(self) -> str:
+        limits = ((name, getattr(self, name)) for name in _NAMES)
+        return ", ".join(f"{name} {limit / 1e6:g} ms" for name, limit in limits if limit is not None)
+
+
+def parse_slo(text: str) -> SLO:
+    """The objectives in `ttft=200ms,tpot=50ms,e2e=5s`. Raises ValueError."""
+    limits: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        match = _TIME.fullmatch(value)
+        if name not in _NAMES or name in limits or match is None or float(match[1]) == 0:
+            raise ValueError(f"--slo has {part.strip()!r}; write each of {', '.join(_NAMES)} once, like ttft=200ms")
+        limits[name] = round(float(match[1]) * _UNITS[match[2]])
+    return SLO(**limits)

@@ -1,0 +1,158 @@
+"""Summary: what the records of a run say together. The words of every figure are in DEFINITIONS."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ridgeline.traffic.percentiles import Distribution, distribution, weighted
+from ridgeline.traffic.record import Record
+from ridgeline.traffic.slo import SLO
+
+SYMBOLS = (
+    "For one request: a is the moment at which it was intended to be sent, s when its bytes were handed to the socket, "
+    "c1 ... ck when the client decoded each piece of the stream that has content, T its output tokens."
+)
+DEFINITIONS = {
+    "TTFT": "c1 - a: time to first token, from the intended moment, so that a client that falls behind hides nothing.",
+    "service TTFT": "c1 - s: the same without what the client itself waited.",
+    "ITL": "inter-token latency: the gaps between tokens of all requests together; a gap before a piece of m tokens "
+    "counts as m gaps of 1/m of it, m being (T - 1) / (k - 1) of its request.",
+    "chunk gap": "the gaps between pieces as they came. Other tools call this ITL.",
+    "worst gap": "the longest chunk gap of each request.",
+    "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2.",
+    "E2E": "ck - a: the whole answer, from the intended moment.",
+    "queue delay": "s - a: what a request waited on the client's side, for a free place under --max-concurrency too.",
+    "lateness": "s less the moment at which it might be sent: what the load generator is to blame for.",
+    "throughput": "requests, and T, of all answered requests, over the duration: from the first a to the last c.",
+    "goodput": "answered requests that met every objective, over the duration. One that lacks a metric (TPOT of one "
+    "token) is counted apart and is not good.",
+    "rejected": "429 or 503. Like failed ones, rejected requests are in no average and stand beside it.",
+}
+
+MOST_LATENESS = 0.05  # of the median TTFT: the p99 of our own lateness up to which it is the server that we measure
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Answered requests by whether they met the objectives; unknown: those that lack a metric. rate: good a second."""
+
+    good: int
+    missed: int
+    unknown: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of a run. counts: requests by outcome; reasons: how many were not answered for each reason. duration: seconds.
+    latencies: seconds, by the names of DEFINITIONS; None where no request has it. sizes: tokens in and out. counted:
+    answered requests whose tokens the server counted. goodput: None without objectives."""
+
+    counts: dict[str, int]
+    reasons: dict[str, int]
+    duration: float
+    requests_per_second: float
+    tokens_per_second: float
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    counted: int
+    tokens_per_chunk: float
+    latencies: dict[str, Distribution | None]
+    sizes: dict[str, Distribution | None]
+    goodput: Goodput | None
+
+    @property
+    def answered(self) -> int:
+        """Requests that were."""
+        return self.counts["ok"]
+
+    @property
+    def total(self) -> int:
+        """All of them: answered, rejected, failed and given up."""
+        return sum(self.counts.values())
+
+    @property
+    def good_share(self) -> float:
+        """Of all requests those that were good, or, without objectives, answered."""
+        good = self.answered if self.goodput is None else self.goodput.good
+        return good / self.total if self.total else 0.0
+
+    @property
+    def client_late(self) -> bool:
+        """Whether the load generator was late by so much that its TTFT is no figure of the server's."""
+        late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
+        return late is not None and ttft is not None and upper(late) > MOST_LATENESS * middle(ttft)
+
+
+def upper(samples: Distribution) -> float:
+    """The p99, or the most where there are too few for one."""
+    found = samples.percentiles.get(99)
+    return samples.most if found is None else found.mid
+
+
+def middle(samples: Distribution) -> float:
+    """The median, or the mean where there are too few for one."""
+    found = samples.percentiles.get(50)
+    return samples.mean if found is None else found.mid
+
+
+def summarise(records: Sequence[Record], slo: SLO | None = None) -> Summary:
+    """The summary of all records of a run."""
+    answered = [record for record in records if record.outcome == "ok"]
+    duration = _duration(records)
+    output = sum(record.output for record in answered)
+    chunks = sum(len(record.chunks) for record in answered)
+    return Summary(
+        {outcome: sum(r.outcome == outcome for r in records) for outcome in ("ok", "rejected", "failed", "unfinished")},
+        dict(Counter(record.reason for record in records if record.outcome != "ok")),
+        duration,
+        len(answered) / duration if duration else 0.0,
+        output / duration if duration else 0.0,
+        sum(record.input or 0 for record in answered),
+        output,
+        sum(record.cached or 0 for record in answered),
+        sum(record.counted for record in answered),
+        output / chunks if chunks else 0.0,
+        _latencies(answered, records),
+        {
+            "input": distribution([record.input for record in answered if record.input is not None]),
+            "output": distribution([record.output for record in answered]),
+        },
+        _goodput(answered, slo, duration) if slo else None,
+    )
+
+
+def _duration(records: Sequence[Record]) -> float:
+    """Seconds from the first intended moment to the last token; where nothing was answered, to the last end."""
+    if not records:
+        return 0.0
+    ends = [record.over for record in records if record.outcome == "ok"] or [record.over for record in records]
+    return max(0, max(ends) - min(record.intended for record in records)) / 1e9
+
+
+def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[str, Distribution | None]:
+    """In seconds. What the client waited is said of all that it sent, the rest of what was answered."""
+    found = {
+        "TTFT": [record.ttft for record in answered],
+        "service TTFT": [record.service_ttft for record in answered],
+        "TPOT": [record.tpot for record in answered],
+        "E2E": [record.e2e for record in answered],
+        "worst gap": [max(record.gaps, default=None) for record in answered],
+        "queue delay": [record.queue_delay for record in records],
+        "lateness": [record.lateness for record in records],
+    }
+    single = {name: distribution([v / 1e9 for v in values if v is not None]) for name, values in found.items()}
+    gaps = [np.asarray(record.gaps, dtype=np.float64) / 1e9 for record in answered if len(record.chunks) > 1]
+    pooled = np.concatenate(gaps) if gaps else np.empty(0)
+    each = [record.tokens_per_gap for record in answered if len(record.chunks) > 1]
+    tokens = np.repeat(np.asarray(each, dtype=np.float64), [len(of) for of in gaps])
+    return {**single, "ITL": weighted(pooled / tokens, tokens), "chunk gap": weighted(pooled, None)}
+
+
+def _goodput(answered: Sequence[Record], slo: SLO, duration: float) -> Goodput:
+    verdicts = Counter(slo.met(record.ttft, record.tpot, record.e2e) for record in answered)
+    good = verdicts[True]
+    return Goodput(good, verdicts[False], verdicts[None], good / duration if duration else 0.0)

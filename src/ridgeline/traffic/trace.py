@@ -1,0 +1,167 @@
+"""Traces: requests that somebody recorded, read line by line; a format that is not known is refused, not guessed.
+
+| format | lines |
+| --- | --- |
+| Azure LLM inference | CSV `TIMESTAMP,ContextTokens,GeneratedTokens` |
+| BurstGPT | CSV `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type` |
+| Mooncake | JSONL `{"timestamp": ms, "input_length", "output_length", "hash_ids": names of blocks of 512 tokens}` |
+| Ridgeline | JSONL as `ridgeline serve --record` writes: a header, then requests and steps |
+"""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ridgeline.traffic.arrivals import SECOND
+from ridgeline.traffic.lengths import MOST
+
+_LONGEST_LINE = 1 << 22
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
+_MOONCAKE = {"timestamp", "input_length", "output_length", "hash_ids"}
+_MOONCAKE_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """A request of a trace: when it came, in nanoseconds after the first, and how many tokens went in and out.
+
+    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter; equal names at the start are
+    an equal prefix. Empty where the trace does not say.
+    """
+
+    at: int
+    input: int
+    output: int
+    blocks: tuple[str, ...] = ()
+    block: int = 0
+
+
+def read_trace(path: Path) -> Iterator[TraceRequest]:
+    """The requests in a file, as they are read. Raises ValueError that names the file, the line and what is wrong."""
+    requests = _requests(path)
+    first = next(requests, None)
+    if first is None:
+        raise ValueError(f"{path} holds no request")
+    return _from_zero(path, first, requests)
+
+
+def _from_zero(path: Path, first: TraceRequest, rest: Iterator[TraceRequest]) -> Iterator[TraceRequest]:
+    """The same, the first at 0. Raises ValueError where one comes before the one above it."""
+    before = first.at
+    for number, request in enumerate(chain([first], rest), 1):
+        if request.at < before:
+            raise ValueError(f"{path}: request {number} comes before the one above it; sort the file by time")
+        before = request.at
+        yield replace(request, at=request.at - first.at)
+
+
+def _requests(path: Path) -> Iterator[TraceRequest]:
+    """Whatever the format: the first line says it."""
+    lines = _lines(path)
+    first = next(lines, "")
+    if first.startswith("{"):
+        yield from _json_requests(path, first, lines)
+        return
+    head = tuple(name.strip() for name in next(csv.reader([first]), []))
+    readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {_AZURE: _azure, _BURST_GPT: _burst_gpt}
+    if head not in readers:
+        raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}")
+    for number, line in enumerate(lines, 2):
+        if line:
+            yield _read(path, number, readers[head], next(csv.reader([line])))
+
+
+def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[TraceRequest]:
+    head = _read(path, 1, json.loads, first)
+    if _MOONCAKE <= set(head):
+        yield _read(path, 1, _mooncake, head)
+        for number, line in enumerate(lines, 2):
+            if line:
+                yield _read(path, number, lambda text: _mooncake(json.loads(text)), line)
+        return
+    if head.get("format") != 1 or head.get("kind") != "ridgeline-record":
+        raise ValueError(f"{path} is no trace that is known here: its first line has {', '.join(sorted(head))[:80]}")
+    block = _read(path, 1, lambda fields: _tokens(fields["page_size"]), head)
+    for number, line in enumerate(lines, 2):
+        fields = _read(path, number, json.loads, line) if line else {}
+        if fields.get("kind") == "request":
+            yield _read(path, number, lambda found: _recorded(found, block), fields)
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+def _azure(cells: list[str]) -> TraceRequest:
+    moment, given, made = cells
+    stamp, _, fraction = moment.partition(".")  # seven digits, one more than datetime reads
+    seconds = int((datetime.fromisoformat(stamp) - datetime(1970, 1, 1)).total_seconds())
+    return TraceRequest(seconds * SECOND + int(f"{fraction:0<9}"[:9]), _tokens(int(given)), _tokens(int(made)))
+
+
+def _burst_gpt(cells: list[str]) -> TraceRequest:
+    moment, _, given, made, _, _ = cells
+    return TraceRequest(_moment(float(moment)), _tokens(int(given)), max(1, int(made)))  # 0: that answer failed
+
+
+def _mooncake(fields: dict[str, Any]) -> TraceRequest:
+    if set(fields) != _MOONCAKE:
+        raise ValueError(f"its fields are {', '.join(sorted(fields))}")
+    given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
+    if len(blocks) != math.ceil(given / _MOONCAKE_BLOCK):
+        raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_MOONCAKE_BLOCK}")
+    return TraceRequest(
+        _moment(fields["timestamp"] / 1e3), given, _tokens(fields["output_length"]), blocks, _MOONCAKE_BLOCK
+    )
+
+
+def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:
+    """pages: of the prompt's full pages; what remains of it is nobody else's."""
+    given, pages = _tokens(fields["input"]), tuple(str(name) for name in fields["pages"])
+    if len(pages) > given // block:
+        raise ValueError(f"{given} tokens do not fill {len(pages)} pages of {block}")
+    return TraceRequest(_moment(fields["at"]), given, _tokens(max(1, fields["output"])), pages, block)
+
+
+def _moment(seconds: float) -> int:
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"its time is {seconds}")
+    return round(seconds * SECOND)
+
+
+def _tokens(count: Any) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+        raise ValueError(f"{count!r} is no count of tokens")
+    return count
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines without their end, each of bounded length."""
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_LONGEST_LINE):
+                if len(line) == _LONGEST_LINE:
+                    raise ValueError(f"{path} has a line of more than {_LONGEST_LINE >> 20} MiB")
+                yield line.decode("utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8") from None
+
+
+def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:
+    """What a reader makes of a line. Raises ValueError that names it."""
+    try:
+        return reader(value)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path}, line {number}: {what}") from None

@@ -1,0 +1,119 @@
+"""Traces: what the readers make of released files, and which files they refuse, by line."""
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from ridgeline.traffic.trace import TraceRequest, read_trace
+
+DATA = Path(os.environ.get("RIDGELINE_DATA", "../shared/data")) / "traces"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BURST_GPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+
+def mooncake(**fields: object) -> str:
+    return json.dumps({"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 7], **fields}) + "\n"
+
+
+def read(folder: Path, text: str) -> list[TraceRequest]:
+    path = folder / "trace"
+    path.write_text(text)
+    return list(read_trace(path))
+
+
+def test_azure(tmp_path: Path) -> None:
+    """Seven digits of a second, midnight between two requests, and the first at 0."""
+    found = read(tmp_path, AZURE + "2023-11-16 23:59:59.6805900,374,44\r\n2023-11-17 00:00:01.0000001,396,109\r\n")
+    assert found == [TraceRequest(0, 374, 44), TraceRequest(1_319_410_100, 396, 109)]
+
+
+def test_burst_gpt(tmp_path: Path) -> None:
+    found = read(tmp_path, BURST_GPT + "5,ChatGPT,472,18,490,Conversation log\n5.5,GPT-4,10,0,10,API log\n")
+    assert found == [TraceRequest(0, 472, 18), TraceRequest(500_000_000, 10, 1)]
+
+
+def test_mooncake(tmp_path: Path) -> None:
+    found = read(tmp_path, mooncake(timestamp=27482) + mooncake(timestamp=30535, hash_ids=[0, 8]))
+    assert found == [
+        TraceRequest(0, 600, 5, ("0", "7"), 512),
+        TraceRequest(3_053_000_000, 600, 5, ("0", "8"), 512),
+    ]
+
+
+def test_what_serve_records(tmp_path: Path) -> None:
+    """Steps between requests are passed over."""
+    lines = [
+        {"format": 1, "kind": "ridgeline-record", "page_size": 16},
+        {"kind": "request", "at": 2.0, "input": 40, "output": 9, "pages": ["a", "b"]},
+        {"kind": "step", "step": 1, "seconds": 0.01},
+        {"kind": "request", "at": 2.25, "input": 20, "output": 0, "pages": ["a"]},
+    ]
+    found = read(tmp_path, "\n".join(map(json.dumps, lines)))
+    assert found == [TraceRequest(0, 40, 9, ("a", "b"), 16), TraceRequest(250_000_000, 20, 1, ("a",), 16)]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the released traces are not here")
+@pytest.mark.parametrize(
+    ("name", "count", "seconds", "given", "made"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv", 19_366, 3_502, 1_155, 211),
+        ("mooncake_conversation_trace.jsonl", 12_031, 3_537, 12_035, 343),
+    ],
+)
+def test_the_released_traces_have_the_sizes_their_papers_say(
+    name: str, count: int, seconds: int, given: int, made: int
+) -> None:
+    found = list(read_trace(DATA / name))
+    assert len(found) == count
+    assert round(found[-1].at / 1e9) == pytest.approx(seconds, abs=1)
+    assert round(sum(request.input for request in found) / count) == pytest.approx(given, abs=1)
+    assert round(sum(request.output for request in found) / count) == pytest.approx(made, abs=1)
+
+
+def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
+    """A fault further down is met when it is reached."""
+    path = tmp_path / "trace"
+    path.write_text(AZURE + "2023-11-16 18:15:46,374,44\n" * 3 + "nonsense\n")
+    assert len(list(islice(read_trace(path), 3))) == 3
+    with pytest.raises(ValueError, match="line 5"):
+        list(read_trace(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no trace"),
+        (AZURE, "no request"),
+        ("a,b,c\n1,2,3\n", "no trace that is known"),
+        ('{"prompt": "x"}\n', "no trace that is known"),
+        ("{]\n", "line 1"),
+        (AZURE + "2023-11-16 18:15:46,0,44\n", "line 2: 0 is no count"),
+        (AZURE + "2023-11-16 18:15:46,-3,44\n", "line 2: -3 is no count"),
+        (AZURE + "2023-11-16 18:15:46,3\n", "line 2"),
+        (AZURE + "yesterday,3,4\n", "line 2"),
+        (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "request 2 comes before"),
+        (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),
+        (mooncake() + mooncake(extra=1), "line 2: its fields are extra"),
+        (mooncake() + mooncake(hash_ids=[1]), "line 2: 600 tokens are not 1 blocks"),
+        (mooncake() + mooncake(timestamp=-1), "line 2: its time is"),
+        (mooncake() + mooncake(timestamp="1"), "line 2"),
+        (mooncake() + mooncake(output_length=2.5), "line 2: 2.5 is no count"),
+        (mooncake() + "[" * 100_000 + "\n", "line 2"),
+        (mooncake() + "[1]\n", "line 2"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
+        read(tmp_path, text)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        list(read_trace(tmp_path / "none"))
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="UTF-8"):
+        list(read_trace(tmp_path / "bytes"))
