@@ -49,8 +49,8 @@ def test_one_token_has_no_tpot_and_none_has_nothing() -> None:
 
 
 def test_pooled_gaps_weigh_as_many_tokens_as_came_with_them() -> None:
-    """One request of a token a piece with gaps of 10 ms, one of two tokens a piece with gaps of 60 ms: ITL of three gaps
-    of 10 and four of 30, chunk gaps of three of 10 and two of 60."""
+    """One request of a token a piece with gaps of 10 ms, one of two tokens a piece with gaps of 60 ms: ITL of three
+    gaps of 10 and four of 30, chunk gaps of three of 10 and two of 60."""
     found = summarise([answered(0, 0, 0, [1, 11, 21, 31], 4), answered(1, 0, 0, [1, 61, 121], 5)])
     itl, chunk_gap = found.latencies["ITL"], found.latencies["chunk gap"]
     assert itl is not None
@@ -185,9 +185,7 @@ def test_objectives_are_read() -> None:
     assert not SLO()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "ttft", "ttft=200", "ttft=0ms", "itl=5ms", "ttft=1s,ttft=2s", "ttft=-1s", "e2e=1m"]
-)
+@pytest.mark.parametrize("text", ["", "ttft", "ttft=200", "ttft=0ms", "itl=5ms", "ttft=1s,ttft=2s", "ttft=-1s"])
 def test_objectives_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="--slo has"):
         parse_slo(text)

@@ -1,7 +1,6 @@
 """Traces: what the readers make of released files, and which files they refuse, by line."""
 
 import json
-import os
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
-DATA = Path(os.environ.get("RIDGELINE_DATA", "../shared/data")) / "traces"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST_GPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 
@@ -55,7 +53,6 @@ def test_what_serve_records(tmp_path: Path) -> None:
     assert found == [TraceRequest(0, 40, 9, ("a", "b"), 16), TraceRequest(250_000_000, 20, 1, ("a",), 16)]
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the released traces are not here")
 @pytest.mark.parametrize(
     ("name", "count", "seconds", "given", "made"),
     [
@@ -64,9 +61,9 @@ def test_what_serve_records(tmp_path: Path) -> None:
     ],
 )
 def test_the_released_traces_have_the_sizes_their_papers_say(
-    name: str, count: int, seconds: int, given: int, made: int
+    data_dir: Path, name: str, count: int, seconds: int, given: int, made: int
 ) -> None:
-    found = list(read_trace(DATA / name))
+    found = list(read_trace(data_dir / "traces" / name))
     assert len(found) == count
     assert round(found[-1].at / 1e9) == pytest.approx(seconds, abs=1)
     assert round(sum(request.input for request in found) / count) == pytest.approx(given, abs=1)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Outcome = Literal["ok", "rejected", "failed", "unfinished"]
-"""ok: answered to its end. rejected: 429 or 503. failed: anything else. unfinished: we gave it up when the run ended."""
+"""ok: answered to its end. rejected: 429 or 503. failed: anything else. unfinished: given up when the run ended."""
 
 
 class Record(msgspec.Struct):

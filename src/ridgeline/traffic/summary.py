@@ -135,7 +135,7 @@ def _duration(records: Sequence[Record]) -> float:
 
 def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[str, Distribution | None]:
     """In seconds. What the client waited is said of all that it sent, the rest of what was answered."""
-    found = {
+    found: dict[str, list[int | None] | list[float | None]] = {
         "TTFT": [record.ttft for record in answered],
         "service TTFT": [record.service_ttft for record in answered],
         "TPOT": [record.tpot for record in answered],

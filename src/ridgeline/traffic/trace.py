@@ -80,7 +80,7 @@ def _requests(path: Path) -> Iterator[TraceRequest]:
 
 def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[TraceRequest]:
     head = _read(path, 1, json.loads, first)
-    if _MOONCAKE <= set(head):
+    if set(head) >= _MOONCAKE:
         yield _read(path, 1, _mooncake, head)
         for number, line in enumerate(lines, 2):
             if line:
