@@ -1,15 +1,19 @@
 """Service: the one way from a route to the engine. Admission before it, observers beside it, always an end."""
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.events import Event
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import StepReport
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
+from ridgeline.server.errors import ApiError
+
+StepObserver = Callable[[StepReport, Stats], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -17,8 +21,9 @@ class Live:
     """A request of the server's while it is there. No text of a user is in it, only lengths.
 
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
-    came by. arrived: nanoseconds of time.perf_counter_ns. tokens: output tokens told so far, of all choices. finishes:
-    why each choice ended.
+    came by. arrived: nanoseconds of time.perf_counter_ns. begun: a step has run some of its prompt. cached: positions
+    of its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
+    choice ended.
     """
 
     id: str
@@ -28,6 +33,7 @@ class Live:
     stream: bool
     arrived: int = field(default_factory=time.perf_counter_ns)
     request: int | None = None
+    begun: bool = False
     cached: int = 0
     tokens: int = 0
     finishes: list[Finish] = field(default_factory=list)
@@ -36,8 +42,11 @@ class Live:
 class Observer(Protocol):
     """Who is told of every request: metrics, traces, the record."""
 
-    def arrived(self, live: Live) -> None:
-        """It was admitted and goes to the engine."""
+    def refused(self, live: Live, error: ApiError) -> None:
+        """There is no room for it. Nothing else is told of it."""
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        """It was admitted and goes to the engine. prompt, root: what Service.run was given, not to be kept."""
 
     def event(self, live: Live, event: Event) -> None:
         """The engine told of it; `live` already counts the event."""
@@ -57,23 +66,29 @@ class Admission(Protocol):
 
 
 class Service:
-    """A model that is served: engine, admission and observers."""
+    """A model that is served: engine, admission and observers.
+
+    live: requests under way by their id; by_request: those that the engine has, by its number. step_observers: told of
+    each step, on the event loop.
+    """
 
     def __init__(self, llm: AsyncLLM, admission: Admission, observers: Iterable[Observer] = ()) -> None:
         self.llm, self.admission, self.observers = llm, admission, list(observers)
+        self.step_observers: list[StepObserver] = []
         self.live: dict[str, Live] = {}
+        self.by_request: dict[int, Live] = {}
 
     async def run(self, live: Live, prompt: Sequence[int], root: bytes = b"") -> AsyncGenerator[Event, None]:
         """The events of a request. Leaving it early aborts the request. root: as Engine.add.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
-        self.admission.admit(live)
+        self._admit(live)
         self.live[live.id] = live
         ended: BaseException | None = None
         try:
             for observer in self.observers:
-                observer.arrived(live)
+                observer.arrived(live, prompt, root)
             async with aclosing(self.llm.stream(prompt, live.params, root=root)) as events:
                 async for event in events:
                     self._count(live, event)
@@ -83,12 +98,34 @@ class Service:
             raise
         finally:
             del self.live[live.id]
+            if live.request is not None and self.by_request.get(live.request) is live:
+                del self.by_request[live.request]
             self.admission.leave(live)
             for observer in self.observers:
                 observer.ended(live, ended)
 
+    def stepped(self, report: StepReport, stats: Stats) -> None:
+        """The engine has run a step."""
+        if not report.decodes_only:
+            for request, _, _, count in report.items:
+                if count > 1 and (live := self.by_request.get(request)) is not None:
+                    live.begun = True
+        for observer in self.step_observers:
+            observer(report, stats)
+
+    def _admit(self, live: Live) -> None:
+        try:
+            self.admission.admit(live)
+        except ApiError as error:
+            for observer in self.observers:
+                observer.refused(live, error)
+            raise
+
     def _count(self, live: Live, event: Event) -> None:
-        live.request, live.cached = event.request, event.cached
+        if live.request is None:
+            live.request, self.by_request[event.request] = event.request, live
+        if not live.tokens:  # further choices find the whole prompt
+            live.cached = event.cached
         live.tokens += event.token is not None
         if event.finish is not None:
             live.finishes.append(event.finish)

@@ -1,0 +1,99 @@
+"""The metrics that the server has: names, kinds, labels, buckets. Operators build on them; a test freezes them.
+
+Suffixes, labels and buckets are vLLM's where it has the same metric (`shared`), so that a dashboard for it needs
+another prefix and no more (vllm/v1/metrics/loggers.py and buckets.py). No label holds anything that a user wrote.
+"""
+
+from typing import Literal, NamedTuple
+
+PREFIX = "ridgeline:"
+MODEL_LABELS = ("model_name", "engine")
+
+PHASES = ("prefill", "decode", "mixed")
+STAGES = ("queue", "prefill", "decode")
+FINISHES = ("stop", "length", "abort", "error")
+PAGE_STATES = ("free", "cached", "used")
+
+_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_FIRST_TOKEN = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_STEP = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_HTTP = (0.1, 0.5, 1)
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+class Family(NamedTuple):
+    """One metric. labels: beside MODEL_LABELS, which all but HTTP's have. buckets: None for 1, 2, 5, 10, ... up to the
+    model's context. shared: vLLM has it under the same suffix, or the same name."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] | None = ()
+    shared: bool = False
+
+    def edges(self, context: int) -> tuple[float, ...]:
+        """Upper edges of the buckets, for a model of so many positions."""
+        return lengths_up_to(context) if self.buckets is None else self.buckets
+
+
+def lengths_up_to(most: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, ... as far as `most`."""
+    return tuple(
+        edge for exponent in range(len(str(most))) for edge in (m * 10**exponent for m in (1, 2, 5)) if edge <= most
+    )
+
+
+FAMILIES = (
+    Family("num_requests_running", "gauge", "Requests that the engine runs.", shared=True),
+    Family("num_requests_waiting", "gauge", "Requests that wait for their first step.", shared=True),
+    Family("kv_cache_usage_perc", "gauge", "Share of the KV pages in use, 0 to 1.", shared=True),
+    Family("cache_config_info", "gauge", "Pages of KV memory, 1.", ("block_size", "num_gpu_blocks"), shared=True),
+    Family("num_preemptions", "counter", "Requests whose pages were taken, to be computed again.", shared=True),
+    Family("prompt_tokens", "counter", "Prompt tokens of requests that came to their first token.", shared=True),
+    Family("generation_tokens", "counter", "Tokens sampled.", shared=True),
+    Family("prefix_cache_queries", "counter", "Prompt tokens that KV memory was searched for.", shared=True),
+    Family("prefix_cache_hits", "counter", "Prompt tokens that were found in KV memory.", shared=True),
+    Family("request_success", "counter", "Choices that ended, by how.", ("finished_reason",), shared=True),
+    Family("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), _FIRST_TOKEN, True),
+    Family("inter_token_latency_seconds", "histogram", "From one token of a choice to the next.", (), _BETWEEN, True),
+    Family(
+        *("request_time_per_output_token_seconds", "histogram", "Seconds a token of a choice after its first."),
+        *((), _BETWEEN, True),
+    ),
+    Family("e2e_request_latency_seconds", "histogram", "Arrival to last token.", (), _LATENCY, True),
+    Family("request_queue_time_seconds", "histogram", "The engine's queue to the first step.", (), _LATENCY, True),
+    Family("request_prefill_time_seconds", "histogram", "First step to first token.", (), _LATENCY, True),
+    Family("request_decode_time_seconds", "histogram", "First token to last token.", (), _LATENCY, True),
+    Family("request_inference_time_seconds", "histogram", "First step to last token.", (), _LATENCY, True),
+    Family("request_prompt_tokens", "histogram", "Tokens of a prompt.", (), None, True),
+    Family("request_generation_tokens", "histogram", "Tokens of a choice.", (), None, True),
+    Family("request_max_num_generation_tokens", "histogram", "Tokens of a request's longest choice.", (), None, True),
+    Family("request_params_n", "histogram", "Choices asked for.", (), (1, 2, 5, 10, 20), True),
+    Family("request_params_max_tokens", "histogram", "Most tokens asked for.", (), None, True),
+    Family("iteration_tokens_total", "histogram", "Positions that a step ran.", (), _ITERATION, True),
+    Family("admission_rejected", "counter", "Requests refused before the engine, by why.", ("reason",)),
+    Family("aborted", "counter", "Requests given up before their end, by where they stood.", ("phase",)),
+    Family("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _STEP),
+    Family("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _STEP),
+    Family("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, while they ran."),
+    Family("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
+    Family("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
+    Family("grammar_compile_seconds", "histogram", "Compiling a grammar, trial included.", (), _STEP),
+    Family("grammar_cache_bytes", "gauge", "Source bytes of the grammars kept."),
+    Family("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
+    Family("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
+    Family("engine_restarts", "counter", "Times the engine's process was started again."),
+    Family("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
+)
+
+HTTP_FAMILIES = (
+    Family("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
+    Family("http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True),
+)

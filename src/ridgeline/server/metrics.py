@@ -1,0 +1,305 @@
+"""Metrics: what Prometheus is told. Counted as requests and steps go by, in a registry of this object's own."""
+
+import platform
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import EngineInfo, StepReport
+from ridgeline.engine.request import NANOSECONDS, Finish, Timing
+from ridgeline.server.errors import ApiError
+from ridgeline.server.families import FAMILIES, FINISHES, HTTP_FAMILIES, MODEL_LABELS, PHASES, PREFIX, STAGES, Family
+from ridgeline.server.service import Live
+from ridgeline.version import __version__
+
+_KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
+_WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is remembered of a request under way. last: when each choice's newest token came. first: when its first
+    one did. longest: tokens of the longest choice that has ended."""
+
+    timing: Timing | None
+    last: dict[int, int]
+    first: dict[int, int]
+    longest: int = 0
+
+
+class Metrics:
+    """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
+
+    def __init__(
+        self, info: EngineInfo, stats: Callable[[], Stats], model_name: str, *, alias: str | None = None
+    ) -> None:
+        """stats: the engine's latest. model_name: the label; what answers say. alias: a prefix (`vllm`) under which the
+        metrics that vLLM has are told once more."""
+        self._info, self._stats = info, stats
+        self.registry = CollectorRegistry()
+        self._own = _families(self.registry, (model_name, "0"), info.context)
+        self._exposed = _Exposed(self.registry, None if alias is None else f"{alias}:")
+        self._under_way: dict[Live, _Progress] = {}
+        self._before = Stats()
+        self._achieved = _Achieved()
+        self.grammar_cache_bytes: Callable[[], int] = int
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
+        self._between = self._one("inter_token_latency_seconds")
+        self._tokens = self._one("generation_tokens")
+        self._steps = {phase: self._one("step_seconds", phase) for phase in PHASES}
+        self._positions = self._one("iteration_tokens_total")
+        for finish in FINISHES:
+            self._one("request_success", finish)
+        for stage in STAGES:
+            self._one("aborted", stage)
+        for family in FAMILIES:
+            if not family.labels and family.name not in ("achieved_flops", "achieved_bytes"):
+                self._one(family.name)
+        self._one("cache_config_info", str(self._info.page_size), str(self._info.pages)).set(1)
+        self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
+
+    def _one(self, name: str, *labels: str) -> Any:
+        """The series of a metric of the engine's with these labels."""
+        return self._own[name](*labels)
+
+    # -- requests: an Observer -----------------------------------------------------------------------------------------
+
+    def refused(self, live: Live, error: ApiError) -> None:
+        """Count it by the error's code, which is one of ours."""
+        self._one("admission_rejected", error.code or "other").inc()
+
+    def arrived(self, live: Live, prompt: object, root: bytes) -> None:
+        """Begin to count it."""
+        self._under_way[live] = _Progress(None, {}, {})
+
+    def event(self, live: Live, event: Event) -> None:
+        """Count a token, an end, or both."""
+        progress, choice = self._under_way[live], event.choice
+        if event.token is not None:
+            last = progress.last.get(choice)
+            if last is not None:
+                self._between.observe((event.at - last) * NANOSECONDS)
+            else:
+                self._first_token(live, progress, event)
+            progress.last[choice] = event.at
+        if event.finish is not None:
+            self._finished(progress, event)
+
+    def _first_token(self, live: Live, progress: _Progress, event: Event) -> None:
+        progress.first[event.choice] = event.at
+        if progress.timing is not None:
+            return  # another choice has told of the prompt
+        progress.timing = event.timing
+        self._one("time_to_first_token_seconds").observe((event.at - live.arrived) * NANOSECONDS)
+        self._one("prompt_tokens").inc(live.prompt_tokens)
+        if live.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
+            self._one("prefix_cache_queries").inc(live.prompt_tokens)
+            self._one("prefix_cache_hits").inc(live.cached)
+
+    def _finished(self, progress: _Progress, event: Event) -> None:
+        """A choice has ended."""
+        tokens, first = event.output_tokens or 0, progress.first.get(event.choice)
+        progress.longest = max(progress.longest, tokens)
+        self._one("request_success", str(event.finish)).inc()
+        if event.finish not in (Finish.STOP, Finish.LENGTH):
+            return
+        self._one("request_generation_tokens").observe(tokens)
+        if first is not None and tokens > 1:
+            seconds = (progress.last[event.choice] - first) * NANOSECONDS
+            self._one("request_time_per_output_token_seconds").observe(seconds / (tokens - 1))
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """Count how long it took, or where it was given up."""
+        progress = self._under_way.pop(live)
+        missing = live.params.n - len(live.finishes)
+        if isinstance(error, ValueError):
+            return  # it could not run, and did not
+        if missing and isinstance(error, Exception):  # the engine's fault
+            self._one("request_success", "error").inc(missing)
+            return
+        if missing:
+            self._one("aborted", stage_of(live)).inc()
+            self._one("request_success", "abort").inc(missing)
+            return
+        self._one("request_prompt_tokens").observe(live.prompt_tokens)
+        self._one("request_params_n").observe(live.params.n)
+        if live.params.max_tokens is not None:
+            self._one("request_params_max_tokens").observe(live.params.max_tokens)
+        self._one("request_max_num_generation_tokens").observe(progress.longest)
+        self._times(live, progress)
+
+    def _times(self, live: Live, progress: _Progress) -> None:
+        """The parts of a request's time, of one that came to a token."""
+        timing = progress.timing
+        if timing is None or timing.scheduled is None or timing.first_token is None:
+            return
+        last = max(progress.last.values())
+        for name, start, end in (
+            ("e2e_request_latency_seconds", live.arrived, last),
+            ("request_queue_time_seconds", timing.arrived, timing.scheduled),
+            ("request_prefill_time_seconds", timing.scheduled, timing.first_token),
+            ("request_decode_time_seconds", timing.first_token, last),
+            ("request_inference_time_seconds", timing.scheduled, last),
+        ):
+            self._one(name).observe((end - start) * NANOSECONDS)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def stepped(self, report: StepReport, stats: Stats) -> None:
+        """Count a step."""
+        phase = phase_of(report)
+        seconds = (report.finished - report.started) * NANOSECONDS
+        self._steps[phase].observe(seconds)
+        self._positions.observe(sum([item[3] for item in report.items]))
+        before = self._before if self._before.steps <= stats.steps else Stats()  # else the engine has begun anew
+        self._before = stats
+        self._tokens.inc(stats.output_tokens - before.output_tokens)
+        if stats.preemptions != before.preemptions:
+            self._one("num_preemptions").inc(stats.preemptions - before.preemptions)
+        if report.predicted is not None:
+            self._one("step_predicted_seconds", phase).observe(report.predicted)
+            self._achieved.add(report.finished, seconds, report.flops, report.nbytes)
+
+    # -- what others count ---------------------------------------------------------------------------------------------
+
+    def ignored(self, fields: int) -> None:
+        """So many fields of a request have no effect."""
+        self._one("ignored_fields").inc(fields)
+
+    def restarted(self) -> None:
+        """The engine's process was started again."""
+        self._one("engine_restarts").inc()
+
+    def compiled(self, seconds: float) -> None:
+        """A grammar was compiled, or refused, in so long."""
+        self._one("grammar_compile_seconds").observe(seconds)
+
+    def lagged(self, seconds: float) -> None:
+        """The event loop was so late."""
+        self._one("loop_lag_seconds").observe(seconds)
+
+    def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
+        """An HTTP request is over. handler: the pattern of its route."""
+        self._own["http_requests"](handler, method, f"{status // 100}xx").inc()
+        self._own["http_request_duration_seconds"](handler, method).observe(seconds)
+
+    # -- what Prometheus reads -----------------------------------------------------------------------------------------
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format 0.0.4."""
+        stats, pages = self._stats(), self._info.pages
+        used, cached = stats.held_pages, stats.cached_pages
+        self._one("num_requests_running").set(stats.running)
+        self._one("num_requests_waiting").set(stats.waiting)
+        self._one("kv_cache_usage_perc").set(used / max(1, pages))
+        for state, count in (("free", pages - used - cached), ("cached", cached), ("used", used)):
+            self._one("kv_blocks", state).set(count)
+        self._one("grammar_cache_bytes").set(self.grammar_cache_bytes())
+        rates = self._achieved.rates(time.perf_counter_ns())
+        if rates is not None:
+            self._one("achieved_flops").set(rates[0])
+            self._one("achieved_bytes").set(rates[1])
+        return generate_latest(self._exposed)
+
+
+def phase_of(report: StepReport) -> str:
+    """What a step ran: prompts, single positions (a token each), or both."""
+    if report.decodes_only:
+        return "decode"
+    return "mixed" if min(item[3] for item in report.items) == 1 else "prefill"
+
+
+def stage_of(live: Live) -> str:
+    """How far a request has come."""
+    if live.tokens:
+        return "decode"
+    return "prefill" if live.begun else "queue"
+
+
+def _families(registry: CollectorRegistry, model: tuple[str, str], context: int) -> dict[str, Callable[..., Any]]:
+    """Every metric by its name, as what gives the series of its labels."""
+    made: dict[str, Callable[..., Any]] = {}
+    for families, prefix, common, values in ((FAMILIES, PREFIX, MODEL_LABELS, model), (HTTP_FAMILIES, "", (), ())):
+        for family in families:
+            made[family.name] = _series(registry, family, prefix, common, values, context)
+    return made
+
+
+def _series(
+    registry: CollectorRegistry,
+    family: Family,
+    prefix: str,
+    common: tuple[str, ...],
+    values: tuple[str, ...],
+    context: int,
+) -> Callable[..., Any]:
+    edges = {"buckets": family.edges(context)} if family.kind == "histogram" else {}
+    metric: Any = _KINDS[family.kind](
+        prefix + family.name, family.help, common + family.labels, registry=registry, **edges
+    )
+    return lambda *labels: metric.labels(*values, *labels)
+
+
+class _Sums(NamedTuple):
+    second: int
+    busy: float
+    flops: float
+    nbytes: float
+
+
+class _Achieved:
+    """FLOPs and bytes of the steps of the last seconds, over the time that those steps took."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[_Sums] = deque(maxlen=_WINDOW + 1)
+
+    def add(self, at: int, busy: float, flops: float, nbytes: float) -> None:
+        """A step that ended `at` nanoseconds."""
+        second = at // 1_000_000_000
+        if self._seconds and self._seconds[-1].second == second:
+            _, a, b, c = self._seconds.pop()
+            busy, flops, nbytes = busy + a, flops + b, nbytes + c
+        self._seconds.append(_Sums(second, busy, flops, nbytes))
+
+    def rates(self, now: int) -> tuple[float, float] | None:
+        """FLOP/s and bytes/s; 0 when nothing ran, None before anything did."""
+        if not self._seconds:
+            return None
+        recent = [sums for sums in self._seconds if sums.second > now // 1_000_000_000 - _WINDOW]
+        busy = sum(sums.busy for sums in recent)
+        if not busy:
+            return 0.0, 0.0
+        return sum(sums.flops for sums in recent) / busy, sum(sums.nbytes for sums in recent) / busy
+
+
+class _Exposed(Collector):
+    """A registry without the moments at which series were made, and what vLLM has under its names as well."""
+
+    def __init__(self, registry: CollectorRegistry, alias: str | None) -> None:
+        self._registry, self._alias = registry, alias
+        self._shared = {PREFIX + family.name for family in FAMILIES if family.shared}
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+            if self._alias is not None and metric.name in self._shared:
+                yield _renamed(metric, self._alias)
+
+
+def _renamed(metric: Metric, prefix: str) -> Metric:
+    copy = Metric(metric.name.replace(PREFIX, prefix, 1), metric.documentation, metric.type)
+    copy.samples = [Sample(s.name.replace(PREFIX, prefix, 1), *s[1:]) for s in metric.samples]
+    return copy

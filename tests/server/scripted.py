@@ -1,0 +1,105 @@
+"""An AsyncLLM of which a test writes every event and step: what the observers of a service are told, on a clock of its
+own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import EngineInfo, StepReport
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.sampling.row import Sampled
+from ridgeline.server.errors import ApiError
+from ridgeline.server.service import Live, Service
+
+SECOND = 1_000_000_000
+INFO = EngineInfo(1000, 300, 1600, 16, 100, 8, 256, 1, 1 << 20, 1 << 18, "scripted", "scripted card", True)
+
+
+@dataclass
+class Scripted:
+    """Requests get the events that the test puts into their queues."""
+
+    info: EngineInfo = INFO
+    stats: Stats = field(default_factory=Stats)
+    alive: bool = True
+    observers: list[Callable[[StepReport, Stats], None]] = field(default_factory=list)
+    queues: dict[int, asyncio.Queue[Any]] = field(default_factory=dict)
+    next: int = 1
+
+    async def stream(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        root: bytes = b"",
+        added: Callable[[int], None] = lambda request: None,
+    ) -> AsyncGenerator[Event, None]:
+        request, self.next = self.next, self.next + params.n
+        queue = self.queues[request] = asyncio.Queue()
+        added(request)
+        unfinished = params.n
+        while unfinished:
+            event = await queue.get()
+            if isinstance(event, BaseException):
+                raise event
+            unfinished -= event.finish is not None
+            yield event
+
+    def token(
+        self, request: int, at: float, timing: Timing | None, choice: int = 0, cached: int = 0, end: int = 0
+    ) -> None:
+        """A token at so many seconds; end: with it the choice ends by its length, after so many tokens."""
+        finish = Finish.LENGTH if end else None
+        told = {"at": round(at * SECOND), "cached": cached, "timing": timing, "finish": finish}
+        event = Event(request, choice, Sampled(7, None, ()))._replace(**told, output_tokens=end or None)
+        self.queues[request].put_nowait(event)
+
+    def step(
+        self,
+        items: list[tuple[int, int, int, int]],
+        started: float,
+        seconds: float,
+        predicted: float | None = None,
+        **counted: int,
+    ) -> None:
+        """A step; counted: what it adds to the counters, and what the gauges are after it."""
+        self.stats = replace(self.stats, steps=self.stats.steps + 1, **counted)
+        decodes_only = all(item[3] == 1 for item in items)
+        start, end = round(started * SECOND), round((started + seconds) * SECOND)
+        work = (predicted, None if predicted is None else predicted / 2, 1e9 * seconds, 2e9 * seconds)
+        report = StepReport(self.stats.steps, start, end, items, len(items), decodes_only, *work)
+        for observer in self.observers:
+            observer(report, self.stats)
+
+
+class Gate:
+    """Admission that refuses when told to."""
+
+    def __init__(self) -> None:
+        self.refusal: ApiError | None = None
+
+    def admit(self, live: Live) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def leave(self, live: Live) -> None: ...
+
+
+def live(id: str, length: int, **params: Any) -> Live:
+    """A request that arrived at second 0."""
+    return Live(id, "/v1/completions", length, SamplingParams(**params), True, arrived=0)
+
+
+async def consume(service: Service, request: Live, root: bytes = b"") -> None:
+    """Run a request to its end."""
+    async for _ in service.run(request, list(range(1, request.prompt_tokens + 1)), root):
+        pass
+
+
+async def turn() -> None:
+    """Let every task run as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)

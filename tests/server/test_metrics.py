@@ -1,0 +1,247 @@
+"""What /metrics says, against a tally of a scripted run; and its names, which are frozen."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
+
+from ridgeline.engine.request import Timing
+from ridgeline.server.errors import ApiError
+from ridgeline.server.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, lengths_up_to
+from ridgeline.server.metrics import Metrics
+from ridgeline.server.service import Service
+
+FROZEN = Path(__file__).parent / "metrics.json"
+ENGINE = {"model_name": "tales", "engine": "0"}
+
+
+def served(alias: str | None = None) -> tuple[Scripted, Service, Metrics]:
+    llm = Scripted()
+    metrics = Metrics(INFO, lambda: llm.stats, "tales", alias=alias)
+    service = Service(llm, Gate(), [metrics])  # type: ignore[arg-type]
+    service.step_observers.append(metrics.stepped)
+    llm.observers.append(service.stepped)
+    return llm, service, metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample by its name and those labels that are not the model's; the latter are looked at here."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        for sample in family.samples:
+            if ":" in sample.name:
+                assert sample.labels.items() >= ENGINE.items()
+            key = sample.name, frozenset(sample.labels.items() - ENGINE.items())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+class Reading:
+    """Samples under our own prefix."""
+
+    def __init__(self, metrics: Metrics, prefix: str = PREFIX) -> None:
+        self.samples, self.prefix = samples(metrics), prefix
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.samples.get((self.prefix + name, frozenset(labels.items())))
+
+    def histogram(self, name: str, **labels: str) -> tuple[float, float]:
+        count, total = self(name + "_count", **labels), self(name + "_sum", **labels)
+        assert count is not None
+        assert total is not None
+        return count, total
+
+
+def test_names_kinds_labels_and_buckets_are_frozen() -> None:
+    """Dashboards are built on them. A change here breaks somebody's: add, do not rename."""
+    now = [
+        {
+            "name": prefix + family.name,
+            "kind": family.kind,
+            "labels": [*common, *family.labels],
+            "buckets": "1, 2, 5, 10, ... to the context" if family.buckets is None else list(family.buckets),
+            "shared": family.shared,
+        }
+        for families, prefix, common in ((FAMILIES, PREFIX, MODEL_LABELS), (HTTP_FAMILIES, "", ()))
+        for family in families
+    ]
+    assert now == json.loads(FROZEN.read_text())
+
+
+def test_buckets_of_lengths_end_with_the_context() -> None:
+    assert lengths_up_to(100) == (1, 2, 5, 10, 20, 50, 100)
+    assert lengths_up_to(99) == (1, 2, 5, 10, 20, 50)
+    assert lengths_up_to(1) == (1,)
+
+
+async def _two_requests(llm: Scripted, service: Service) -> None:
+    """Request 1: 40 tokens, 16 of them cached; queued 1 s, prefilled 2 s, then tokens after 0.02 and 0.25 s.
+    Request 2: 30 tokens, two choices of one and two tokens."""
+    first = asyncio.create_task(consume(service, live("a", 40, max_tokens=3)))
+    second = asyncio.create_task(consume(service, live("b", 30, n=2, max_tokens=2)))
+    await turn()
+    llm.step([(1, 0, 16, 24), (2, 0, 0, 30)], 1, 2, 1.5, output_tokens=2, running=2, held_pages=5, cached_pages=10)
+    llm.token(1, 3, Timing(0, SECOND, 3 * SECOND), cached=16)
+    llm.token(2, 3, Timing(0, SECOND, 3 * SECOND), end=1)
+    llm.step([(1, 0, 40, 1), (2, 1, 29, 1)], 3, 0.02, 0.01, output_tokens=4, preemptions=1)
+    llm.token(1, 3.02, Timing(0, SECOND, 3 * SECOND))
+    llm.token(2, 3.02, Timing(0, 3 * SECOND, round(3.02 * SECOND)), choice=1, cached=29)
+    llm.step([(1, 0, 41, 1), (2, 1, 30, 1)], 3.02, 0.25, 0.2, output_tokens=6, running=0)
+    llm.token(1, 3.27, Timing(0, SECOND, 3 * SECOND), end=3)
+    llm.token(2, 3.27, Timing(0, 3 * SECOND, round(3.02 * SECOND)), choice=1, end=2)
+    await asyncio.gather(first, second)
+
+
+def test_counts_and_times_of_a_scripted_run() -> None:
+    llm, service, metrics = served()
+    asyncio.run(_two_requests(llm, service))
+    read = Reading(metrics)
+    assert read("prompt_tokens_total") == 70  # the second choice has no prompt of its own
+    assert read("generation_tokens_total") == 6
+    assert (read("prefix_cache_queries_total"), read("prefix_cache_hits_total")) == (70, 16)
+    assert read("request_success_total", finished_reason="length") == 3
+    assert read("request_success_total", finished_reason="stop") == 0
+    assert read("num_preemptions_total") == 1
+    assert read("num_requests_running") == 0
+    assert read("kv_cache_usage_perc") == pytest.approx(0.05)
+    assert [read("kv_blocks", state=state) for state in ("free", "cached", "used")] == [85, 10, 5]
+    assert read.histogram("time_to_first_token_seconds") == (2, pytest.approx(6))
+    assert read.histogram("inter_token_latency_seconds") == (3, pytest.approx(0.02 + 0.25 + 0.25))
+    assert read.histogram("request_time_per_output_token_seconds") == (2, pytest.approx(0.135 + 0.25))
+    assert read.histogram("e2e_request_latency_seconds") == (2, pytest.approx(6.54))
+    assert read.histogram("request_queue_time_seconds") == (2, pytest.approx(2))
+    assert read.histogram("request_prefill_time_seconds") == (2, pytest.approx(4))
+    assert read.histogram("request_decode_time_seconds") == (2, pytest.approx(0.54))
+    assert read.histogram("request_inference_time_seconds") == (2, pytest.approx(4.54))
+    assert read.histogram("request_prompt_tokens") == (2, 70)
+    assert read.histogram("request_generation_tokens") == (3, 6)
+    assert read.histogram("request_max_num_generation_tokens") == (2, 5)
+    assert read.histogram("request_params_n") == (2, 3)
+    assert read.histogram("request_params_max_tokens") == (2, 5)
+    assert read.histogram("iteration_tokens_total") == (3, 54 + 2 + 2)
+    assert read("inter_token_latency_seconds_bucket", le="0.025") == 1
+    assert read("inter_token_latency_seconds_bucket", le="0.3") == 3
+
+
+def test_steps_measured_and_predicted_by_phase() -> None:
+    llm, service, metrics = served()
+    asyncio.run(_two_requests(llm, service))
+    llm.step([(1, 0, 16, 24), (2, 0, 50, 1)], 4, 0.5, 0.25)
+    read = Reading(metrics)
+    assert read.histogram("step_seconds", phase="prefill") == (1, pytest.approx(2))
+    assert read.histogram("step_predicted_seconds", phase="prefill") == (1, pytest.approx(1.5))
+    assert read.histogram("step_seconds", phase="decode") == (2, pytest.approx(0.27))
+    assert read.histogram("step_predicted_seconds", phase="decode") == (2, pytest.approx(0.21))
+    assert read.histogram("step_seconds", phase="mixed") == (1, pytest.approx(0.5))
+
+
+def test_achieved_rates_are_of_the_last_seconds_while_steps_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    llm, _, metrics = served()
+    llm.step([(1, 0, 0, 24)], 1, 2, 1.5)  # the script's work is 1 GFLOP and 2 GB for each second
+    llm.step([(1, 0, 0, 24)], 8, 1, 1.5)
+    for now, expected in ((9.5, (1e9, 2e9)), (30, (0, 0))):
+        monkeypatch.setattr("time.perf_counter_ns", lambda now=now: round(now * SECOND))
+        read = Reading(metrics)
+        assert (read("achieved_flops"), read("achieved_bytes")) == pytest.approx(expected)
+
+
+def test_what_is_not_predicted_is_absent() -> None:
+    llm, _, metrics = served()
+    llm.step([(1, 0, 0, 24)], 1, 2)
+    read = Reading(metrics)
+    assert read.histogram("step_seconds", phase="prefill") == (1, 2)
+    assert not [name for name, _ in read.samples if "predicted" in name or "achieved" in name]
+
+
+def test_an_abort_is_counted_by_where_it_stood() -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        tasks = [asyncio.create_task(consume(service, live(id, 40, n=2))) for id in "abc"]
+        await turn()
+        llm.token(1, 1, None)  # the first decodes, the second prefills, the third waits
+        for number, request in zip((1, 3, 5), list(service.live.values()), strict=True):
+            service.by_request[number], request.request = request, number
+        llm.step([(1, 0, 40, 1), (3, 0, 0, 20)], 1, 1)
+        await turn()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    llm, service, metrics = served()
+    asyncio.run(run(llm, service))
+    read = Reading(metrics)
+    assert [read("aborted_total", phase=phase) for phase in ("queue", "prefill", "decode")] == [1, 1, 1]
+    assert read("request_success_total", finished_reason="abort") == 6
+    assert read.histogram("e2e_request_latency_seconds") == (0, 0)
+    assert not service.by_request
+
+
+def test_what_was_refused_and_what_died_is_no_abort() -> None:
+    async def run(llm: Scripted, service: Service, gate: Gate) -> None:
+        gate.refusal = ApiError(429, "full", code="queue_full")
+        with pytest.raises(ApiError):
+            await consume(service, live("a", 4))
+        gate.refusal = None
+        for error in (RuntimeError("died"), ValueError("too long")):
+            task = asyncio.create_task(consume(service, live("b", 4)))
+            await turn()
+            llm.queues[llm.next - 1].put_nowait(error)
+            with pytest.raises(type(error)):
+                await task
+
+    llm, service, metrics = served()
+    asyncio.run(run(llm, service, service.admission))  # type: ignore[arg-type]
+    read = Reading(metrics)
+    assert read("admission_rejected_total", reason="queue_full") == 1
+    assert read("request_success_total", finished_reason="error") == 1
+    assert read("request_success_total", finished_reason="abort") == 0
+    assert sum(read("aborted_total", phase=phase) or 0 for phase in ("queue", "prefill", "decode")) == 0
+
+
+def test_counters_go_on_when_the_engine_begins_anew() -> None:
+    llm, _, metrics = served()
+    llm.step([(1, 0, 0, 24)], 1, 2, output_tokens=10)
+    llm.step([(1, 0, 0, 24)], 1, 2, output_tokens=11)
+    llm.stats = type(llm.stats)()
+    llm.step([(1, 0, 0, 24)], 1, 2, output_tokens=5)
+    assert Reading(metrics)("generation_tokens_total") == 16
+
+
+def test_the_alias_tells_what_vllm_has_under_its_names() -> None:
+    llm, service, metrics = served("vllm")
+    asyncio.run(_two_requests(llm, service))
+    read, theirs = Reading(metrics), Reading(metrics, "vllm:")
+    shared = {family.name for family in FAMILIES if family.shared}
+    assert len(shared) > 20
+    for (name, labels), value in read.samples.items():
+        if name.startswith(PREFIX):
+            suffix = name.removeprefix(PREFIX)
+            told = next((True for family in shared if suffix.startswith(family)), False)
+            assert theirs(suffix, **dict(labels)) == (value if told else None), name
+    plain = served()[2].exposition().decode()
+    assert "vllm" not in plain
+
+
+def test_what_others_count() -> None:
+    _, _, metrics = served()
+    metrics.ignored(3)
+    metrics.restarted()
+    metrics.compiled(0.02)
+    metrics.lagged(0.001)
+    metrics.grammar_cache_bytes = lambda: 1234
+    metrics.answered("/v1/models", "GET", 404, 0.01)
+    read = Reading(metrics)
+    assert read("ignored_fields_total") == 3
+    assert read("engine_restarts_total") == 1
+    assert read.histogram("grammar_compile_seconds") == (1, pytest.approx(0.02))
+    assert read.histogram("loop_lag_seconds") == (1, pytest.approx(0.001))
+    assert read("grammar_cache_bytes") == 1234
+    http = Reading(metrics, "")
+    assert http("http_requests_total", handler="/v1/models", method="GET", status="4xx") == 1
+    assert http.histogram("http_request_duration_seconds", handler="/v1/models", method="GET") == (
+        1,
+        pytest.approx(0.01),
+    )
