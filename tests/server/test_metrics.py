@@ -23,7 +23,6 @@ def served(alias: str | None = None) -> tuple[Scripted, Service, Metrics]:
     metrics = Metrics(INFO, lambda: llm.stats, "tales", alias=alias)
     service = Service(llm, Gate(), [metrics])  # type: ignore[arg-type]
     service.step_observers.append(metrics.stepped)
-    llm.observers.append(service.stepped)
     return llm, service, metrics
 
 
@@ -128,9 +127,12 @@ def test_counts_and_times_of_a_scripted_run() -> None:
 
 
 def test_steps_measured_and_predicted_by_phase() -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        await _two_requests(llm, service)
+        llm.step([(1, 0, 16, 24), (2, 0, 50, 1)], 4, 0.5, 0.25)
+
     llm, service, metrics = served()
-    asyncio.run(_two_requests(llm, service))
-    llm.step([(1, 0, 16, 24), (2, 0, 50, 1)], 4, 0.5, 0.25)
+    asyncio.run(run(llm, service))
     read = Reading(metrics)
     assert read.histogram("step_seconds", phase="prefill") == (1, pytest.approx(2))
     assert read.histogram("step_predicted_seconds", phase="prefill") == (1, pytest.approx(1.5))
@@ -162,8 +164,6 @@ def test_an_abort_is_counted_by_where_it_stood() -> None:
         tasks = [asyncio.create_task(consume(service, live(id, 40, n=2))) for id in "abc"]
         await turn()
         llm.token(1, 1, None)  # the first decodes, the second prefills, the third waits
-        for number, request in zip((1, 3, 5), list(service.live.values()), strict=True):
-            service.by_request[number], request.request = request, number
         llm.step([(1, 0, 40, 1), (3, 0, 0, 20)], 1, 1)
         await turn()
         for task in tasks:

@@ -61,6 +61,7 @@ class _Caller:
     queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     request: int | None = None
     left: bool = False
+    added: Callable[[int], None] | None = None
 
 
 class AsyncLLM:
@@ -104,15 +105,22 @@ class AsyncLLM:
         return len(self._callers)
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, root: bytes = b""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        root: bytes = b"",
+        added: Callable[[int], None] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Complete one prompt, event by event. Cancelling the consumer aborts the request. root: as Engine.add.
+        """Complete one prompt, event by event. Cancelling the consumer aborts the request. root: as Engine.add. added:
+        told the engine's number for the request, wherever observers are told of steps, and before they are.
 
         Raises ValueError for what cannot run, EngineDied (a RuntimeError) if the engine has stopped.
         """
         ids = self.texts.encode(prompt, self.info.context)
         params = checked(params or self.texts.defaults)
-        ticket, caller = next(self._next_ticket), _Caller(ids, params, asyncio.get_running_loop(), params.n)
+        caller = _Caller(ids, params, asyncio.get_running_loop(), params.n, added=added)
+        ticket = next(self._next_ticket)
         self._ask(ticket, caller, root)
         unfinished = params.n
         try:
@@ -189,6 +197,8 @@ class AsyncLLM:
         self._transcript.open(added.request, caller.prompt, caller.params)
         caller.request = added.request
         self._tickets[added.request] = added.ticket
+        if caller.added is not None:
+            caller.added(added.request)
         if caller.left:
             self._forget(added.ticket, added.request)
             self._host.send(Abort(added.request))

@@ -133,6 +133,8 @@ class Metrics:
             self._one("aborted", stage_of(live)).inc()
             self._one("request_success", "abort").inc(missing)
             return
+        if not {Finish.STOP, Finish.LENGTH}.issuperset(live.finishes):
+            return
         self._one("request_prompt_tokens").observe(live.prompt_tokens)
         self._one("request_params_n").observe(live.params.n)
         if live.params.max_tokens is not None:

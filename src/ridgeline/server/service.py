@@ -1,9 +1,11 @@
 """Service: the one way from a route to the engine. Admission before it, observers beside it, always an end."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from ridgeline.engine.async_llm import AsyncLLM
@@ -77,19 +79,22 @@ class Service:
         self.step_observers: list[StepObserver] = []
         self.live: dict[str, Live] = {}
         self.by_request: dict[int, Live] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        llm.observers.append(partial(self._on_loop, self.stepped))
 
     async def run(self, live: Live, prompt: Sequence[int], root: bytes = b"") -> AsyncGenerator[Event, None]:
         """The events of a request. Leaving it early aborts the request. root: as Engine.add.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
+        self._loop = asyncio.get_running_loop()
         self._admit(live)
         self.live[live.id] = live
         ended: BaseException | None = None
         try:
             for observer in self.observers:
                 observer.arrived(live, prompt, root)
-            async with aclosing(self.llm.stream(prompt, live.params, root=root)) as events:
+            async with aclosing(self._events(live, prompt, root)) as events:
                 async for event in events:
                     self._count(live, event)
                     yield event
@@ -103,6 +108,22 @@ class Service:
             self.admission.leave(live)
             for observer in self.observers:
                 observer.ended(live, ended)
+
+    def _events(self, live: Live, prompt: Sequence[int], root: bytes) -> AsyncGenerator[Event, None]:
+        added = partial(self._on_loop, self._added, live)
+        return self.llm.stream(prompt, live.params, root=root, added=added)
+
+    def _added(self, live: Live, request: int) -> None:
+        if self.live.get(live.id) is live:  # else it is over already
+            live.request, self.by_request[request] = request, live
+
+    def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Do what the engine gives cause for. It may run in a thread of this process."""
+        if self._loop is None or asyncio._get_running_loop() is self._loop:
+            callback(*arguments)
+        else:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(callback, *arguments)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """The engine has run a step."""
@@ -122,8 +143,6 @@ class Service:
             raise
 
     def _count(self, live: Live, event: Event) -> None:
-        if live.request is None:
-            live.request, self.by_request[event.request] = event.request, live
         if not live.tokens:  # further choices find the whole prompt
             live.cached = event.cached
         live.tokens += event.token is not None
