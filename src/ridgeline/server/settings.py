@@ -56,9 +56,10 @@ class ServerSettings:
     that the trial takes. grammar_cache_bytes: of compiled grammars kept.
 
     Of a connection -- headers, header_bytes: of a request. header_seconds, body_seconds: from the first byte of the
-    headers to their last, and of the body. body_rate: bytes a second that a body must come at, on average after the
-    first second. idle_seconds: between requests. send_buffer_bytes: that a client has left unread before it is cut
-    off. connections: open at a time; None for what the process's descriptors allow.
+    headers to their last, and of the body. body_rate: bytes a second that a body must come at on average once
+    header_seconds have passed. idle_seconds: between requests. send_buffer_bytes: that a client leaves unread before
+    the answer waits for it; one that then reads slower than body_rate over body_seconds is cut off. connections: open
+    at a time; None for no limit.
 
     Of the queue -- queued_requests: requests in the server that the engine has no place for; None for 4 times the
     largest batch. queued_tokens: prompt tokens of all of them; None for 2 times what KV memory holds. queue_seconds:

@@ -1,0 +1,272 @@
+"""HTTP/1.1 with deadlines: uvicorn's h11 protocol, which alone lets a client take as long and send as much as it likes.
+
+What uvicorn 0.54 leaves open and this closes: there is no deadline before the first response; a head that arrives in
+one piece may have any size; `Content-Length` beside `Transfer-Encoding` is accepted; a client that never reads holds
+its connection for ever.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, cast
+
+import h11
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.server import ServerState
+
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.settings import ServerSettings
+
+LINGER_SECONDS = 1.0
+"""How long the rest of a refused request is read and dropped. A socket that is closed with bytes unread is reset, and
+the client may lose the answer that says why."""
+
+Phase = Literal["idle", "head", "body", "answer"]
+
+logger = logging.getLogger("ridgeline.server")
+
+_HOST = re.compile(rb"[A-Za-z0-9._~\-\[\]:%]*")
+
+
+def protocol_of(settings: ServerSettings) -> type[asyncio.Protocol]:
+    """What uvicorn makes of each connection (`Config(http=...)`)."""
+    return cast(type[asyncio.Protocol], partial(LimitedProtocol, settings=settings, fullness=Fullness()))
+
+
+@dataclass(slots=True)
+class Fullness:
+    """When the server last said that it has as many connections as it may have. It says so once a minute."""
+
+    said: float = field(default=float("-inf"))
+
+    def say(self, most: int) -> None:
+        now = time.monotonic()
+        if now - self.said >= 60:
+            self.said = now
+            logger.warning(
+                "%d connections are open, as many as may be; more are let in as idle ones are closed. "
+                "The limit follows from the process's open files (ulimit -n)",
+                most,
+            )
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection. It is idle, or sends a request's head or body, or waits for the answer; all but the last end."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        settings: ServerSettings,
+        fullness: Fullness,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.settings, self.fullness = settings, fullness
+        self.conn = self.reader = LimitedConnection(settings)
+        self.phase: Phase = "answer"
+        self.since = self.loop.time()  # when the phase began
+        self.received = 0  # bytes since the connection was last idle
+        self.deadline: asyncio.TimerHandle | None = None
+        self.unread: asyncio.TimerHandle | None = None
+        self.lingering = False
+
+    # -- what asyncio tells -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=self.settings.send_buffer_bytes)
+        self._enter_phase()
+        if self.settings.connections is not None and len(self.connections) > self.settings.connections:
+            self._make_room(self.settings.connections)
+
+    def data_received(self, data: bytes) -> None:
+        if self.lingering:
+            return
+        self.received += len(data)
+        super().data_received(data)
+        self._enter_phase()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self.deadline, self.unread):
+            if timer is not None:
+                timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.unread is not None:
+            self.unread.cancel()
+
+    # -- what uvicorn calls -------------------------------------------------------------------------------------------
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's word for whatever the connection could not read."""
+        self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1"))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # the idle phase has its own deadline
+        self._enter_phase()
+
+    def shutdown(self) -> None:
+        if self.lingering:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    # -- phases -------------------------------------------------------------------------------------------------------
+
+    def _enter_phase(self) -> None:
+        """Set the deadline of the phase that the connection is in, if it is a new one."""
+        if self.lingering or self.transport.is_closing():
+            return
+        phase = self._present_phase()
+        if phase == self.phase:
+            return
+        self.phase, self.since = phase, self.loop.time()
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+        if phase == "idle":
+            self.received = 0
+            self.deadline = self.loop.call_later(self.settings.idle_seconds, self._close)
+        elif phase == "head":
+            self.deadline = self.loop.call_later(self.settings.header_seconds, self._time_out)
+        elif phase == "body":
+            self._check_body()
+
+    def _present_phase(self) -> Phase:
+        state = self.conn.their_state
+        if state is h11.IDLE:
+            return "head" if self.conn.trailing_data[0] else "idle"
+        return "body" if state is h11.SEND_BODY else "answer"
+
+    def _check_body(self) -> None:
+        """Once a second: is the body late, or does it come too slowly to become complete?"""
+        taken, limits = self.loop.time() - self.since, self.settings
+        due = limits.body_rate * (taken - limits.header_seconds)
+        if taken >= limits.body_seconds or (self.received < due and not self.flow.read_paused):
+            self._time_out()
+        else:
+            self.deadline = self.loop.call_later(min(1.0, limits.body_seconds - taken), self._check_body)
+
+    def _time_out(self) -> None:
+        what = "head" if self.phase == "head" else "body"
+        self.refuse(ApiError(408, f"the request's {what} did not come in time", code="request_timeout"))
+
+    def _await_reading(self, unread: int) -> None:
+        self.unread = self.loop.call_later(self.settings.body_seconds, self._check_reading, unread)
+
+    def _check_reading(self, before: int) -> None:
+        """Has the client read of its answer since, as fast as a body must come?"""
+        unread = self.transport.get_write_buffer_size()
+        if before - unread >= max(1, self.settings.body_rate * self.settings.body_seconds):
+            self._await_reading(unread)
+        else:
+            logger.info("a connection was cut off: its client left %d bytes unread", unread)
+            self.transport.abort()
+
+    def _make_room(self, most: int) -> None:
+        self.fullness.say(most)
+        idle = [c for c in self.connections if isinstance(c, LimitedProtocol) and c.phase == "idle" and c is not self]
+        if idle:
+            min(idle, key=lambda connection: connection.since)._close()
+        else:
+            self.refuse(ApiError(503, "too many connections are open", kind="server_error", code="connections"))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def refuse(self, error: ApiError) -> None:
+        """Say why, if no answer has begun, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = msgspec.json.encode(error.body())
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            head = h11.Response(status_code=error.status, headers=headers, reason=STATUS_PHRASES[error.status])
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self._linger()
+        else:
+            self._close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _linger(self) -> None:
+        self.lingering = True
+        if self.deadline is not None:
+            self.deadline.cancel()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _close(self) -> None:
+        """Close an idle connection, or one whose answer has begun and cannot be finished."""
+        if self.phase == "idle":
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+
+class LimitedConnection(h11.Connection):
+    """Reads requests as h11 does and refuses heads that are too large or could be read in two ways.
+
+    refusal: what to answer to the request that `next_event` raised for.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=settings.header_bytes)
+        self.settings = settings
+        self.refusal: ApiError | None = None
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            if error.error_status_hint == 431:
+                self.refusal = too_large(self.settings)
+            raise
+        if isinstance(event, h11.Request):
+            self.refusal = check_head(event, self.settings)
+            if self.refusal is not None:
+                raise h11.RemoteProtocolError(self.refusal.message)
+        return event
+
+
+def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
+    """What is wrong with a request's head that h11 has read."""
+    names = [name for name, _ in head.headers]
+    size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+    if len(names) > settings.headers or size > settings.header_bytes:
+        return too_large(settings)
+    if b"transfer-encoding" in names and (b"content-length" in names or head.http_version != b"1.1"):
+        return invalid("the request states its length in two ways")
+    if head.http_version not in (b"1.0", b"1.1"):
+        return invalid("the request is of another version of HTTP than 1.0 and 1.1")
+    if not head.target.startswith(b"/"):
+        return invalid("the request's target is no path")
+    if any(name == b"host" and not _HOST.fullmatch(value) for name, value in head.headers):
+        return invalid("the Host header is none")
+    return None
+
+
+def too_large(settings: ServerSettings) -> ApiError:
+    """A head of too many or too large headers."""
+    return ApiError(431, f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all")

@@ -1,0 +1,132 @@
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ridgeline.server.body import depth_exceeds, parse_object, read_bytes
+from ridgeline.server.errors import ApiError
+
+
+def refused(body: bytes) -> ApiError:
+    with pytest.raises(ApiError) as error:
+        parse_object(body, 64)
+    return error.value
+
+
+def test_an_object_is_read() -> None:
+    assert parse_object(b' {"a": [1, 2.5, null, "\\u00e9\\u0000"]} ', 64) == {"a": [1, 2.5, None, "é\0"]}
+
+
+def test_of_two_equal_names_the_last_counts() -> None:
+    assert parse_object(b'{"a": 1, "a": 2}', 64) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"[]", "no object"),
+        (b'"x"', "no object"),
+        (b"null", "no object"),
+        (b"3", "no object"),
+        (b"{}x", "not valid"),
+        (b'{"a": [1', "not valid"),
+        (b"{'a': 1}", "not valid"),
+        (b'{"a": NaN}', "not valid"),
+        (b'{"a": -Infinity}', "not valid"),
+        (b'{"a": 1e400}', "finite"),
+        (b'{"a": -1e400}', "finite"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "too long"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b'{"\xed\xa0\x80": 1}', "UTF-8"),
+        (b"\xef\xbb\xbf{}", "not valid"),
+        (b'{"a": "\\ud800"}', "not valid"),
+        (b'{"a": "\\ud800 and on"}', "not valid"),
+        (b'{"a": "\\udc00\\ud800"}', "not valid"),
+        (b'{"a": "\x00"}', "not valid"),
+        (b"\x1f\x8b\x08\x00", "not valid"),
+    ],
+)
+def test_what_is_no_object_of_finite_numbers_and_unicode_is_refused(body: bytes, word: str) -> None:
+    error = refused(body)
+    assert error.status == 400
+    assert word in error.message
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"a":' + b"[{" * 50_000])
+def test_deep_nesting_is_refused_without_recursion(body: bytes) -> None:
+    assert "nested deeper than 64" in refused(body).message
+
+
+def test_the_limit_of_nesting_is_exact() -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"a":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+    assert parse_object(nested(64), 64)
+    assert "deeper" in refused(nested(65)).message
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth_of, value), default=0)
+    return 0
+
+
+def test_depth_is_that_of_the_parsed_value() -> None:
+    """Brackets, quotes and backslashes inside of strings do not count, whatever stands around them."""
+    random_ = random.Random(8)
+
+    def text() -> str:
+        return "".join(random_.choices('[]{}"\\ab,:', k=random_.randrange(8)))
+
+    def value(levels: int) -> object:
+        if levels == 0 or random_.random() < 0.2:
+            return text()
+        children = [value(levels - 1) for _ in range(random_.randrange(4))]
+        return children if random_.random() < 0.5 else {text() + str(i): child for i, child in enumerate(children)}
+
+    for _ in range(300):
+        thing = value(6)
+        body, depth = json.dumps(thing).encode(), depth_of(thing)
+        assert not depth_exceeds(body, depth)
+        assert depth == 0 or depth_exceeds(body, depth - 1)
+
+
+@pytest.mark.parametrize(("unit", "deep"), [(b"[", True), (b"[]", True), (b'"[', True), (b'\\"', True), (b"]", True)])
+def test_four_mebibytes_of_anything_are_judged(unit: bytes, deep: bool) -> None:
+    """An implementation that is quadratic, or that recurses, does not come to an end here."""
+    assert depth_exceeds(b"[" * 70 + unit * ((4 << 20) // len(unit)), 64) is deep
+
+
+async def pieces(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def test_a_stated_length_is_refused_before_the_body_is_read() -> None:
+    async def unread() -> AsyncIterator[bytes]:
+        raise AssertionError("read")
+        yield b""
+
+    with pytest.raises(ApiError) as error:
+        asyncio.run(read_bytes({"content-length": "11"}, unread(), 10))
+    assert (error.value.status, error.value.code) == (413, "request_too_large")
+
+
+def test_a_body_without_a_length_is_refused_while_it_comes() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"abcd"
+
+    with pytest.raises(ApiError) as error:
+        asyncio.run(read_bytes({}, endless(), 10))
+    assert error.value.status == 413
+
+
+def test_a_body_of_just_the_limit_is_read() -> None:
+    assert asyncio.run(read_bytes({"content-length": "10"}, pieces(b"12345", b"", b"67890"), 10)) == b"1234567890"
