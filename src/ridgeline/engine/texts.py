@@ -22,13 +22,15 @@ class Texts:
     """A tokenizer and what goes with it.
 
     templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
-    it. unfollowed: what that file asks for beyond it.
+    it. most_tokens: what that file has for the tokens of an answer, None where it does not say. unfollowed: what it
+    asks for beyond that.
     """
 
     tokenizer: Tokenizer
     templates: ChatTemplates | None
     defaults: SamplingParams
     unfollowed: tuple[str, ...] = ()
+    most_tokens: int | None = None
 
     def transcript(self) -> Transcript:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
@@ -71,7 +73,8 @@ def load_texts(model: Source | str, *, or_bytes: bool = False) -> Texts:
         defaults = SamplingParams.from_generation_config(source.generation)
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
-    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation))
+    most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
+    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens)
 
 
 def checked(params: Any) -> SamplingParams:

@@ -1,0 +1,149 @@
+"""/v1/chat/completions: a conversation in, the next message out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.engine.events import Event
+from ridgeline.engine.request import Finish
+from ridgeline.engine.result import Choice
+from ridgeline.engine.sampling.row import Sampled
+from ridgeline.server.chunks import ChoiceState, Chunks
+from ridgeline.server.errors import invalid
+from ridgeline.server.fields import ChatFields, Conversation
+from ridgeline.server.generation import Gathered, Generation, new_id
+from ridgeline.server.logprobs import Scores, TokenNames, chat_logprobs, prompt_logprobs
+from ridgeline.server.messages import read_messages
+from ridgeline.server.model import ServedModel, beside, cache_root
+from ridgeline.server.sampling import room_for, sampling_params
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.sse import Outbox
+from ridgeline.text import RenderedPrompt
+
+ROUTE = "/v1/chat/completions"
+
+
+async def render(fields: Conversation, model: ServedModel) -> RenderedPrompt:
+    """The prompt that a conversation becomes, as text and as ids. Raises ApiError."""
+    template = model.template(tools=bool(fields.tools))
+    messages = read_messages(fields.messages)
+    variables = dict(fields.chat_template_kwargs or {})
+    unknown = sorted(variables.keys() - template.variables)
+    if unknown:
+        known = ", ".join(sorted(template.variables)) or "no others"
+        raise invalid(
+            f"chat_template_kwargs: the model's template does not read {unknown[0]!r}; it reads {known}",
+            "chat_template_kwargs",
+        )
+    if fields.reasoning_effort is not None:
+        if "reasoning_effort" not in template.variables:
+            raise invalid("reasoning_effort: the model's template does not read it; leave it out", "reasoning_effort")
+        variables["reasoning_effort"] = fields.reasoning_effort
+
+    def encode() -> RenderedPrompt:
+        return template.encode(
+            messages,
+            tools=fields.tools,
+            documents=fields.documents,
+            add_generation_prompt=fields.add_generation_prompt,
+            most_tokens=model.context,
+            **variables,
+        )
+
+    try:
+        return await beside(sum(len(message["content"] or "") for message in messages), encode)
+    except ValueError as error:  # what the template refuses, and what is too long or no Unicode
+        raise invalid(str(error), "messages") from None
+
+
+async def chat_generation(fields: ChatFields, model: ServedModel, settings: ServerSettings) -> Generation:
+    """What a request to this route has the engine do. Raises ApiError."""
+    model.check_name(fields.model)
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
+    prompt = (await render(fields, model)).ids
+    asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
+    logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+    params = sampling_params(fields, model.defaults, most, logprobs)
+    return Generation(
+        new_id("chatcmpl"), model.name, ROUTE, [prompt], params, cache_root(fields.cache_salt, settings), fields.stream
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAnswer:
+    """How this route writes an answer."""
+
+    fields: ChatFields
+    model: ServedModel
+
+    @property
+    def names(self) -> TokenNames:
+        return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
+
+    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+        """An answer that is complete."""
+        completion = gathered.completions[0]
+        body: dict[str, object] = {
+            "id": generation.id,
+            "object": "chat.completion",
+            "created": generation.created,
+            "model": generation.model,
+            "choices": [self._choice(choice) for choice in completion.choices],
+            "usage": gathered.usage.body(),
+            "timings": gathered.timings(),
+        }
+        return body | self.of_prompt(completion.prompt_ids, completion.prompt_logprobs)
+
+    def of_prompt(self, prompt: Sequence[int], scores: Scores | None) -> dict[str, object]:
+        """What is to be told of the prompt, beside the choices."""
+        told: dict[str, object] = {}
+        if scores is not None:
+            told["prompt_logprobs"] = prompt_logprobs(scores, self.names)
+        if self.fields.return_token_ids:
+            told["prompt_token_ids"] = prompt
+        return told
+
+    def _choice(self, choice: Choice) -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.reasoning:
+            message |= self.reasoning(choice.reasoning)
+        return self.choice(choice.index, "message", message, choice.tokens, choice.finish)
+
+    def reasoning(self, text: str) -> dict[str, object]:
+        """A model's thoughts, under both of the names that clients read."""
+        return {"reasoning": text, "reasoning_content": text} if self.fields.include_reasoning else {}
+
+    def choice(
+        self, index: int, name: str, message: dict[str, object], tokens: Sequence[Sampled], finish: Finish | None
+    ) -> dict[str, object]:
+        """An entry of `choices`: a whole message, or a delta of one."""
+        choice: dict[str, object] = {
+            "index": index,
+            name: message,
+            "logprobs": chat_logprobs(tokens, self.names) if self.fields.logprobs else None,
+            "finish_reason": finish,
+        }
+        if self.fields.return_token_ids:
+            choice["token_ids"] = [one.token for one in tokens]
+        return choice
+
+
+class ChatChunks(Chunks):
+    """Its frames. The role comes with the first content: by itself it would look like a first token."""
+
+    def __init__(self, generation: Generation, answer: ChatAnswer, outbox: Outbox) -> None:
+        super().__init__(generation, answer.fields, outbox, "chat.completion.chunk")
+        self._answer = answer
+
+    def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
+        delta: dict[str, Any] = {} if state.begun else {"role": "assistant"}
+        if event.text or not (state.begun or event.reasoning):
+            delta["content"] = event.text
+        if event.reasoning:
+            delta |= self._answer.reasoning(event.reasoning)
+        return self._answer.choice(index, "delta", delta, state.take(event), event.finish)
+
+    def first(self) -> dict[str, object]:
+        return self._answer.of_prompt(self.generation.prompts[0], self.scores.get(0))

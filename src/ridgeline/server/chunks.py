@@ -1,0 +1,111 @@
+"""Chunks: the frames of a streamed answer, event by event. What chat and completions have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ridgeline.engine.events import Event
+from ridgeline.engine.request import Timing
+from ridgeline.engine.sampling.row import Sampled
+from ridgeline.server.fields import Fields, StreamOptions
+from ridgeline.server.generation import Generation, run
+from ridgeline.server.logprobs import Scores
+from ridgeline.server.service import Service
+from ridgeline.server.sse import DONE, Outbox
+from ridgeline.server.usage import Usage, timings
+
+_OPTIONS = StreamOptions()
+
+
+@dataclass(slots=True)
+class ChoiceState:
+    """One choice of a streamed answer. tokens: those that are still to be told, as their text was not safe to show.
+    told: how many have been. begun: whether it has had a chunk."""
+
+    tokens: list[Sampled] = field(default_factory=list)
+    told: int = 0
+    begun: bool = False
+
+    def take(self, event: Event) -> tuple[Sampled, ...]:
+        """The tokens to be told with an event that has text or is the last; those past the text's end are dropped."""
+        if event.output_tokens is not None:
+            del self.tokens[max(event.output_tokens - self.told, 0) :]
+        tokens = tuple(self.tokens)
+        self.tokens.clear()
+        self.told += len(tokens)
+        return tokens
+
+
+class Chunks(ABC):
+    """Makes the frames of one answer and puts them into its outbox."""
+
+    def __init__(self, generation: Generation, fields: Fields, outbox: Outbox, kind: str) -> None:
+        """kind: what OpenAI calls the object."""
+        self.generation, self.fields, self.outbox = generation, fields, outbox
+        self._options = fields.stream_options or _OPTIONS
+        self.usage = Usage(generation.prompt_tokens)
+        self._choices = [ChoiceState() for _ in range(len(generation.prompts) * generation.params.n)]
+        self._unfinished, self._times = len(self._choices), list[Timing]()
+        self.scores: dict[int, Scores] = {}
+        self._begun = False
+        # Written once for all frames: what differs is encoded behind it.
+        self._head = b"data: " + msgspec.json.encode(
+            {"id": generation.id, "object": kind, "created": generation.created, "model": generation.model}
+        ).removesuffix(b"}")
+
+    async def produce(self, service: Service) -> None:
+        """Run the generation, frame by frame to the last. Raises ApiError."""
+        await run(service, self.generation, self.take)
+        if self._options.include_usage:
+            self.put([], {"usage": self.usage.body()})
+        self.outbox.put(DONE)
+
+    def take(self, prompt: int, event: Event) -> None:
+        """An event's frame, if there is something to tell. Tokens wait for their text."""
+        index = self.generation.index(prompt, event.choice)
+        state = self._choices[index]
+        self.usage.take(prompt, index, event)
+        if event.token is not None:
+            state.tokens.append(event.token)
+        if event.prompt_logprobs is not None:
+            self.scores[prompt] = event.prompt_logprobs
+        if not (event.text or event.reasoning or event.finish is not None):
+            return
+        choice = self.choice(prompt, index, state, event)
+        state.begun = True
+        beside = self._beside(event)
+        if not self._begun:
+            self._begun = True
+            beside |= self.first()
+        self.put([choice], beside)
+
+    @abstractmethod
+    def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
+        """An event as an entry of `choices`."""
+
+    def first(self) -> dict[str, object]:
+        """What the first chunk has beside its choices."""
+        return {}
+
+    def put(self, choices: list[dict[str, object]], beside: Mapping[str, object]) -> None:
+        """A frame. Every one of them has a list of choices."""
+        self.outbox.put(self._head + b"," + msgspec.json.encode({"choices": choices, **beside})[1:] + b"\n\n")
+
+    def _beside(self, event: Event) -> dict[str, object]:
+        """What stands beside the choices: usage where it was asked for, timings with the last choice's end."""
+        beside: dict[str, object] = {}
+        if self._options.include_usage:
+            beside["usage"] = self.usage.body() if self._options.continuous_usage_stats else None
+        if event.finish is not None:
+            self._unfinished -= 1
+            if event.timing is not None:
+                self._times.append(event.timing)
+            if not self._unfinished and self._times:
+                beside["timings"] = self._timings()
+        return beside
+
+    def _timings(self) -> dict[str, float | int]:
+        usage = self.usage
+        return timings(self._times, usage.prompt, sum(usage.cached.values()), sum(usage.output.values()))

@@ -1,0 +1,132 @@
+"""/v1/completions: prompts in, their continuations out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ridgeline.engine.events import Event
+from ridgeline.engine.request import Finish
+from ridgeline.engine.result import Choice, Completion
+from ridgeline.engine.sampling.row import Sampled
+from ridgeline.server.chunks import ChoiceState, Chunks
+from ridgeline.server.fields import CompletionFields
+from ridgeline.server.generation import Gathered, Generation, new_id
+from ridgeline.server.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
+from ridgeline.server.model import ServedModel, cache_root
+from ridgeline.server.prompts import read_prompts
+from ridgeline.server.sampling import room_for, sampling_params
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.sse import Outbox
+
+ROUTE = "/v1/completions"
+DEFAULT_TOKENS = 16
+"""What OpenAI's interface generates where max_tokens is not given."""
+
+
+async def completion_generation(fields: CompletionFields, model: ServedModel, settings: ServerSettings) -> Generation:
+    """What a request to this route has the engine do. Raises ApiError."""
+    model.check_name(fields.model)
+    prompts = await read_prompts(fields.prompt, model, settings)
+    asked = fields.max_tokens
+    if asked == 0 and fields.echo:
+        asked = 1  # only the prompt is wanted; the engine gives no fewer than one, which is not told
+    longest = max(map(len, prompts))
+    most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
+    params = sampling_params(fields, model.defaults, most, fields.logprobs)
+    if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
+        params = replace(params, prompt_logprobs=fields.logprobs)
+    root = cache_root(fields.cache_salt, settings)
+    return Generation(new_id("cmpl"), model.name, ROUTE, prompts, params, root, fields.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAnswer:
+    """How this route writes an answer."""
+
+    fields: CompletionFields
+    model: ServedModel
+
+    @property
+    def names(self) -> TokenNames:
+        return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
+
+    @property
+    def only_prompt(self) -> bool:
+        """Whether nothing of what was generated is to be told."""
+        return self.fields.max_tokens == 0
+
+    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+        """An answer that is complete."""
+        choices = [
+            self._choice(generation.index(prompt, choice.index), completion, choice)
+            for prompt, completion in enumerate(gathered.completions)
+            for choice in completion.choices
+        ]
+        return {
+            "id": generation.id,
+            "object": "text_completion",
+            "created": generation.created,
+            "model": generation.model,
+            "choices": choices,
+            "usage": gathered.usage.body(),
+            "timings": gathered.timings(),
+        }
+
+    def _choice(self, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
+        writer = ChoiceWriter(self, index, completion.prompt_ids)
+        text = choice.reasoning + choice.text
+        return writer.entry(text, choice.tokens, choice.finish, completion.prompt_logprobs)
+
+
+class ChoiceWriter:
+    """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
+
+    def __init__(self, answer: CompletionAnswer, index: int, prompt: Sequence[int]) -> None:
+        self._answer, self._fields, self._index, self._prompt = answer, answer.fields, index, prompt
+        self._names = answer.names
+        self._logprobs = CompletionLogprobs(self._names)
+        self._begun = False
+
+    def entry(
+        self, text: str, tokens: Sequence[Sampled], finish: Finish | None, scores: Scores | None
+    ) -> dict[str, object]:
+        """An entry of `choices`. scores: of the prompt's tokens; read with the first entry."""
+        if self._answer.only_prompt:
+            text, tokens = "", ()
+        first, self._begun = not self._begun, True
+        echoes = first and self._fields.echo
+        entry: dict[str, object] = {
+            "index": self._index,
+            "text": self._answer.model.tokenizer.decode(self._prompt) + text if echoes else text,
+            "logprobs": self._columns(tokens, scores if echoes else None),
+            "finish_reason": finish,
+        }
+        if self._fields.return_token_ids:
+            entry["token_ids"] = [one.token for one in tokens]
+            if first:
+                entry["prompt_token_ids"] = self._prompt
+        if first and self._fields.prompt_logprobs is not None and scores is not None:
+            entry["prompt_logprobs"] = prompt_logprobs(scores, self._names)
+        return entry
+
+    def _columns(self, tokens: Sequence[Sampled], scores: Scores | None) -> dict[str, list[object]] | None:
+        """The log-probabilities, those of an echoed prompt first."""
+        if self._fields.logprobs is None:
+            return None
+        echoed = [self._logprobs.of_prompt(self._prompt, scores)] if scores is not None else []
+        return joined([*echoed, self._logprobs.of_output(tokens)])
+
+
+class CompletionChunks(Chunks):
+    """Its frames."""
+
+    def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
+        super().__init__(generation, answer.fields, outbox, "text_completion")
+        self._writers = [
+            ChoiceWriter(answer, generation.index(index, choice), prompt)
+            for index, prompt in enumerate(generation.prompts)
+            for choice in range(generation.params.n)
+        ]
+
+    def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
+        text = event.reasoning + event.text
+        return self._writers[index].entry(text, state.take(event), event.finish, self.scores.get(prompt))

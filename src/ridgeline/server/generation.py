@@ -1,0 +1,162 @@
+"""Generation: what one HTTP request has the engine do, and how its events are gathered."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.types import Receive
+
+from ridgeline.engine.async_llm import EngineDied
+from ridgeline.engine.events import Event
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.result import Completion
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.service import Live, Service
+from ridgeline.server.usage import Usage, timings
+
+Take = Callable[[int, Event], None]
+"""Who is told of an event, and of which prompt it is."""
+
+_Result = TypeVar("_Result")
+
+
+class ClientGone(Exception):
+    """Whoever asked has closed the connection; nobody reads an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Prompts to be completed, each `params.n` times, for one answer.
+
+    id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
+    separates its prefix cache from others'.
+    """
+
+    id: str
+    model: str
+    route: str
+    prompts: Sequence[Sequence[int]]
+    params: SamplingParams
+    root: bytes = b""
+    stream: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    def index(self, prompt: int, choice: int) -> int:
+        """The place in the answer of a choice of a prompt."""
+        return prompt * self.params.n + choice
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody can guess."""
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+async def run(service: Service, generation: Generation, take: Take) -> None:
+    """Have all prompts completed, telling `take` of every event. Raises ApiError; then all of them are ended."""
+    if len(generation.prompts) == 1:
+        await _run_one(service, generation, 0, take)
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            for prompt in range(len(generation.prompts)):
+                group.create_task(_run_one(service, generation, prompt, take))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def _run_one(service: Service, generation: Generation, prompt: int, take: Take) -> None:
+    ids = generation.prompts[prompt]
+    name = f"{generation.id}-{prompt}" if prompt else generation.id
+    live = Live(name, generation.route, len(ids), generation.params, generation.stream)
+    begun = False
+    try:
+        async with aclosing(service.run(live, ids, generation.root)) as events:
+            async for event in events:
+                begun = True
+                if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
+                    raise _failed(event.finish)
+                take(prompt, event)
+    except EngineDied:
+        raise engine_died() from None
+    except ValueError as error:
+        if begun:
+            raise
+        raise invalid(str(error)) from None  # the engine's refusal: one line of its own
+
+
+def _failed(finish: Finish) -> ApiError:
+    """The engine's reason may be an exception's words: it is in the log, and not told."""
+    if finish is Finish.ABORT:
+        return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
+    return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
+
+
+def engine_died() -> ApiError:
+    """The answer to all who were waiting when the engine's process ended."""
+    return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code="engine_died")
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All of an answer: a Completion for each prompt, and what it used."""
+
+    completions: list[Completion]
+    usage: Usage
+
+    @property
+    def times(self) -> list[Timing]:
+        return [choice.timing for each in self.completions for choice in each.choices if choice.timing is not None]
+
+    def timings(self) -> dict[str, float | int]:
+        usage = self.usage
+        return timings(self.times, usage.prompt, sum(usage.cached.values()), sum(usage.output.values()))
+
+
+async def gather(service: Service, generation: Generation) -> Gathered:
+    """Have all prompts completed and give everything at once. Raises ApiError."""
+    completions = [Completion.empty(ids, generation.params.n) for ids in generation.prompts]
+    usage = Usage(generation.prompt_tokens)
+
+    def take(prompt: int, event: Event) -> None:
+        completions[prompt].take([event])
+        usage.take(prompt, generation.index(prompt, event.choice), event)
+
+    await run(service, generation, take)
+    return Gathered(completions, usage)
+
+
+async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
+    """What `work` gives; it is cancelled as soon as the client is gone. Raises ClientGone then.
+
+    The body has been read: what comes next is the end of the connection.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await end(task, gone)
+
+
+async def until_gone(receive: Receive) -> None:
+    """Wait for the client to close the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def end(*tasks: "asyncio.Future[_Result] | asyncio.Future[None]") -> None:
+    """Cancel what has not ended, and wait until it has."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

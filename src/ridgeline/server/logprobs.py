@@ -1,0 +1,99 @@
+"""Log-probabilities as clients read them: OpenAI's two shapes, and vLLM's for the prompt's own tokens."""
+
+from collections.abc import Iterable, Sequence
+
+from ridgeline.engine.sampling.row import PromptLogprob, Sampled
+from ridgeline.text import Tokenizer
+
+Scores = Sequence[PromptLogprob | None]
+"""Of a prompt's tokens; None for the first, which comes after nothing."""
+
+LEAST = -9999.0
+"""Stands for minus infinity, which JSON does not have; vLLM's number."""
+
+
+class TokenNames:
+    """How tokens are written in an answer: as text, or as `token_id:7` where a request asks for it."""
+
+    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
+        self._tokenizer, self._as_ids = tokenizer, as_ids
+
+    def text(self, token: int) -> str:
+        """A token; half characters as U+FFFD."""
+        return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
+
+    def data(self, token: int) -> bytes:
+        """Its exact bytes; a control token as it is spelled."""
+        return self._tokenizer.token_bytes(token, skip_special=False)
+
+
+def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, object]:
+    """Of chat: a list of tokens, each with its likeliest alternatives."""
+    content = [
+        {**_entry(one.token, one.logprob_raw, names), "top_logprobs": [_entry(*pair, names) for pair in one.top_raw]}
+        for one in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, object]:
+    return {"token": names.text(token), "logprob": _finite(logprob), "bytes": list(names.data(token))}
+
+
+class CompletionLogprobs:
+    """Of completions: parallel lists, and where in the text each token begins."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names, self._offset = names, 0
+
+    def of_prompt(self, prompt: Sequence[int], scores: Scores) -> dict[str, list[object]]:
+        """Of an echoed prompt; its first token comes after nothing."""
+        rows = [(s.token, s.logprob, s.top) if s is not None else None for s in scores]
+        return self._columns([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)])
+
+    def of_output(self, tokens: Iterable[Sampled]) -> dict[str, list[object]]:
+        """Of the tokens that come next."""
+        return self._columns([(one.token, one.logprob_raw, one.top_raw) for one in tokens])
+
+    def _columns(
+        self, rows: Iterable[tuple[int, float | None, tuple[tuple[int, float], ...] | None]]
+    ) -> dict[str, list[object]]:
+        columns: dict[str, list[object]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token, logprob, top in rows:
+            text = self._names.text(token)
+            columns["tokens"].append(text)
+            columns["token_logprobs"].append(None if logprob is None else _finite(logprob))
+            columns["top_logprobs"].append(None if top is None else self._top(text, logprob, top))
+            columns["text_offset"].append(self._offset)
+            self._offset += len(text)
+        return columns
+
+    def _top(self, text: str, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
+        """The likeliest tokens and the one that is there. Of several that read alike the likeliest stays."""
+        likeliest = {self._names.text(token): _finite(own) for token, own in reversed(top)}
+        return {**likeliest, text: max(_finite(logprob), likeliest.get(text, LEAST))}
+
+
+def joined(columns: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:
+    """Lists one after the other."""
+    return {name: [value for part in columns for value in part[name]] for name in columns[0]}
+
+
+def prompt_logprobs(scores: Scores, names: TokenNames) -> list[dict[str, object] | None]:
+    """vLLM's `prompt_logprobs`: for each token of the prompt, by id, itself and the likeliest there.
+
+    rank: 1 for the likeliest; null where the token is not among those.
+    """
+    return [None if score is None else _by_id(score.token, score.logprob, score.top, names) for score in scores]
+
+
+def _by_id(token: int, logprob: float, top: tuple[tuple[int, float], ...], names: TokenNames) -> dict[str, object]:
+    ranked = {other: (own, rank) for rank, (other, own) in enumerate(top, 1)}
+    return {
+        str(i): {"logprob": _finite(own), "rank": rank, "decoded_token": names.text(i)}
+        for i, (own, rank) in ({token: (logprob, None)} | ranked).items()
+    }
+
+
+def _finite(logprob: float | None) -> float:
+    return LEAST if logprob is None else max(logprob, LEAST)

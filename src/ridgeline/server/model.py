@@ -1,0 +1,112 @@
+"""ServedModel: what routes know of the model behind them."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.texts import Texts
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.settings import ServerSettings
+from ridgeline.text import ChatTemplate, Tokenizer
+
+_LONG = 1 << 14
+"""Characters from which a text is encoded beside the event loop, which others' tokens pass through."""
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model under the names that it answers to; the first is what answers say.
+
+    context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
+    ids the model has. created: when it was put up, in Unix seconds.
+    """
+
+    names: tuple[str, ...]
+    texts: Texts
+    context: int
+    room: int
+    vocabulary: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.texts.tokenizer
+
+    @property
+    def defaults(self) -> SamplingParams:
+        """Sampling, where a request says nothing."""
+        return self.texts.defaults
+
+    def check_name(self, name: str) -> None:
+        """Raises ApiError (404) for a model that is not served. A request that names none means this one."""
+        if name and name not in self.names:
+            raise ApiError(
+                404,
+                f"no such model is served here; this server has {', '.join(self.names)}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def template(self, *, tools: bool = False) -> ChatTemplate:
+        """The chat template. Raises ApiError where the model has none."""
+        if self.texts.templates is None:
+            raise invalid(
+                "the model has no chat template; give the server one (--chat-template FILE), or use /v1/completions",
+                "messages",
+                code="no_chat_template",
+            )
+        return self.texts.templates.pick(tools=tools)
+
+    async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of a text in which control tokens are text. Raises ApiError."""
+        return await beside(len(text), lambda: self._encode(text, add_special))
+
+    def _encode(self, text: str, add_special: bool) -> list[int]:
+        try:
+            self.tokenizer.check_length(text, self.context)
+            return self.tokenizer.encode(text, add_special=add_special, parse_special=False)
+        except ValueError as error:  # lone surrogates, and texts that are far too long
+            raise invalid(str(error), "prompt") from None
+
+    def check_ids(self, ids: Sequence[int], param: str) -> None:
+        """Raises ApiError for ids that the model does not have."""
+        for token in (min(ids), max(ids)) if ids else ():
+            if not 0 <= token < self.vocabulary:
+                raise invalid(
+                    f"{param}: token id {token} is out of vocabulary; the model has ids 0 to {self.vocabulary - 1}",
+                    param,
+                )
+
+
+async def beside(length: int, work: Callable[[], _Result]) -> _Result:
+    """What `work` gives, done in a thread where a text of this length would hold up the event loop."""
+    return work() if length < _LONG else await asyncio.to_thread(work)
+
+
+def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
+    """The model of an engine, under the names of the settings."""
+    assert settings.models, "a server says which model it has"
+    texts, info = llm.texts, llm.info
+    room = min(info.context, info.capacity)
+    return ServedModel(settings.models, texts, info.context, room, info.vocabulary)
+
+
+def cache_root(salt: str | None, settings: ServerSettings) -> bytes:
+    """What separates the prefix cache of those who share a salt from everybody else's. Raises ApiError."""
+    if salt is None:
+        return b""
+    data = salt.encode("utf-8", "surrogatepass")
+    if not 0 < len(data) <= settings.cache_salt_bytes:
+        raise invalid(f"cache_salt: it has 1 to {settings.cache_salt_bytes} bytes", "cache_salt")
+    return hashlib.sha256(b"salt" + data).digest()

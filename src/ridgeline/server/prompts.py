@@ -1,0 +1,48 @@
+"""The prompts of /v1/completions: a text, a list of texts, token ids, or a list of lists of them."""
+
+import asyncio
+from typing import Any
+
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.model import ServedModel
+from ridgeline.server.settings import ServerSettings
+
+
+async def read_prompts(prompt: Any, model: ServedModel, settings: ServerSettings) -> list[list[int]]:
+    """Token ids of each prompt. Raises ApiError."""
+    prompts = _each(prompt)
+    if len(prompts) > settings.prompts:
+        raise invalid(f"prompt: at most {settings.prompts} are served at once, there are {len(prompts)}", "prompt")
+    return list(await asyncio.gather(*(_ids(one, model) for one in prompts)))
+
+
+def _each(prompt: Any) -> list[Any]:
+    """The prompts one by one; a list of ids is one of them."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list):
+        raise _malformed()
+    if not prompt:
+        raise _empty()
+    return [prompt] if isinstance(prompt[0], int) else prompt
+
+
+async def _ids(prompt: Any, model: ServedModel) -> list[int]:
+    if isinstance(prompt, str):
+        ids = await model.encode(prompt) if prompt else []
+    elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
+        ids = prompt
+    else:
+        raise _malformed()
+    if not ids:
+        raise _empty()
+    model.check_ids(ids, "prompt")
+    return ids
+
+
+def _malformed() -> ApiError:
+    return invalid("prompt: give a text, a list of texts, token ids, or a list of lists of token ids", "prompt")
+
+
+def _empty() -> ApiError:
+    return invalid("prompt: it is empty; give at least one character or one token id", "prompt")

@@ -1,0 +1,68 @@
+"""From the fields of a request to SamplingParams, on top of the model's own defaults."""
+
+from dataclasses import replace
+from typing import Any
+
+from ridgeline.engine.params import SamplingParams
+from ridgeline.server.errors import invalid
+from ridgeline.server.fields import Fields, stop_strings
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "seed",
+    "n",
+    "min_tokens",
+    "ignore_eos",
+    "prompt_logprobs",
+)
+"""Fields that have the same name and meaning in SamplingParams."""
+
+
+def sampling_params(fields: Fields, defaults: SamplingParams, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """How a request wants its tokens. Raises ApiError for a value that makes no sense, naming the field."""
+    given: dict[str, Any] = {name: getattr(fields, name) for name in _SAME if getattr(fields, name) is not None}
+    given |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop": stop_strings(fields.stop)}
+    if fields.stop_token_ids is not None:
+        given["stop_token_ids"] = fields.stop_token_ids
+    if fields.include_stop_str_in_output is not None:
+        given["include_stop"] = fields.include_stop_str_in_output
+    try:
+        return replace(defaults, **given)
+    except ValueError as error:
+        raise invalid_params(error) from None
+
+
+def invalid_params(error: ValueError) -> Exception:
+    """What SamplingParams refuses: one line, which begins with the field's name."""
+    message = str(error)
+    name = message.split(" ", 1)[0]
+    return invalid(message, name if name in Fields.__struct_fields__ else None)
+
+
+def room_for(prompt: int, room: int, asked: int | None, unstated: int | None) -> int:
+    """How many tokens may come after a prompt of so many. room: positions a sequence may have. asked: by the request;
+    else as many as there is room for, at most `unstated`.
+
+    Raises ApiError with the three numbers where there is no room for as many as were asked for.
+    """
+    left = room - prompt
+    if left < 1 or (asked is not None and asked > left):
+        raise invalid(
+            f"the context holds {room} tokens; the prompt has {prompt} and "
+            f"{'at least 1 is' if asked is None else f'{asked} are'} to come after it; "
+            f"{'shorten the prompt' if left < 1 else f'give max_tokens {left} or less, or shorten the prompt'}",
+            "max_tokens" if left >= 1 else None,
+            code="context_length_exceeded",
+        )
+    if asked is not None:
+        if asked < 1:
+            raise invalid(f"max_tokens is {asked}; give at least 1", "max_tokens")
+        return asked
+    return left if unstated is None else min(left, unstated)

@@ -1,0 +1,147 @@
+"""Server-sent events: frames on their way to one client, who may read slowly or leave.
+
+Framing is what openai-python's decoder needs (its source, and the HTML standard's event streams): each
+frame is `data: ...` and a blank line, the last one too; keep-alive is a comment; there is no `id:`, `retry:` or empty
+data.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+from starlette.types import Message, Receive, Scope, Send
+
+from ridgeline.server.errors import ApiError
+from ridgeline.server.generation import end, until_gone
+
+DONE = b"data: [DONE]\n\n"
+ALIVE = b": waiting\n\n"
+ALIVE_SECONDS = 10.0
+"""Without a frame for so long, a comment keeps proxies from closing the connection."""
+
+LAST_SECONDS = 30.0
+"""For what a client has not read yet when the last frame is there."""
+
+_log = logging.getLogger(__name__)
+
+
+class SlowReader(Exception):
+    """A client has left more unread than it may."""
+
+
+class Outbox:
+    """Frames that wait for the client to read them, at most `limit` bytes beside what the connection itself buffers."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._size = limit, 0
+        self._frames: list[bytes] = []
+        self._closed = False
+        self._wake = asyncio.Event()
+
+    def put(self, frame: bytes) -> None:
+        """Queue a frame. Raises SlowReader where too many wait."""
+        self._size += len(frame)
+        if self._size > self._limit:
+            raise SlowReader
+        self._frames.append(frame)
+        self._wake.set()
+
+    def keep_alive(self) -> None:
+        """A comment, where nothing else waits."""
+        if not self._size:
+            self.put(ALIVE)
+
+    def close(self) -> None:
+        """No further frames come."""
+        self._closed = True
+        self._wake.set()
+
+    async def take(self) -> bytes:
+        """All that waits, once there is something; b"" when there will be nothing more."""
+        if not self._frames and not self._closed:
+            self._wake.clear()
+            await self._wake.wait()
+        data = b"".join(self._frames)
+        self._frames.clear()
+        return data
+
+    def read(self, size: int) -> None:
+        """The connection has taken so many bytes."""
+        self._size -= size
+
+
+class EventStream:
+    """A response that is a stream of events, as an ASGI application.
+
+    It starts with its first frame, so that what fails before has a status of its own. When the client leaves, or reads
+    too slowly, whoever produces the frames is cancelled at once.
+    """
+
+    def __init__(
+        self, produce: Callable[[Outbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """produce: puts the frames. limit: bytes that a client may leave unread."""
+        self._produce, self._limit = produce, limit
+        headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"} | dict(
+            headers or {}
+        )
+        self._start: Message = {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outbox = Outbox(self._limit)
+        producer = asyncio.ensure_future(self._produce(outbox))
+        producer.add_done_callback(lambda _: outbox.close())
+        writer = asyncio.ensure_future(self._write(outbox, producer, send))
+        gone = asyncio.ensure_future(until_gone(receive))
+        alive = asyncio.ensure_future(_keep_alive(outbox))
+        try:
+            await asyncio.wait((producer, writer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if producer.done() and not isinstance(producer.exception(), SlowReader):
+                await asyncio.wait((writer, gone), timeout=LAST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
+        finally:
+            await end(producer, writer, gone, alive)
+
+    async def _write(self, outbox: Outbox, producer: "asyncio.Future[None]", send: Send) -> None:
+        """Send what the outbox gives. Raises what the producer raised where nothing has been sent yet."""
+        started = False
+        while data := await outbox.take():
+            if not started:
+                await send(self._start)
+                started = True
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            outbox.read(len(data))
+        await self._close(producer, started, send)
+
+    async def _close(self, producer: "asyncio.Future[None]", started: bool, send: Send) -> None:
+        """The end of the stream: nothing, or the frame that says what went wrong."""
+        error = producer.exception()
+        if error is not None and not started:
+            raise error
+        if error is not None and not isinstance(error, ApiError):
+            _log.error("a stream failed", exc_info=error)
+            error = ApiError(500, "the server failed on this request", kind="server_error", retry=False)
+        last = b"" if error is None else error_frame(error)
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def _keep_alive(outbox: Outbox) -> None:
+    while True:
+        await asyncio.sleep(ALIVE_SECONDS)
+        outbox.keep_alive()
+
+
+def frame(value: object) -> bytes:
+    """A value as an event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def error_frame(error: ApiError) -> bytes:
+    """The last event of a stream that failed; openai-python raises it as APIError."""
+    return frame(error.body()) + DONE

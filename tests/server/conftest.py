@@ -1,0 +1,126 @@
+"""A server in this process: the real application on a free port, `tales` behind it."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvicorn
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.server.app import build_app
+from ridgeline.server.service import Live, Service
+from ridgeline.server.settings import ServerSettings
+
+
+class Everybody:
+    """An admission that turns nobody away."""
+
+    def admit(self, live: Live) -> None:
+        pass
+
+    def leave(self, live: Live) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer to a plain request."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs, and what is behind it."""
+
+    port: int
+    service: Service
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """One request on a connection of its own. body: bytes as they are, anything else as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, data, {"content-type": "application/json", **(headers or {})})
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
+        return self.request("POST", path, body, headers)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
+        return self.request("GET", path, None, headers)
+
+    def check(self) -> None:
+        """One normal request succeeds, and no KV page is held afterwards."""
+        reply = self.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 2, "temperature": 0})
+        assert reply.status == 200, reply.data
+        assert reply.json()["usage"]["completion_tokens"] == 2
+        self.idle()
+
+    def idle(self, seconds: float = 10.0) -> None:
+        """Nothing is under way and no KV page is held, at once or soon."""
+        end = time.monotonic() + seconds
+        while not self._is_idle() and time.monotonic() < end:
+            time.sleep(0.005)
+        assert self._is_idle(), (self.service.live, self.service.llm.stats)
+
+    def _is_idle(self) -> bool:
+        stats = self.service.llm.stats
+        return not (self.service.live or stats.running or stats.waiting or stats.held_pages)
+
+
+@contextmanager
+def running(service: Service, settings: ServerSettings) -> Iterator[Running]:
+    """The application of a service on a free port, in a thread."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        app = build_app(service, settings)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.002)
+        try:
+            yield Running(listener.getsockname()[1], service)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture(scope="session")
+def tales() -> Loaded:
+    """`tales`, loaded once."""
+    return load_engine("tales")
+
+
+@pytest.fixture(scope="session")
+def server(tales: Loaded) -> Iterator[Running]:
+    """A server of `tales` with default limits, shared by all tests: leave it idle."""
+    llm = AsyncLLM(tales)
+    try:
+        with running(Service(llm, Everybody()), ServerSettings(models=("tales",))) as up:
+            yield up
+    finally:
+        llm.close()
