@@ -62,12 +62,12 @@ class EngineProcess:
         """Use `EngineProcess.start`."""
         self._start, self._restarts, self._progress = start, restarts, progress
         self.texts = texts
-        self.info: EngineInfo
+        self.info: EngineInfo  # of the process that was ready last
         self._tell: Callable[[FromEngine], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._line: _Line | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._closing = False
+        self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
 
     @classmethod
@@ -116,8 +116,11 @@ class EngineProcess:
         self._closing = True
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
-        if self._child is not None:
-            _end(self._child)
+        if self._child is None:
+            return
+        if not self._ready:  # it reads weights and would not listen
+            self._child.kill()
+        _end(self._child)
 
     def _hang_up(self) -> None:
         if self._again is not None:
@@ -127,6 +130,7 @@ class EngineProcess:
 
     async def _launch(self) -> None:
         """Start a process and wait until it is ready."""
+        self._ready = False
         ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         connected: asyncio.Future[_Line] = self._loop.create_future()
 
@@ -148,6 +152,7 @@ class EngineProcess:
                 server.close()
         self._line.send(self._start)
         self.info = await ready
+        self._ready = True
 
     async def _unless_dead(self, connected: "asyncio.Future[_Line]") -> "_Line":
         assert self._child is not None
@@ -213,6 +218,9 @@ class _Line(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:
+        if self._connected.done():  # the process has connected; this is somebody else
+            transport.abort()
+            return
         self._transport = transport
         self._connected.set_result(self)
 
@@ -221,7 +229,8 @@ class _Line(asyncio.Protocol):
             self._hear(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost()
+        if self._connected.result() is self:
+            self._lost()
 
     def send(self, message: object) -> None:
         self._transport.write(self._frames.encode(message))
