@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+import msgspec
+from starlette.responses import Response
+
 
 class ApiError(Exception):
     """An answer that is no success. Raised anywhere below a route; the app makes the response of it.
@@ -35,3 +38,9 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
     """A request that is wrong: 400."""
     return ApiError(400, message, param=param, code=code)
+
+
+def error_response(error: ApiError) -> Response:
+    """The answer that an error becomes."""
+    retry = {} if error.retry is None else {"x-should-retry": str(error.retry).lower()}
+    return Response(msgspec.json.encode(error.body()), error.status, {**error.headers, **retry}, "application/json")
