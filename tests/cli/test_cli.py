@@ -1,19 +1,19 @@
 """The command line's contract: exit codes, one line for an error, what --json holds, and the list of all options."""
 
-import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import torch
 import typer.main
 
+from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Ended, Run, assert_one_line
 from engine.folders import CHAT, write_model
 from engine.small_models import LLAMA
 from ridgeline import __version__
@@ -27,44 +27,6 @@ from ridgeline.roofline.device import Cache, Efficiency, Host
 
 COMMANDS = Path(__file__).parent / "commands.txt"
 PROGRAM = Path(sys.executable).with_name("ridgeline")
-OK, FAULT, USAGE, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.out.count("\n") == 1, "one object on one line"
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def ridgeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process: another one costs seconds."""
-
-    def run(*arguments: object, stdin: str | IO[str] | None = "") -> Ended:
-        monkeypatch.setattr(sys, "argv", ["ridgeline", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
-        monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # it would last beyond this test
-        code: object = OK
-        try:
-            command_line.main()
-        except SystemExit as end:
-            code = end.code or OK
-        captured = capsys.readouterr()
-        assert isinstance(code, int)
-        return Ended(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +43,6 @@ def own_folder(tmp_path: Path) -> Path:
 def change_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-
-
-def assert_one_line(ended: Ended, code: int, *says: str) -> None:
-    """An error is an exit code and one line on stderr that names what is wrong."""
-    assert ended.code == code, ended.err
-    assert re.fullmatch(r"ridgeline: [^\n]+\n", ended.err), ended.err
-    assert "Traceback" not in ended.err
-    for part in says:
-        assert part in ended.err
-    assert ended.out == ""
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -502,7 +454,8 @@ def test_a_flag_means_the_same_in_every_command() -> None:
             if param.param_type_name == "option" and not (param.opts[-1] in OWN and name.startswith(("lab", "cal"))):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}
-    assert set(differing) <= {"--max-tokens"}, differing  # whose help has the default, 8 or 256
+    # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already.
+    assert set(differing) <= {"--max-tokens", "--dtype"}, differing
 
 
 def test_a_plan_waits_for_neither_the_engine_nor_symbols() -> None:

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Sequence
+from copy import copy
 from importlib import import_module
 from typing import Annotated, NoReturn, cast
 
 import typer
 
+from ridgeline.cli.command import Command, configurable
 from ridgeline.cli.process import INTERRUPTED, USAGE, abandon_output, signal_interrupts
 from ridgeline.cli.terminal import one_line, shortened
 from ridgeline.host import out_of_memory
@@ -42,16 +44,26 @@ def build_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "obj": COMMANDS},
     )
     app.callback(invoke_without_command=True)(_top)
     for name in names:
         command = getattr(import_module(f"ridgeline.cli.{name}"), name)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(_configurable_group(command), name=name)
         else:
-            app.command(name)(command)
+            app.command(name, cls=Command)(configurable(command))
     return app
+
+
+def _configurable_group(group: typer.Typer) -> typer.Typer:
+    """The group with every command of it read as a `Command`."""
+    whole = copy(group)
+    whole.registered_commands = [copy(command) for command in group.registered_commands]
+    for command in whole.registered_commands:
+        assert command.callback is not None
+        command.cls, command.callback = Command, configurable(command.callback)
+    return whole
 
 
 def main() -> None:

@@ -86,9 +86,20 @@ _PREFIX_CACHE = (
     "rounding, and so the text, rarely differs."
 )
 
+_DTYPE = "auto, or the format that the weights are stored in: they are never converted."
+_KV_DTYPE = "auto, or the model's own format: keys and values are kept in that."
+_SHARE = "Share of the available memory that weights, a step, and keys and values take; instead of --kv-memory."
+
 KVMemory = Annotated[
     str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
 ]
+MemoryShare = Annotated[float | None, _engine(_SHARE)]
+Context = Annotated[
+    str | None, _engine("Positions a request may have, prompt and text together; by default the model's. 1k is 1,024.")
+]
+Dtype = Annotated[str, _engine(_DTYPE)]
+KVDtype = Annotated[str, _engine(_KV_DTYPE)]
+MaxRequests = Annotated[int, _engine("Requests under way at a time; further ones wait.")]
 MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]
 Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
 PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
@@ -105,8 +116,8 @@ Threads = Annotated[
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)")
 _BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
-_TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kM]?)")
-_THOUSANDS = {"": 1, "k": 1 << 10, "M": 1 << 20}
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
+_THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 

@@ -1,12 +1,16 @@
 """From what a user typed to what the engine takes: a model that is loaded, settings, sampling, the prompt's ids."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.checkpoint import open_source
+from ridgeline.cli import options
 from ridgeline.cli.options import parse_bytes, parse_tokens
 from ridgeline.cli.terminal import loading_bar, read_text, say
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
+from ridgeline.ops.formats import Format, format_of
 from ridgeline.text.bytes import ByteTokenizer
 
 
@@ -18,19 +22,85 @@ def read_prompt(prompt: str) -> str:
     return text
 
 
-def engine_settings(
-    kv_memory: str | None, max_batch_tokens: str, chunk: str | None, page_size: int, prefix_cache: bool
-) -> EngineSettings:
-    """The engine's settings from the flags."""
-    return EngineSettings(
-        kv_bytes=None if kv_memory is None else parse_bytes(kv_memory),
-        limits=Limits(
-            tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"),
-            chunk=None if chunk is None else parse_tokens(chunk, "--chunk"),
-        ),
-        page_size=page_size,
-        prefix_cache=prefix_cache,
-    )
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """The options of every command that runs a model for people."""
+
+    dummy_weights: options.DummyWeights = False
+    dtype: options.Dtype = "auto"
+    context: options.Context = None
+    kv_memory: options.KVMemory = None
+    memory_share: options.MemoryShare = None
+    kv_dtype: options.KVDtype = "auto"
+    max_batch_tokens: options.MaxBatchTokens = "2k"
+    max_requests: options.MaxRequests = 256
+    chunk: options.Chunk = None
+    page_size: options.PageSize = 16
+    prefix_cache: options.PrefixCache = True
+    threads: options.Threads = None
+
+    def settings(self, model: str) -> EngineSettings:
+        """What the engine is told for a model. Raises ValueError, also for a format that the model is not stored in."""
+        fields = open_source(model).config
+        stored = format_of(fields.dtype)
+        _check_format("--dtype", self.dtype, stored, f"{model} is stored in {stored.long}, and is never converted")
+        kept = (
+            f"{model} keeps keys and values in {stored.long}; others are priced (ridgeline plan --kv), and do not run"
+        )
+        _check_format("--kv-dtype", self.kv_dtype, stored, kept)
+        return EngineSettings(
+            kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory),
+            memory_share=self.memory_share,
+            context=None if self.context is None else parse_tokens(self.context, "--context"),
+            limits=Limits(
+                tokens=parse_tokens(self.max_batch_tokens, "--max-batch-tokens"),
+                requests=self.max_requests,
+                chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
+            ),
+            page_size=self.page_size,
+            prefix_cache=self.prefix_cache,
+        )
+
+    def load(self, model: str) -> LLM:
+        """The model in an engine, as `load`."""
+        return load(model, self.settings(model), dummy_weights=self.dummy_weights, threads=self.threads)
+
+
+_SHORT = {"half": "float16", "float": "float32"}  # torch's and vLLM's other names
+
+
+def _check_format(option: str, asked: str, stored: Format, why: str) -> None:
+    """Refuse a number format that is not the model's own."""
+    if asked != "auto" and _SHORT.get(asked, asked) not in (stored.name, stored.long):
+        raise ValueError(f"{option} is {asked!r}; {why}: give auto")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFlags:
+    """The options of sampling. Sampling is what the model's generation_config.json says unless they say otherwise."""
+
+    max_tokens: options.MaxTokens256 = None
+    temperature: options.Temperature = None
+    top_k: options.TopK = None
+    top_p: options.TopP = None
+    min_p: options.MinP = None
+    repetition_penalty: options.RepetitionPenalty = None
+    frequency_penalty: options.FrequencyPenalty = None
+    presence_penalty: options.PresencePenalty = None
+    seed: options.OptionalSeed = None
+    stop: options.Stop = None
+    min_tokens: options.MinTokens = 0
+    ignore_eos: options.IgnoreEos = False
+
+    def given(self) -> dict[str, Any]:
+        """The fields of SamplingParams that were given."""
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
+        off: dict[str, Any] = {"min_tokens": 0, "ignore_eos": False}
+        return {name: value for name, value in values.items() if value not in (None, off.get(name))}
+
+    def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """The model's own sampling changed by these and `more`; without --max-tokens, 256 of them at most."""
+        return sampling_params(defaults, self.max_tokens, 256, **self.given(), **more)
 
 
 def load(model: str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
-from ridgeline.cli.request import check_room, engine_settings, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt
 from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
@@ -18,35 +19,20 @@ from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
 
 
+@with_flags
 def run(
     model: options.ModelName,
     prompt: options.PromptText,
-    max_tokens: options.MaxTokens256 = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    frequency_penalty: options.FrequencyPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    seed: options.OptionalSeed = None,
+    *,
+    sampling: SamplingFlags,
     n: Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")] = 1,
-    stop: options.Stop = None,
-    min_tokens: options.MinTokens = 0,
-    ignore_eos: options.IgnoreEos = False,
     logprobs: Annotated[
         int | None,
         typer.Option(help="With --json: log-probabilities of each token and so many others, raw and processed."),
     ] = None,
     raw: options.Raw = False,
     system: options.System = None,
-    dummy_weights: options.DummyWeights = False,
-    kv_memory: options.KVMemory = None,
-    max_batch_tokens: options.MaxBatchTokens = "2k",
-    chunk: options.Chunk = None,
-    page_size: options.PageSize = 16,
-    prefix_cache: options.PrefixCache = True,
-    threads: options.Threads = None,
+    engine: EngineFlags,
     as_json: options.Json = False,
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
@@ -56,25 +42,21 @@ def run(
     text = read_prompt(prompt)
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs is shown with --json; give both")
-    settings = engine_settings(kv_memory, max_batch_tokens, chunk, page_size, prefix_cache)
-    llm = load(model, settings, dummy_weights=dummy_weights, threads=threads)
-    params = sampling_params(
-        llm.loaded.defaults, max_tokens, 256, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-        repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
-        seed=seed, n=n, stop=None if stop is None else tuple(stop), min_tokens=min_tokens,
-        ignore_eos=ignore_eos or dummy_weights, logprobs=logprobs,
-    )  # fmt: skip
+    llm = engine.load(model)
+    params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
+    if engine.dummy_weights:
+        params = dataclasses.replace(params, ignore_eos=True)
     ids = prompt_ids(llm, text, system, raw)
-    if max_tokens is not None:
+    if sampling.max_tokens is not None:
         check_room(llm, len(ids), params, more_memory="--kv-memory")
     _say_unheeded(llm)
     account = Account(llm.loaded.price)
     llm.engine.on_step = account.add
-    completion = _generate(llm, ids, params, quiet=as_json or dummy_weights)
+    completion = _generate(llm, ids, params, quiet=as_json or engine.dummy_weights)
     if as_json:
         print(json.dumps(_completion_json(completion, account, logprobs=logprobs is not None)))
     else:
-        _say_account(llm, completion, account, meaningless=dummy_weights)
+        _say_account(llm, completion, account, meaningless=engine.dummy_weights)
 
 
 def _say_unheeded(llm: LLM) -> None:

@@ -1,0 +1,208 @@
+"""Options as vLLM spells them: what each means here, or why it is refused. Nothing is accepted and ignored: an option
+that cannot act is taken only with the values that ask for what is so anyway.
+
+A name with underscores is one with hyphens, a flag `--name` has its `--no-name`. The first row that applies to a
+command counts.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Protocol
+
+MODEL = "model"
+"""The argument of that name, for people who write it as an option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """An option of ours under another name. values: those of its values that are ours under another name; the value
+    "" leaves the option out."""
+
+    names: tuple[str, ...]
+    option: str
+    flag: bool = False
+    values: Mapping[str, str] | None = None
+
+    def applies(self, options: Collection[str]) -> bool:
+        """Whether a command with these options (and arguments) has it."""
+        return self.option in options
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """An option that changes nothing with the values that ask for what is so anyway, and is refused with all others.
+
+    why: what is so, and what to do instead. marks: it is for commands that have this option, too.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+    why: str
+    flag: bool = False
+    marks: str = "--kv-memory"
+
+    def applies(self, options: Collection[str]) -> bool:
+        """Whether it is an option for a command with these options."""
+        return self.marks in options
+
+
+Alias = Means | Same
+
+ALIASES: tuple[Alias, ...] = (
+    Means(("--model",), MODEL),
+    # -- the engine
+    Means(("--max-model-len",), "--context", values={"auto": "", "-1": ""}),
+    Means(("--max-num-batched-tokens",), "--max-batch-tokens"),
+    Means(("--max-num-seqs",), "--max-requests"),
+    Means(("--long-prefill-token-threshold",), "--chunk", values={"0": ""}),
+    Means(("--gpu-memory-utilization",), "--memory-share"),
+    Means(("--gpu-memory-utilization",), "--memory-utilization"),
+    Means(("--kv-cache-memory-bytes",), "--kv-memory"),
+    Means(("--kv-cache-dtype",), "--kv-dtype"),
+    Means(("--kv-cache-dtype",), "--kv", values={"auto": ""}),
+    Means(("--block-size",), "--page-size"),
+    Means(("--enable-prefix-caching",), "--prefix-cache", flag=True),
+    Means(("--tensor-parallel-size", "-tp"), "--devices"),
+    Same(
+        ("--tensor-parallel-size", "-tp"), ("1",),
+        "tensor parallelism is priced (ridgeline plan --devices) and does not run yet; give 1",
+    ),
+    Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
+    Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
+    Same(("--quantization", "-q"), (), "weights run as the checkpoint stores them; leave it out"),
+    Same(("--load-format",), ("auto", "safetensors"), "weights are read from safetensors alone; give auto"),
+    Same(("--enforce-eager",), ("true",), "steps are not captured as CUDA graphs; leave it out", flag=True),
+    Same(
+        ("--enable-chunked-prefill",), ("true",),
+        "a prompt longer than a step's budget always runs in chunks; raise --max-batch-tokens instead", flag=True,
+    ),
+    Same(("--swap-space",), ("0",), "a preempted request is computed again, nothing is swapped out; give 0"),
+    Same(("--cpu-offload-gb",), ("0",), "weights are in memory once and are not moved; give 0"),
+    Same(("--speculative-config",), (), "speculative decoding does not run yet; leave it out"),
+    Same(("--enable-lora",), ("false",), "adapters are not supported; merge it into the model", flag=True),
+    Same(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True),
+    # -- the model
+    Same(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),
+    Same(("--tokenizer",), (), "the tokenizer is the one in the model's folder; put it there"),
+    Same(("--tokenizer-mode",), ("auto",), "the tokenizer is what the model's files say; give auto"),
+    Same(("--revision", "--tokenizer-revision"), ("main",), "give the folder of the snapshot as the model instead"),
+    Same(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
+    Same(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
+    Same(("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"),
+    Same(("--device",), ("auto", "cpu"), "models run on the processor so far; give cpu"),
+)  # fmt: skip
+
+
+class Parameter(Protocol):
+    """What is read of an option or an argument of the command line's library."""
+
+    name: str | None
+    opts: list[str]
+    secondary_opts: list[str]
+    param_type_name: str
+
+
+def is_flag(param: Parameter) -> bool:
+    """Whether it is an option without a value."""
+    return bool(getattr(param, "is_flag", False))
+
+
+class Spellings:
+    """The names by which one command's options go."""
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.by_name: dict[str, Parameter] = {}
+        for param in params:
+            names = [*param.opts, *param.secondary_opts] if param.param_type_name == "option" else [str(param.name)]
+            self.by_name |= dict.fromkeys(names, param)
+        self.aliases = [alias for alias in ALIASES if alias.applies(self.by_name)]
+
+    def names(self) -> list[str]:
+        """All long options, aliases too."""
+        own = [name for name in self.by_name if name.startswith("--")]
+        return [*own, "--help", *(name for alias in self.aliases for name in alias.names if name.startswith("--"))]
+
+    def alias(self, name: str) -> tuple[Alias | None, bool]:
+        """The alias of a name that is no option of the command, and whether it was a flag's `--no-`."""
+        positive = "--" + name.removeprefix("--no-")
+        for alias in self.aliases:
+            if name in alias.names:
+                return alias, False
+            if alias.flag and positive in alias.names:
+                return alias, True
+        return None, False
+
+    def mean(self, alias: Alias, name: str, value: str) -> tuple[str, str] | None:
+        """Our own option and the value for it (that of a flag is true or false); None where there is nothing to be
+        said. Raises ValueError for what is refused."""
+        if isinstance(alias, Means):
+            ours = (alias.values or {}).get(value, value)
+            return (alias.option, ours) if ours else None
+        if value.lower() not in alias.values:
+            raise ValueError(f"{name}{'' if alias.flag else f' {value}'} is refused: {alias.why}")
+        return None
+
+    def nearest(self, name: str) -> ValueError:
+        """The error for an option that is not there."""
+        near = get_close_matches(name, self.names(), 3, 0.6)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        return ValueError(f"there is no option {name}{meant}")
+
+
+def respelt(arguments: Sequence[str], spellings: Spellings) -> list[str]:
+    """A command's arguments with every option under our own name, and the model in front where it was given as an
+    option. Values are left alone, and so is what comes after `--`.
+
+    Raises ValueError for an option that is refused, or that is not there.
+    """
+    given, first, out = iter(arguments), list[str](), list[str]()
+    for argument in given:
+        if argument == "--":
+            out += [argument, *given]
+        elif argument.startswith("-") and len(argument) > 1:
+            option = _option(argument, given, spellings)
+            if option[:1] == [MODEL]:
+                first = option[1:]
+            else:
+                out += option
+        else:
+            out.append(argument)
+    return first + out
+
+
+def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[str]:
+    """One option with its value, which may be the next argument."""
+    stated, equals, value = argument.partition("=")
+    name = stated.replace("_", "-") if stated.startswith("--") else stated
+    values: Callable[[], list[str]] = lambda: [value] if equals else list(_next(rest))  # noqa: E731
+    param = spellings.by_name.get(name)
+    if param is not None:
+        return [name + equals + value] if equals or is_flag(param) else [name, *values()]
+    alias, negated = spellings.alias(name)
+    if alias is None:
+        if name.startswith("--") and name != "--help":
+            raise spellings.nearest(name)
+        return [argument]  # a short option, or several in one: as the library reads them
+    if alias.flag:
+        if equals:
+            raise ValueError(f"{name} takes no value; leave {value!r} out")
+        found = ["false" if negated else "true"]
+    else:
+        found = values()
+    if not found:
+        raise ValueError(f"{name} wants a value")
+    meant = spellings.mean(alias, name, found[0])
+    if meant is None or not isinstance(alias, Means):
+        return []
+    option, ours = meant
+    if not alias.flag:
+        return [option, ours]
+    param = spellings.by_name[option]
+    return [option] if ours == "true" else param.secondary_opts[:1]
+
+
+def _next(rest: Iterator[str]) -> Iterator[str]:
+    for value in rest:
+        yield value
+        return

@@ -1,0 +1,89 @@
+"""A command of the command line: its options under the names that people bring, from flags, a file or by default."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ridgeline.cli.aliases import Spellings, respelt
+from ridgeline.cli.config import print_config, read_config_file
+
+_CONFIG = "A TOML file with options; those given as flags count before it."
+_PRINT = "Print every option, its value and where that came from, and do nothing else."
+_SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
+
+
+class Command(TyperCommand):
+    """Reads its arguments as `respelt`, and its --config, whose tables may have the names in the context's `obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As the library does, with every option under our own name and defaults from the file."""
+        spellings = Spellings(self.params)  # type: ignore[arg-type]
+        try:
+            args = respelt(args, spellings)
+            path = _config_path(args)
+            if path is not None:
+                ctx.default_map = read_config_file(path, ctx.command_path.split()[1:], ctx.obj, spellings)
+        except ValueError as error:
+            ctx.fail(str(error))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, or print what it would run with."""
+        ctx.params.pop("config", None)
+        if not ctx.params.pop("print_config", False):
+            return super().invoke(ctx)
+        sources = {name: ctx.get_parameter_source(name).name for name in ctx.params}
+        print_config(
+            self.params, ctx.params, {name: _SOURCES.get(source, "default") for name, source in sources.items()}
+        )
+        return None
+
+
+def _config_path(arguments: Sequence[str]) -> Path | None:
+    """The file of --config, the last where it is given twice."""
+    path = None
+    for argument, after in zip(arguments, [*arguments[1:], None], strict=False):
+        if argument == "--":
+            break
+        if argument == "--config" and after is not None:
+            path = Path(after)
+        elif argument.startswith("--config="):
+            path = Path(argument.removeprefix("--config="))
+    return path
+
+
+def configurable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of a command with the two options that every command has, which `Command` reads."""
+
+    @wraps(function)
+    def with_config(*, config: object = None, print_config: object = None, **values: Any) -> Any:
+        return function(**values)
+
+    own = signature(function, eval_str=True)
+    both = [
+        Parameter(
+            "config",
+            Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[Path | None, _option("--config", _CONFIG)],
+        ),
+        Parameter(
+            "print_config",
+            Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, _option("--print-config", _PRINT)],
+        ),
+    ]
+    with_config.__signature__ = own.replace(parameters=[*own.parameters.values(), *both])  # type: ignore[attr-defined]
+    return with_config
+
+
+def _option(name: str, text: str) -> Any:
+    return typer.Option(
+        name, help=text, metavar="FILE" if name == "--config" else None, rich_help_panel="Configuration"
+    )

@@ -1,0 +1,106 @@
+"""`--config FILE.toml`: options from a file, under those that are given as flags and over the defaults.
+
+A key is an option without its hyphens, under any of its names, or an argument like `model`. Keys at the top are for the
+command that is run; a table is for the command of its name ([run], [serve], [bench.serve]) and counts before them.
+"""
+
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ridgeline.cli.aliases import Spellings, is_flag
+from ridgeline.untrusted import read_toml
+
+_SECRET = ("api_key",)
+
+
+def read_config_file(
+    path: Path, command: Sequence[str], commands: Container[str], spellings: Spellings
+) -> dict[str, Any]:
+    """Values for the options of a command, by the names of its parameters. command: its name, in parts where it is a
+    group's. commands: all names that a table may have.
+
+    Raises ValueError for a file that cannot be read, a key that is no option of the command, a value it cannot have.
+    """
+    values: dict[str, Any] = {}
+    for key, value in _entries(read_toml(path), command, commands):
+        try:
+            found = _parameter(key, value, spellings)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        if found is not None:
+            values[found[0]] = found[1]
+    return values
+
+
+def _entries(
+    table: Mapping[str, Any], command: Sequence[str], commands: Container[str] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Keys with their values, those of the command's own table last. commands: None for those of any group."""
+    deeper: Mapping[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict) and command and (commands is None or key in commands):
+            deeper = value if key == command[0] else deeper
+        else:
+            yield key, value
+    if deeper:
+        yield from _entries(deeper, command[1:])
+
+
+def _parameter(key: str, value: Any, spellings: Spellings) -> tuple[str, Any] | None:
+    """The name of the parameter that a key stands for, and its value; None for an alias that asks for what is so."""
+    name = key if key in spellings.by_name else "--" + key.replace("_", "-")
+    param = spellings.by_name.get(name)
+    if param is None:
+        alias, negated = spellings.alias(name)
+        if isinstance(value, dict):
+            raise ValueError(f"the table [{key}] is no command's")
+        if alias is None:
+            raise spellings.nearest(name)
+        if alias.flag:
+            value = _truth(key, value) is not negated
+        meant = spellings.mean(alias, name, str(value).lower() if isinstance(value, bool) else str(value))
+        if meant is None:
+            return None
+        param = spellings.by_name[meant[0]]
+        return str(param.name), meant[1] == "true" if alias.flag else meant[1]
+    if is_flag(param):
+        return str(param.name), _truth(key, value) is not (name in param.secondary_opts)
+    if isinstance(value, list):
+        return str(param.name), [str(each) for each in value]
+    if isinstance(value, bool | dict):
+        raise ValueError(f"{key} is {json.dumps(value)}; give it as the option {name} has it")
+    return str(param.name), [str(value)] if getattr(param, "multiple", False) else str(value)
+
+
+def _truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r}; give true or false")
+    return value
+
+
+def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    """Every option with its value and where that came from: a file for --config, except that what has no value is a
+    comment."""
+    for param in params:
+        if param.name not in values:
+            continue
+        value = values[param.name]
+        key = str(param.name) if param.param_type_name == "argument" else _long(param.opts)
+        if value is None:
+            print(f"# {key} is not set")
+        else:
+            shown = '"..."' if param.name in _SECRET else _toml(value)
+            print(f"{key} = {shown}  # {sources[param.name]}")
+
+
+def _long(names: Sequence[str]) -> str:
+    return max(names, key=len).removeprefix("--")
+
+
+def _toml(value: Any) -> str:
+    """JSON's strings, numbers, truths and lists are TOML's too."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value if isinstance(value, bool | int | float) else str(value))

@@ -1,0 +1,31 @@
+"""A command that runs in this process."""
+
+import io
+import sys
+from typing import IO
+
+import pytest
+import torch
+
+from cli.running import OK, Ended, Run
+from ridgeline.cli import main as command_line
+
+
+@pytest.fixture
+def ridgeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process: another one costs seconds."""
+
+    def run(*arguments: object, stdin: str | IO[str] | None = "") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["ridgeline", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
+        monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # it would last beyond this test
+        code: object = OK
+        try:
+            command_line.main()
+        except SystemExit as end:
+            code = end.code or OK
+        captured = capsys.readouterr()
+        assert isinstance(code, int)
+        return Ended(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,225 @@
+"""Options under the names that people bring, from flags, from a file and by default."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cli.running import OK, USAGE, Run, assert_one_line
+from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
+from ridgeline.cli.main import COMMANDS, build_app
+
+TABLED = [(alias, name) for alias in ALIASES for name in alias.names]
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, Spellings]:
+    """The names of each command's options; those of a group are not asked for here."""
+    group: Any = typer.main.get_command(build_app())
+    return {name: Spellings(each.params) for name, each in group.commands.items() if not hasattr(each, "commands")}
+
+
+def having(commands: dict[str, Spellings], alias: Alias) -> list[Spellings]:
+    """The commands to which an alias applies; at least one."""
+    found = [spellings for spellings in commands.values() if alias in spellings.aliases]
+    assert found, f"no command has a use for {alias.names}"
+    return found
+
+
+def written(alias: Alias, name: str, value: str) -> list[str]:
+    return [name] if alias.flag else [name, value]
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alias", "name"), TABLED, ids=lambda part: part if isinstance(part, str) else "")
+def test_every_alias_acts_or_is_refused(commands: dict[str, Spellings], alias: Alias, name: str) -> None:
+    """It becomes an option that the command has, with its value; or it asks for what is so anyway; or it is refused in
+    a line that says why."""
+    for spellings in having(commands, alias):
+        if spellings.alias(name)[0] is not alias:
+            continue  # a row before it counts
+        if isinstance(alias, Means):
+            became = respelt(written(alias, name, "some value"), spellings)
+            if alias.option == MODEL:
+                assert became == ["some value"]
+            else:
+                assert became == written(alias, alias.option, "some value")
+                assert alias.option in spellings.by_name
+        else:
+            check_same(alias, name, spellings)
+
+
+def check_same(alias: Same, name: str, spellings: Spellings) -> None:
+    if alias.flag:
+        accepted = [name if value == "true" else f"--no-{name[2:]}" for value in alias.values]
+        refused = f"--no-{name[2:]}" if "true" in alias.values else name
+        assert len(accepted) == 1, "a flag says yes or no"
+    else:
+        accepted, refused = [f"{name}={value}" for value in alias.values], f"{name}=17"
+    for argument in accepted:
+        assert respelt(["x", argument, "y"], spellings) == ["x", "y"]
+    with pytest.raises(ValueError, match=f"{refused.replace('=', ' ')} is refused: ") as error:
+        respelt([refused], spellings)
+    assert alias.why in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_no_alias_hides_an_option_of_ours(commands: dict[str, Spellings]) -> None:
+    for spellings in commands.values():
+        for alias in spellings.aliases:
+            assert set(alias.names).isdisjoint(spellings.by_name) or alias.names == ("--device",), alias.names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "means"),
+    [
+        (["--max_model_len", "32k"], ["--context", "32k"]),
+        (["--max-model-len=auto"], []),
+        (["--max_num_batched_tokens=4k"], ["--max-batch-tokens", "4k"]),
+        (["--max_batch_tokens=4k"], ["--max-batch-tokens=4k"]),
+        (["--enable_prefix_caching"], ["--prefix-cache"]),
+        (["--no-enable-prefix-caching"], ["--no-prefix-cache"]),
+        (["hello", "--model", "tales"], ["tales", "hello"]),
+        (["tales", "--stop", "--max_model_len", "hi"], ["tales", "--stop", "--max_model_len", "hi"]),
+        (["tales", "--", "--max_model_len"], ["tales", "--", "--max_model_len"]),
+        (["tales", "-", "-n", "2"], ["tales", "-", "-n", "2"]),
+        (["-tp", "1", "-tp=1"], []),
+    ],
+)
+def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], means: Sequence[str]) -> None:
+    """Underscores in names and not in values; `=`; what comes after `--`; the model in front."""
+    assert respelt(arguments, commands["run"]) == means
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--temprature", "1"], "there is no option --temprature; did you mean --temperature"),
+        (["--max-model-length", "1"], "there is no option --max-model-length; did you mean --max-model-len"),
+        (["--hlp"], "did you mean --help"),
+        (["--qqqqqq"], "there is no option --qqqqqq (see ridgeline run --help)"),
+        (["--trust-remote-code"], "--trust-remote-code is refused: no code that comes with a model is ever run"),
+        (["--trust_remote_code=true"], "--trust-remote-code takes no value"),
+        (["--max-model-len"], "--max-model-len wants a value"),
+        (["-tp", "2"], "-tp 2 is refused: tensor parallelism is priced (ridgeline plan --devices)"),
+        (["--dtype", "half"], "--dtype is 'half'; tales is stored in bfloat16, and is never converted: give auto"),
+        (["--kv-cache-dtype", "fp8"], "tales keeps keys and values in bfloat16; others are priced"),
+        (["--max-model-len", "1M"], "a context of 1,048,576 was asked for, the model's is 512; give that or less"),
+        (["--max-model-len", "x"], "--context is 'x'; write a whole number of tokens"),
+        (["--gpu-memory-utilization", "1.5"], "the share of memory is 1.5; give a number over 0 and at most 1"),
+        (["--max-num-seqs", "0"], "limit of requests is 0"),
+    ],
+)
+def test_what_is_refused(ridgeline: Run, arguments: list[str], says: str) -> None:
+    assert_one_line(ridgeline("run", "tales", "hi", *arguments), USAGE, says)
+
+
+def test_aliases_act(ridgeline: Run) -> None:
+    """A model's own number format by any of its names; a context and a share of memory that reach the engine."""
+    ended = ridgeline(
+        "run", "--model", "tales", "Once upon a time", "--dtype", "bfloat16", "--kv_cache_dtype", "bf16",
+        "--max-model-len", "20", "--max-num-seqs", "3", "--gpu-memory-utilization", "0.01", "--block-size", "4",
+        "--ignore-eos",
+    )  # fmt: skip
+    assert ended.code == OK, ended.err
+    assert "KV cache: 60 tokens" in ended.err
+    assert "maximum concurrency for 20 tokens: 3.00x" in ended.err
+    assert "decode       14 tokens" in ended.err, "5 of the prompt, the first with it, and 14 more are 20"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Options at the top and in the command's own table, under names of ours and of others."""
+    path = tmp_path / "options.toml"
+    path.write_text(
+        'model = "tales"\nseed = 3\ntemperature = 1\ntensor-parallel-size = 1\n'
+        '[run]\ntemperature = 0.5\nmax_model_len = 64\nenable-prefix-caching = false\nstop = ["x", "y"]\n'
+        "trust-remote-code = false\nenforce-eager = true\n"
+        '[trace]\nlens = true\nnonsense = "of another command"\n'
+    )
+    return path
+
+
+def printed(out: str) -> dict[str, tuple[Any, str]]:
+    """What --print-config said: key, value, and where from."""
+    values = tomllib.loads(out)
+    lines = [line for line in out.splitlines() if not line.startswith("#")]
+    return {line.partition(" = ")[0]: (values[line.partition(" = ")[0]], line.rpartition("# ")[2]) for line in lines}
+
+
+def test_flag_before_file_before_default(ridgeline: Run, config: Path) -> None:
+    """A flag counts before the command's table, that before the top of the file, that before the default; a list given
+    as flags replaces the file's."""
+    told = ridgeline("run", "tales", "hi", "--config", config, "--seed", 9, "--print-config")
+    assert told.code == OK, told.err
+    values = printed(told.out)
+    assert values["seed"] == (9, "command line")
+    assert values["temperature"] == (0.5, "config")
+    assert values["context"] == ("64", "config")
+    assert values["prefix-cache"] == (False, "config")
+    assert values["stop"] == (["x", "y"], "config")
+    assert values["n"] == (1, "default")
+    assert values["model"] == ("tales", "command line")
+    assert "# kv-memory is not set\n" in told.out
+    again = ridgeline("run", "tales", "hi", f"--config={config}", "--stop", "z", "--prefix-cache", "--print-config")
+    values = printed(again.out)
+    assert values["stop"] == (["z"], "command line")
+    assert values["prefix-cache"] == (True, "command line")
+
+
+def test_what_is_printed_is_a_file(ridgeline: Run, config: Path, tmp_path: Path) -> None:
+    told = ridgeline("run", "tales", 'say "hi"\n', "--config", config, "--print-config")
+    path = tmp_path / "again.toml"
+    path.write_text(told.out)
+    again = ridgeline("run", "--config", path, "--print-config")
+    assert {key: value for key, (value, _) in printed(again.out).items()} == {
+        key: value for key, (value, _) in printed(told.out).items()
+    }
+    assert {source for _, source in printed(again.out).values()} == {"config"}
+
+
+def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
+    """As the same flags do, also for a command of a group."""
+    flags = ("--temperature", 0.5, "--seed", 3, "--context", 64, "--stop", "x", "--stop", "y", "--json")
+    told = ridgeline("run", "tales", "Once", *flags).json
+    assert ridgeline("run", "tales", "Once", "--config", config, "--json").json["text"] == told["text"]
+    config.write_text("[lab.memory]\ncontext = 77\nmodel = 'tales'\n[lab.phases]\nnothing = 1\n")
+    ended = ridgeline("lab", "memory", "--config", config, "--print-config")
+    assert 'context = "77"  # config\n' in ended.out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("temprature = 1", "there is no option --temprature; did you mean --temperature"),
+        ("[rnu]\nseed = 1", "the table [rnu] is no command's"),
+        ("seed = 'x'", "Invalid value for '--seed'"),
+        ("seed = true", "seed is true; give it as the option --seed has it"),
+        ("raw = 1", "raw is 1; give true or false"),
+        ("trust_remote_code = true", "--trust-remote-code is refused: no code"),
+        ("tensor-parallel-size = 8", "--tensor-parallel-size 8 is refused: tensor parallelism"),
+        ("seed = ", "is not valid TOML"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_files_that_are_refused(ridgeline: Run, tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "options.toml"
+    if text is not None:
+        path.write_text(text)
+    assert_one_line(ridgeline("run", "tales", "hi", "--config", path), USAGE, says)
+
+
+def test_a_table_may_have_the_name_of_any_command(ridgeline: Run, tmp_path: Path) -> None:
+    path = tmp_path / "options.toml"
+    path.write_text("".join(f"[{name}]\n" for name in COMMANDS))
+    assert ridgeline("env", "--config", path, "--json").code == OK
+    assert json.loads(ridgeline("env", "--config", path, "--json").out)
