@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.version import __version__
 
 if TYPE_CHECKING:
-    from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
+    from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams, StructuredOutputs
 
-__all__ = ["LLM", "AsyncLLM", "EngineSettings", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "EngineSettings", "SamplingParams", "StructuredOutputs", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ridgeline.engine.params import SamplingParams
     from ridgeline.engine.result import Choice, Completion
     from ridgeline.engine.setup import EngineSettings
+    from ridgeline.engine.structured import StructuredOutputs
 
 _HOMES = {
     "LLM": "llm",
@@ -24,9 +25,10 @@ _HOMES = {
     "Completion": "result",
     "EngineSettings": "setup",
     "SamplingParams": "params",
+    "StructuredOutputs": "structured",
 }
 
-__all__ = ["LLM", "AsyncLLM", "Choice", "Completion", "EngineSettings", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLM", "Choice", "Completion", "EngineSettings", "SamplingParams", "StructuredOutputs"]
 
 
 def __getattr__(name: str) -> Any:

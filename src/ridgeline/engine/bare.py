@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ridgeline.engine.engine import Engine, Executor
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
@@ -25,10 +26,11 @@ def engine_around(
     executor: Executor | None = None,
     prefix_cache: bool = True,
     eos_ids: Collection[int] = (),
+    guides: Guides | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a Runner with the model."""
+    plans; by default a Runner with the model. guides: as Engine."""
     return Engine(
         executor or Runner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
@@ -38,6 +40,7 @@ def engine_around(
         reaches=model.reaches,
         has_head=model.has_head,
         eos_ids=eos_ids,
+        guides=guides,
         on_step=on_step,
     )
 

@@ -7,11 +7,11 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, overload
+from typing import TYPE_CHECKING, Protocol, overload
 
 import numpy as np
 
-from ridgeline.engine.events import Stats, StepRecord, TokenEvent
+from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
@@ -21,6 +21,9 @@ from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
 from ridgeline.ops.work import FULL, Reach
+
+if TYPE_CHECKING:
+    from ridgeline.engine.guidance import Guide, Guides
 
 Observer = Callable[[StepRecord], None]
 
@@ -58,6 +61,8 @@ class SampleRows(Sequence[SampleRow]):
 
     @staticmethod
     def _row(request: Request, position: int) -> SampleRow:
+        guide = request.guide
+        assert guide is None or position == request.known, "a guide knows what may follow the last token only"
         return SampleRow(
             request.params,
             request.seed,
@@ -66,6 +71,7 @@ class SampleRows(Sequence[SampleRow]):
             position - request.prompt_length,
             tuple(request.stop_ids),
             request.history,
+            None if guide is None else guide.allowed(),
         )
 
 
@@ -83,17 +89,20 @@ class Engine:
         eos_ids: Collection[int] = (),
         reaches: Collection[Reach] = (),
         has_head: bool = True,
+        guides: "Guides | None" = None,
         on_step: Observer | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
         the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
-        a request ends when its prompt has run, with the hidden states. on_step: told of each step that ran.
+        a request ends when its prompt has run, with the hidden states. guides: hold answers to a form, where they are
+        asked to be. on_step: told of each step that ran.
         clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
+        self.guides = guides
         whole = FULL in self.reaches
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
@@ -112,6 +121,7 @@ class Engine:
     def stats(self) -> Stats:
         """What was done so far, and what is held now."""
         scheduler, pool = self.scheduler, self.ledger.pool
+        guidance = GuideStats() if self.guides is None else self.guides.stats
         return Stats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -124,6 +134,9 @@ class Engine:
             wasted_tokens=scheduler.wasted_tokens,
             held_pages=pool.size - pool.available,
             cached_pages=pool.cached,
+            grammars=guidance.compiled,
+            grammar_seconds=guidance.seconds,
+            grammar_bytes=guidance.nbytes,
         )
 
     # -- coming and going ---------------------------------------------------------------------------------------------
@@ -162,6 +175,7 @@ class Engine:
         seed = params.seed if params.seed is not None else random.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         group, timing, names = self._next_id, Timing(self.clock()), self._names(prompt, root)
+        guide = self._guide(prompt, params, stop_ids)
         return [
             Request(
                 group + choice,
@@ -177,11 +191,20 @@ class Engine:
                 root,
                 names,
                 history=History(prompt) if params.uses_history else None,
+                guide=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
                 hidden=None if self.has_head else [],
             )
             for choice in range(params.n)
         ]
+
+    def _guide(self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]) -> "Guide | None":
+        """What holds the answers to the form that was asked for. Raises ValueError for one that cannot be followed."""
+        if params.structured_outputs is None:
+            return None
+        if self.guides is None:
+            raise ValueError("structured_outputs needs a tokenizer, which this engine does not have; leave it out")
+        return self.guides.guide(params.structured_outputs, prompt, ends)
 
     def _names(self, prompt: Sequence[int], root: bytes) -> Sequence[bytes]:
         """Names of the full pages of a prompt that has no ids to name them by."""
@@ -312,7 +335,8 @@ class Engine:
             if outcome is None:
                 self.scheduler.settle(request, item)
             elif isinstance(outcome, RowFailure):
-                events += self._give_up(request, outcome.reason)
+                reason = request.guide.error if request.guide is not None else None
+                events += self._give_up(request, reason or outcome.reason)
             elif isinstance(outcome, HiddenStates):
                 self._take_hidden(request, item, outcome, now, events)
             else:
@@ -334,8 +358,7 @@ class Engine:
             if finish is not None:
                 self._dropped_tokens += len(sampled) - count
                 break
-            event = TokenEvent(request.group, request.choice, one, now, request.cached, request.timing)
-            events.append(event if request.scores is None else event._replace(prompt_logprobs=request.told_scores()))
+            events.append(self._told(request, one, now))
         self.scheduler.settle(request, item)
         if request.children:
             for child in request.children:
@@ -343,7 +366,19 @@ class Engine:
             request.children = []
         if finish is not None:
             self._ended[request.group, request.choice] = request.output_length
-            events.append(self._finish(request, finish, now, token=one))
+            # A stop token is no text, but the token that completes a structured output is.
+            completes = finish is Finish.STOP and one.token not in request.stop_ids
+            if completes:
+                events.append(self._told(request, one, now))
+            events.append(self._finish(request, finish, now, token=None if completes else one))
+
+    @staticmethod
+    def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
+        """The event of a token with which its request does not end."""
+        scores = request.told_scores()
+        return TokenEvent(
+            request.group, request.choice, one, now, request.cached, request.timing, prompt_logprobs=scores
+        )
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]

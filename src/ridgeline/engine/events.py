@@ -95,6 +95,15 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GuideStats:
+    """What grammars have cost: how many were compiled, in how many seconds, and bytes of those that are kept."""
+
+    compiled: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """What an engine has done so far, and what it holds now.
 
@@ -102,6 +111,7 @@ class Stats:
     positions run. cached_tokens: positions of prompts that were found in KV memory instead. output_tokens: tokens
     sampled. dropped_tokens: those of them past a stop. wasted_tokens: positions run again after a preemption.
     held_pages: KV pages that requests hold. cached_pages: those that nobody holds and whose contents are kept.
+    grammars: compiled for structured outputs, in grammar_seconds; grammar_bytes: of those that are kept.
     """
 
     running: int = 0
@@ -115,3 +125,6 @@ class Stats:
     wasted_tokens: int = 0
     held_pages: int = 0
     cached_pages: int = 0
+    grammars: int = 0
+    grammar_seconds: float = 0.0
+    grammar_bytes: int = 0

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ridgeline.engine.structured import StructuredOutputs
+
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy, as in vLLM (`_SAMPLING_EPS`): what it leaves to chance is fp32 rounding."""
 
@@ -105,6 +107,7 @@ class SamplingParams:
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: do not stop at the model's end token.
         include_stop: leave the stop string or token in the output.
+        structured_outputs: the form that the answer has to have; None for any.
 
     Raises:
         ValueError: a value is out of range or of the wrong type; one line, with the fix.
@@ -128,6 +131,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop: bool = False
+    structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
         self._check_distribution()
@@ -194,6 +198,9 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "give True or False")
+        form = self.structured_outputs
+        fix = "give a StructuredOutputs, such as StructuredOutputs(json=schema)"
+        _require(form is None or isinstance(form, StructuredOutputs), "structured_outputs", form, fix)
 
     @property
     def greedy(self) -> bool:

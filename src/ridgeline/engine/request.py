@@ -4,13 +4,16 @@ import enum
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.row import History, PromptLogprob
+
+if TYPE_CHECKING:
+    from ridgeline.engine.guidance import Guide
 
 NANOSECONDS = 1e-9
 
@@ -156,8 +159,8 @@ class Request:
     holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it found
     computed when it began. reached: most positions it had computed when it was preempted. scores: log-probabilities of
     its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden: where the model has no
-    head, the hidden states of its prompt so far, step by step; else None. children: further choices of the same prompt,
-    which start from its pages.
+    head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a form.
+    children: further choices of the same prompt, which start from its pages.
     """
 
     id: int
@@ -182,6 +185,7 @@ class Request:
     finish: Finish | None = None
     error: str | None = None
     history: History | None = None
+    guide: "Guide | None" = None
     scores: list[PromptLogprob] | None = None
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
@@ -223,4 +227,8 @@ class Request:
             self.history.append(token)
         if token in self.stop_ids:
             return Finish.STOP
+        if self.guide is not None:
+            self.guide.take(token)
+            if self.guide.complete:
+                return Finish.STOP
         return Finish.LENGTH if len(output) >= self.limit else None

@@ -13,6 +13,7 @@ from ridgeline.document.numbers import three
 from ridgeline.engine.bare import engine_around
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.messages import EngineInfo
 from ridgeline.engine.params import SamplingParams
@@ -139,6 +140,7 @@ def load_engine(
         context=context,
         prefix_cache=settings.prefix_cache,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
+        guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags),
         on_step=on_step,
     )
     return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()))

@@ -59,8 +59,9 @@ class Transcript:
             stops=params.stop,
             include_stop=params.include_stop,
             reasoning=None if self._tags is None else Reasoning(self._tokenizer, prompt, self._tags),
-            # After a control token (the start of a text, an assistant's turn) a new text begins.
-            continues=prompt[-1] not in self._tokenizer.special_ids,
+            # After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is
+            # exactly what its grammar has said, a first space included.
+            continues=params.structured_outputs is not None or prompt[-1] not in self._tokenizer.special_ids,
         )
 
     def take(self, events: Iterable[TokenEvent]) -> tuple[list[Event], list[Stop]]:

@@ -54,6 +54,12 @@ class Reasoning:
         self._after_tag = self.inside  # line breaks are dropped until text follows
         self._breaks = ""  # line breaks at the end of the reasoning so far
 
+    @property
+    def tag_ids(self) -> tuple[int, int] | None:
+        """The tokens that the two tags are, where the vocabulary has both."""
+        opening, closing = self._ids
+        return None if opening is None or closing is None else (opening, closing)
+
     def push(self, token_id: int, text: str) -> SplitText:
         """The next token and the text that it released (of the detokenizer; a tag's own literal included)."""
         if self._by_id:

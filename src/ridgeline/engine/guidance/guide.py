@@ -1,0 +1,94 @@
+"""A guide: what one choice may say next, and whether it is complete."""
+
+from collections.abc import Collection, Sequence
+from typing import Self
+
+import llguidance
+
+from ridgeline.engine.events import GuideStats
+from ridgeline.engine.guidance.grammar import GrammarCache, reason_of
+from ridgeline.engine.guidance.tables import Mask, Tables
+from ridgeline.engine.guidance.thinking import Tags, Thinking
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.text import Tokenizer
+
+
+class Guide:
+    """Follows one choice, token by token. It is never taken back: a choice that is preempted keeps what it has said,
+    and a step that failed has said nothing."""
+
+    def __init__(
+        self, tables: Tables, matcher: llguidance.LLMatcher, ends: Collection[int], thinking: Thinking | None = None
+    ) -> None:
+        """ends: tokens that end the text; they are allowed where the grammar is complete. Reasoning is not ended by
+        those of them that are control tokens."""
+        self._tables, self._matcher, self._thinking = tables, matcher, thinking
+        self._ends = frozenset(ends)
+        self._end_mask = tables.mask(ends)
+        self._control_ends = tables.mask(self._ends & tables.control)
+        self._mask: Mask | None = None
+        self.complete = False
+        """Whether the grammar's text is whole and nothing may follow it."""
+
+    def copy(self) -> Self:
+        """The same guide for another choice, at the beginning."""
+        thinking = None if self._thinking is None else self._thinking.copy()
+        return type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
+
+    @property
+    def error(self) -> str | None:
+        """Why nothing may come next, in one line, if that is so."""
+        if self._mask is None or self._mask.any():
+            return None
+        return f"the structured output cannot go on: {reason_of(self._matcher) or 'no token of the vocabulary fits'}"
+
+    def allowed(self) -> Mask:
+        """The tokens that may come next, uint32 [W]; not to be changed. Nothing where the grammar cannot go on."""
+        if self._mask is None:
+            self._mask = self._allowed()
+        return self._mask
+
+    def _allowed(self) -> Mask:
+        thinking = self._thinking
+        if thinking is not None and thinking.inside:
+            return thinking.mask() & ~self._control_ends
+        mask, complete = self._tables.next_of(self._matcher)
+        if complete:
+            mask |= self._end_mask
+        if thinking is not None and (thinking.may_open or thinking.after):
+            mask |= thinking.mask()
+        return mask
+
+    def take(self, token: int) -> None:
+        """A token was chosen that is no end of the text."""
+        self._mask = None
+        if self._thinking is not None and self._thinking.take(token):
+            return
+        self._matcher.consume_token(token)
+        self.complete = self._matcher.is_stopped() and self._matcher.is_accepting() and not self._matcher.is_error()
+
+
+class Guides:
+    """Makes the guides of a model's requests. The tables of its vocabulary are made when the first one is asked for."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, tags: tuple[str, str] | None = None) -> None:
+        """vocabulary: token ids that the model has. tags: what it writes its reasoning between."""
+        self._tokenizer, self._vocabulary, self._literals = tokenizer, vocabulary, tags
+        self._tables: Tables | None = None
+        self._tags: Tags | None = None
+        self._cache: GrammarCache | None = None
+
+    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> Guide:
+        """A guide for the answer to a prompt. Raises ValueError for a form that cannot be followed."""
+        if self._tables is None or self._cache is None:
+            self._tables = Tables(self._tokenizer, self._vocabulary)
+            self._cache = GrammarCache(self._tables)
+            self._tags = None if self._literals is None else Tags(self._tokenizer, self._literals, self._tables)
+        thinking = None if self._tags is None else self._tags.begin(prompt)
+        return Guide(self._tables, self._cache.matcher(outputs), ends, thinking)
+
+    @property
+    def stats(self) -> GuideStats:
+        """What was compiled so far, and what is kept."""
+        cache = self._cache
+        return GuideStats() if cache is None else GuideStats(cache.compiled, cache.seconds, cache.nbytes)

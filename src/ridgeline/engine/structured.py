@@ -1,0 +1,64 @@
+"""StructuredOutputs: the form that a request wants its answer in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MOST_CHOICES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputs:
+    """What an answer has to be, given in exactly one of these ways. Reasoning before the answer is free.
+
+    Args:
+        json: a JSON schema, as text or as a mapping (which becomes text).
+        json_object: any JSON object.
+        regex: a regular expression that the whole answer matches; no look-around, no back-references.
+        choice: the answer is one of these texts.
+        grammar: a context-free grammar as llguidance reads it (its Lark dialect, or GBNF).
+
+    Raises:
+        ValueError: not exactly one is given, or it is of the wrong type. Whether it compiles, the engine says.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.json, Mapping):
+            object.__setattr__(self, "json", _as_json(self.json))
+        for name in ("json", "regex", "grammar"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"structured_outputs.{name} is a {type(value).__name__}; give text")
+        if not isinstance(self.json_object, bool):
+            raise ValueError("structured_outputs.json_object is not True or False; give one of them")
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _checked_choice(self.choice))
+        given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        given += ["json_object"] * self.json_object
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(
+                f"structured_outputs has {found}; give exactly one of json, json_object, regex, choice, grammar"
+            )
+
+
+def _as_json(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("structured_outputs.json holds what JSON has no form for; give a JSON schema") from None
+
+
+def _checked_choice(choice: object) -> tuple[str, ...]:
+    if not isinstance(choice, Sequence) or isinstance(choice, str) or not 1 <= len(choice) <= MOST_CHOICES:
+        raise ValueError(f"structured_outputs.choice is not a list of 1 to {MOST_CHOICES} texts; give one")
+    if not all(isinstance(text, str) and text for text in choice):
+        raise ValueError("structured_outputs.choice holds something other than text; give texts of a character or more")
+    return tuple(choice)
