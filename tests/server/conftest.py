@@ -6,13 +6,15 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import uvicorn
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
@@ -91,11 +93,17 @@ class Running:
 
 
 @contextmanager
-def running(service: Service, settings: ServerSettings) -> Iterator[Running]:
+def running(
+    service: Service,
+    settings: ServerSettings,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    middleware: Sequence[Middleware] = (),
+) -> Iterator[Running]:
     """The application of a service on a free port, in a thread."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        app = build_app(service, settings)
+        app = build_app(service, settings, routes=routes, middleware=middleware)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
         thread.start()

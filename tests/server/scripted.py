@@ -25,6 +25,7 @@ class Scripted:
     info: EngineInfo = INFO
     stats: Stats = field(default_factory=Stats)
     alive: bool = True
+    restarts: int = 0
     observers: list[Callable[[StepReport, Stats], None]] = field(default_factory=list)
     queues: dict[int, asyncio.Queue[Any]] = field(default_factory=dict)
     next: int = 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
+from tests.server.scripted import SECOND, Gate, Scripted, consume, live, turn
 
 from ridgeline.engine.request import Timing
 from ridgeline.server.errors import ApiError
@@ -20,7 +20,7 @@ ENGINE = {"model_name": "tales", "engine": "0"}
 
 def served(alias: str | None = None) -> tuple[Scripted, Service, Metrics]:
     llm = Scripted()
-    metrics = Metrics(INFO, lambda: llm.stats, "tales", alias=alias)
+    metrics = Metrics(llm, "tales", alias=alias)
     service = Service(llm, Gate(), [metrics])  # type: ignore[arg-type]
     service.step_observers.append(metrics.stepped)
     return llm, service, metrics
@@ -226,9 +226,10 @@ def test_the_alias_tells_what_vllm_has_under_its_names() -> None:
 
 
 def test_what_others_count() -> None:
-    _, _, metrics = served()
+    llm, _, metrics = served()
+    llm.restarts = 1
+    metrics.exposition()
     metrics.ignored(3)
-    metrics.restarted()
     metrics.compiled(0.02)
     metrics.lagged(0.001)
     metrics.grammar_cache_bytes = lambda: 1234

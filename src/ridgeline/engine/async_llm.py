@@ -81,6 +81,8 @@ class AsyncLLM:
         self.stats = Stats()
         self.alive = True
         """Whether requests are taken now."""
+        self.restarts = 0
+        """Times the engine came back after it had died."""
         self.ended: Future[str] = Future()
         """Done, with the reason, when the engine is gone for good."""
         self.observers: list[StepObserver] = []
@@ -189,6 +191,7 @@ class AsyncLLM:
         else:
             assert isinstance(message, Ready)
             self.info, self.alive = message.info, True
+            self.restarts += 1
 
     def _added(self, added: Added) -> None:
         caller = self._callers.get(added.ticket)
@@ -205,6 +208,9 @@ class AsyncLLM:
 
     def _stepped(self, stepped: Stepped) -> None:
         self.stats = stepped.stats
+        if stepped.report is not None:  # before its tokens: who has the last one finds the step counted
+            for observer in self.observers:
+                observer(stepped.report, stepped.stats)
         events, stops = self._transcript.take(stepped.events)
         for stop in stops:
             self._host.send(StopChoice(stop))
@@ -218,9 +224,6 @@ class AsyncLLM:
             if not caller.unfinished:
                 self._forget(self._tickets[event.request], event.request)
         self._tell(told)
-        if stepped.report is not None:
-            for observer in self.observers:
-                observer(stepped.report, stepped.stats)
 
     def _died(self, died: Died) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import Metric
@@ -36,20 +36,26 @@ class _Progress:
     longest: int = 0
 
 
+class Watched(Protocol):
+    """What is read of an AsyncLLM."""
+
+    info: EngineInfo
+    stats: Stats
+    restarts: int
+
+
 class Metrics:
     """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
 
-    def __init__(
-        self, info: EngineInfo, stats: Callable[[], Stats], model_name: str, *, alias: str | None = None
-    ) -> None:
-        """stats: the engine's latest. model_name: the label; what answers say. alias: a prefix (`vllm`) under which the
-        metrics that vLLM has are told once more."""
-        self._info, self._stats = info, stats
+    def __init__(self, llm: Watched, model_name: str, *, alias: str | None = None) -> None:
+        """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
+        under which the metrics that vLLM has are told once more."""
+        self._llm = llm
         self.registry = CollectorRegistry()
-        self._own = _families(self.registry, (model_name, "0"), info.context)
+        self._own = _families(self.registry, (model_name, "0"), llm.info.context)
         self._exposed = _Exposed(self.registry, None if alias is None else f"{alias}:")
         self._under_way: dict[Live, _Progress] = {}
-        self._before = Stats()
+        self._before, self._restarts = Stats(), 0
         self._achieved = _Achieved()
         self.grammar_cache_bytes: Callable[[], int] = int
         self._prepare()
@@ -67,7 +73,7 @@ class Metrics:
         for family in FAMILIES:
             if not family.labels and family.name not in ("achieved_flops", "achieved_bytes"):
                 self._one(family.name)
-        self._one("cache_config_info", str(self._info.page_size), str(self._info.pages)).set(1)
+        self._one("cache_config_info", str(self._llm.info.page_size), str(self._llm.info.pages)).set(1)
         self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
 
     def _one(self, name: str, *labels: str) -> Any:
@@ -180,10 +186,6 @@ class Metrics:
         """So many fields of a request have no effect."""
         self._one("ignored_fields").inc(fields)
 
-    def restarted(self) -> None:
-        """The engine's process was started again."""
-        self._one("engine_restarts").inc()
-
     def compiled(self, seconds: float) -> None:
         """A grammar was compiled, or refused, in so long."""
         self._one("grammar_compile_seconds").observe(seconds)
@@ -201,7 +203,7 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format 0.0.4."""
-        stats, pages = self._stats(), self._info.pages
+        stats, pages = self._llm.stats, self._llm.info.pages
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)
         self._one("num_requests_waiting").set(stats.waiting)
@@ -209,6 +211,8 @@ class Metrics:
         for state, count in (("free", pages - used - cached), ("cached", cached), ("used", used)):
             self._one("kv_blocks", state).set(count)
         self._one("grammar_cache_bytes").set(self.grammar_cache_bytes())
+        self._one("engine_restarts").inc(self._llm.restarts - self._restarts)
+        self._restarts = self._llm.restarts
         rates = self._achieved.rates(time.perf_counter_ns())
         if rates is not None:
             self._one("achieved_flops").set(rates[0])

@@ -44,7 +44,9 @@ class ServerSettings:
     answers say. keys: API keys, one of which every route but /health wants; none wants none. insecure: listen beyond
     loopback without a key. allowed_origins: web origins whose pages may ask, `*` for all. allowed_hosts: names besides
     loopback's and `host` by which a keyless server on loopback may be called. strict: a field that nobody knows is an
-    error. access_log: a line for each request.
+    error. access_log: a line for each request. log_format: `text`, or `json` for a JSON object a line. metrics_alias:
+    `vllm` has the metrics that vLLM has told under its names as well. trace_bytes: of the traces of requests that have
+    ended. record: a file that does not exist yet, for what traffic comes, without text.
 
     Of one request -- choices: `n`. prompts: of a completion request. stops, stop_bytes: stop strings and the bytes of
     each. top_logprobs, logit_bias, messages, tools: entries. cache_salt_bytes: of `cache_salt`. template_factor: bytes
@@ -78,6 +80,10 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = ()
     strict: bool = False
     access_log: bool = True
+    log_format: str = "text"
+    metrics_alias: str | None = None
+    trace_bytes: int = 32 << 20
+    record: str | None = None
 
     choices: int = 8
     prompts: int = 32
@@ -121,6 +127,10 @@ class ServerSettings:
             _check_number(each.name, getattr(self, each.name))
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; give one from 1 to 65535, or 0 for a free one")
+        for name, choices in (("log_format", ("text", "json")), ("metrics_alias", (None, "vllm"))):
+            if getattr(self, name) not in choices:
+                known = " or ".join(str(choice) for choice in choices if choice is not None)
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give {known}")
         for name in ("models", "keys", "allowed_origins", "allowed_hosts"):
             _check_names(name, getattr(self, name))
         if not all(key.isascii() and " " not in key for key in self.keys):
@@ -166,6 +176,7 @@ _MAY_BE_ZERO = frozenset(
         "queued_tokens",
         "drain_seconds",
         "grammar_cache_bytes",
+        "trace_bytes",
     }
 )
 

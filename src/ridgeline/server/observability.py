@@ -1,0 +1,134 @@
+"""Observability: all that watches a service, put together: metrics, traces, the throughput line, the record."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ridgeline.engine.request import NANOSECONDS
+from ridgeline.server.app import IGNORED
+from ridgeline.server.errors import ApiError
+from ridgeline.server.metrics import Metrics
+from ridgeline.server.record import Recorder
+from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.throughput import Throughput
+from ridgeline.server.traces import Traces
+
+LINE_SECONDS = 10.0
+_LAG_SECONDS = 0.25
+_IGNORED = IGNORED.encode()
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+
+
+class Observability:
+    """What watches a service. The app puts `routes` and `middleware` among its own; `running` is its lifespan.
+
+    Raises ValueError if the record cannot be written.
+    """
+
+    def __init__(self, service: Service, settings: ServerSettings, model: str) -> None:
+        """model: the name that answers say."""
+        llm = service.llm
+        self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
+        self.traces = Traces(service, settings.trace_bytes)
+        self.throughput = Throughput(llm)
+        self.recorder = (
+            Recorder(Path(settings.record), llm.info, model, time.perf_counter_ns()) if settings.record else None
+        )
+        observers: list[Metrics | Traces | Throughput | Recorder] = [self.metrics, self.traces, self.throughput]
+        if self.recorder is not None:
+            observers.append(self.recorder)
+        service.observers += observers
+        service.step_observers += [observer.stepped for observer in observers]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """While the server runs: the line every ten seconds, the event loop's lag; then the record is closed."""
+        tasks = [asyncio.create_task(self._say()), asyncio.create_task(self._watch_loop())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks)
+            if self.recorder is not None:
+                await asyncio.to_thread(self.recorder.close)
+
+    def routes(self) -> list[Route]:
+        """/metrics and /v1/trace/{id}."""
+        return [
+            Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/v1/trace/{id}", self._trace, methods=["GET"]),
+        ]
+
+    def middleware(self) -> Middleware:
+        """What counts HTTP requests; the outermost."""
+        return Middleware(CountRequests, self.metrics)
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def _trace(self, request: Request) -> Response:
+        found = self.traces.find(request.path_params["id"])
+        if found is None:
+            raise ApiError(404, "no such request, or its trace is gone; give the id of an answer", code="not_found")
+        return JSONResponse(found)
+
+    async def _say(self) -> None:
+        before = time.perf_counter()
+        while True:
+            await asyncio.sleep(LINE_SECONDS)
+            now = time.perf_counter()
+            self.throughput.say(now - before)
+            before = now
+
+    async def _watch_loop(self) -> None:
+        """Measure how late a sleep ends."""
+        while True:
+            due = time.perf_counter() + _LAG_SECONDS
+            await asyncio.sleep(_LAG_SECONDS)
+            self.metrics.lagged(max(0.0, time.perf_counter() - due))
+
+
+class CountRequests:
+    """An app whose HTTP requests are counted by the pattern of their route, never by the path that a client wrote."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter_ns(), 500  # of an app that ends without an answer
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                self._count_ignored(message)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            handler = getattr(scope.get("route"), "path", "none")
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            seconds = (time.perf_counter_ns() - started) * NANOSECONDS
+            self._metrics.answered(handler, method, status, seconds)
+
+    def _count_ignored(self, start: Message) -> None:
+        """The routes say in a header which fields they ignored."""
+        for name, value in start["headers"]:
+            if name == _IGNORED:
+                self._metrics.ignored(value.count(b",") + 1)

@@ -1,0 +1,182 @@
+"""`serve --record FILE`: what traffic came and what steps it made, as lines of JSON to be replayed. No text.
+
+Prompts are told by their length and names of their full pages, hashes under a key that is drawn at the start and kept
+nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or try one.
+docs/serving.md has the columns.
+"""
+
+import hashlib
+import logging
+import os
+import queue
+import secrets
+import threading
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import EngineInfo, StepReport
+from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.server.errors import ApiError
+from ridgeline.server.service import Live
+
+_MOST_WAITING = 100_000  # lines that the disk may lag behind; further ones are lost, and counted
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request whose line waits for its end, and for those that came before it: the file is in order of arrival."""
+
+    line: dict[str, Any]
+    ended: bool = False
+
+
+class Recorder:
+    """Told of requests as an Observer, of steps by `stepped`. `close` ends the file."""
+
+    def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
+        """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
+        exists or cannot be made: a recording is never written over."""
+        self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
+        self._pending: deque[_Pending] = deque()
+        self._open: dict[Live, _Pending] = {}
+        self._lines = _Lines(_create(path), path)
+        self._lines.write(
+            {
+                "kind": "ridgeline-record",
+                "format": 1,
+                "page_size": info.page_size,
+                "model": model,
+                "pages": info.pages,
+                "context": info.context,
+                "requests": info.requests,
+                "step_tokens": info.step_tokens,
+                "device": info.device,
+            }
+        )
+
+    def refused(self, live: Live, error: ApiError) -> None:
+        """A line of its own kind: it is no traffic that the engine had, but load that was offered."""
+        self._lines.write({"kind": "refused", "at": self._seconds(live.arrived), "input": live.prompt_tokens})
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        """Name its pages; its line comes with its end."""
+        params = live.params
+        line = {
+            "kind": "request",
+            "at": self._seconds(live.arrived),
+            "input": live.prompt_tokens,
+            "output": 0,
+            "pages": self._names(prompt, root),
+            "n": params.n,
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "stream": live.stream,
+        }
+        self._open[live] = pending = _Pending(line)
+        self._pending.append(pending)
+
+    def event(self, live: Live, event: Event) -> None:
+        """Tokens are counted by the request itself."""
+
+    def stepped(self, report: StepReport, stats: Stats) -> None:
+        """A line."""
+        self._lines.write(
+            {
+                "kind": "step",
+                "step": report.step,
+                "at": self._seconds(report.started),
+                "seconds": (report.finished - report.started) * NANOSECONDS,
+                "predicted": report.predicted,
+                "sequences": len(report.items),
+                "positions": sum([item[3] for item in report.items]),
+                "running": stats.running,
+                "waiting": stats.waiting,
+                "held_pages": stats.held_pages,
+            }
+        )
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """Write it, and those that waited for it."""
+        pending = self._open.pop(live)
+        whole = len(live.finishes) == live.params.n and Finish.ERROR not in live.finishes
+        finish = str(live.finishes[-1]) if whole else "error" if isinstance(error, Exception) else "abort"
+        pending.line |= {"output": live.tokens, "cached": live.cached, "finish": finish}
+        pending.ended = True
+        while self._pending and self._pending[0].ended:
+            self._lines.write(self._pending.popleft().line)
+
+    def close(self) -> None:
+        """Write what is left, and wait until it is on the disk."""
+        self._lines.close()
+
+    def _seconds(self, at: int) -> float:
+        return round((at - self._start) * NANOSECONDS, 6)
+
+    def _names(self, prompt: Sequence[int], root: bytes) -> list[str]:
+        """A name for each full page, which stands for all up to its end, and for what separates tenants."""
+        size, names = self._page, list[str]()
+        digest = self._digest(root)
+        for page in range(len(prompt) // size):
+            digest = self._digest(digest + array("q", prompt[page * size : (page + 1) * size]).tobytes())
+            names.append(digest.hex())
+        return names
+
+    def _digest(self, message: bytes) -> bytes:
+        return hashlib.blake2b(message, key=self._key, digest_size=8).digest()
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file, for its owner alone. Raises ValueError."""
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    except FileExistsError:
+        raise ValueError(f"{path} exists; a recording is not written over: name another file") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class _Lines:
+    """Lines of a file, written by a thread: a disk that hangs does not stop the server."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._path, self._file = path, file
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name="ridgeline record", daemon=True)
+        self._thread.start()
+
+    def write(self, line: dict[str, Any]) -> None:
+        try:
+            self._queue.put_nowait(line)
+        except queue.Full:
+            self._lost += 1
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if self._lost:
+            log.warning("%d lines of %s are missing: the disk did not keep up", self._lost, self._path)
+
+    def _run(self) -> None:
+        encode = msgspec.json.Encoder().encode
+        line: dict[str, Any] | None = None
+        try:
+            with self._file as file:
+                while (line := self._queue.get()) is not None:
+                    file.write(encode(line) + b"\n")
+                    if self._queue.empty():
+                        file.flush()
+        except OSError as error:
+            log.error("%s cannot be written any more: %s; the recording ends here", self._path, error.strerror)
+            self._lost += 1
+            while line is not None:
+                line = self._queue.get()
+                self._lost += line is not None

@@ -1,0 +1,99 @@
+"""Every ten seconds a line of what the engine does, in words that operators know from vLLM; none when it is idle."""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import StepReport
+from ridgeline.engine.request import NANOSECONDS
+from ridgeline.server.errors import ApiError
+from ridgeline.server.metrics import Watched
+from ridgeline.server.service import Live
+
+_RECENT = 1000  # requests that the hit rate is of
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Interval:
+    """Counts since the last line. predicted: seconds of the steps that have a prediction; priced: what they took."""
+
+    prompt: int = 0
+    output: int = 0
+    predicted: float = 0.0
+    priced: float = 0.0
+
+
+class Throughput:
+    """Told of requests as an Observer, of steps by `stepped`; `line` ends an interval."""
+
+    def __init__(self, llm: Watched) -> None:
+        self._llm = llm
+        self._interval, self._before = _Interval(), Stats()
+        self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
+        self._was_idle = True
+
+    def refused(self, live: Live, error: ApiError) -> None:
+        """No work of the engine's."""
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        """Nothing has run of it."""
+
+    def event(self, live: Live, event: Event) -> None:
+        """With the first token its prompt counts."""
+        if live.tokens == 1 and event.token is not None:
+            self._interval.prompt += live.prompt_tokens
+            self._found.append((live.prompt_tokens, live.cached))
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """Its tokens have counted."""
+
+    def stepped(self, report: StepReport, stats: Stats) -> None:
+        """Count its tokens, and how long it was to take."""
+        before = self._before if self._before.steps <= stats.steps else Stats()  # else the engine has begun anew
+        self._before = stats
+        self._interval.output += stats.output_tokens - before.output_tokens
+        if report.predicted is not None:
+            self._interval.predicted += report.predicted
+            self._interval.priced += (report.finished - report.started) * NANOSECONDS
+
+    def line(self, seconds: float) -> dict[str, Any] | None:
+        """What was done in the interval that ends now; None after an idle one that follows an idle one."""
+        interval, self._interval = self._interval, _Interval()
+        idle = not (interval.prompt or interval.output)
+        self._was_idle, silent = idle, idle and self._was_idle
+        if silent:
+            return None
+        stats = self._llm.stats
+        asked, found = (sum(counts) for counts in zip(*self._found, strict=True)) if self._found else (0, 0)
+        return {
+            "prompt_throughput": interval.prompt / seconds,
+            "generation_throughput": interval.output / seconds,
+            "running": stats.running,
+            "waiting": stats.waiting,
+            "kv_cache_usage": stats.held_pages / max(1, self._llm.info.pages),
+            "prefix_cache_hit_rate": found / asked if asked else 0.0,
+            "predicted_share": interval.predicted / interval.priced if interval.priced else None,
+        }
+
+    def say(self, seconds: float) -> None:
+        """Log the line, unless idle. A formatter that wants the numbers finds them as the record's `fields`."""
+        fields = self.line(seconds)
+        if fields is not None:
+            log.info(worded(fields), extra={"fields": fields})
+
+
+def worded(fields: dict[str, Any]) -> str:
+    """The line as vLLM words it, and how long the steps were to take."""
+    line = (
+        f"Engine 000: Avg prompt throughput: {fields['prompt_throughput']:.1f} tokens/s, "
+        f"Avg generation throughput: {fields['generation_throughput']:.1f} tokens/s, "
+        f"Running: {fields['running']} reqs, Waiting: {fields['waiting']} reqs, "
+        f"GPU KV cache usage: {fields['kv_cache_usage']:.1%}, "
+        f"Prefix cache hit rate: {fields['prefix_cache_hit_rate']:.1%}"
+    )
+    share = fields["predicted_share"]
+    return line if share is None else f"{line}, Predicted step time: {share:.0%} of measured"

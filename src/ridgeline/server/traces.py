@@ -1,0 +1,195 @@
+"""Traces: for each request a ledger of what it waited for and which steps it shared. Lengths only, no text.
+
+Those under way are kept whole up to a number of steps; those that ended are kept while they fit in so many bytes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.messages import StepReport
+from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.server.errors import ApiError
+from ridgeline.server.service import Live, Service
+
+_MOST_STEPS = 4096  # rows of a ledger; what comes after is in its sums
+_BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
+
+
+class _Step(NamedTuple):
+    """What all requests of a step share. sequences, positions: that ran in it."""
+
+    step: int
+    started: int
+    seconds: float
+    predicted: float | None
+    floor: float | None
+    sequences: int
+    positions: int
+
+
+class _Row(NamedTuple):
+    """One choice's part of a step: positions [start, end)."""
+
+    step: _Step
+    choice: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of the steps that a request was in. predicted: of those that have a prediction; priced: what they took."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    predicted: float = 0.0
+    floor: float = 0.0
+    priced: float = 0.0
+
+
+@dataclass(slots=True)
+class _Trace:
+    """One request. first, last: when its first and its newest token came."""
+
+    live: Live
+    rows: list[_Row] = field(default_factory=list)
+    sums: _Sums = field(default_factory=_Sums)
+    begun: int | None = None
+    first: int | None = None
+    last: int | None = None
+    outcome: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return _BYTES_A_TRACE + _BYTES_A_ROW * len(self.rows)
+
+
+class Traces:
+    """Told of requests as an Observer, of steps by `stepped`."""
+
+    def __init__(self, service: Service, nbytes: int) -> None:
+        """nbytes: memory that traces of ended requests may take."""
+        self._by_request, self._nbytes = service.by_request, nbytes
+        self._under_way: dict[str, _Trace] = {}
+        self._ended: OrderedDict[str, _Trace] = OrderedDict()
+        self._held = 0
+
+    def refused(self, live: Live, error: ApiError) -> None:
+        """Nothing ran."""
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        """Begin its ledger."""
+        self._under_way[live.id] = _Trace(live)
+
+    def event(self, live: Live, event: Event) -> None:
+        """Note when it came."""
+        trace = self._under_way[live.id]
+        if trace.first is None:
+            trace.first = event.at
+        trace.last = event.at
+
+    def stepped(self, report: StepReport, stats: Stats) -> None:
+        """Write a row for each of the requests that were in it."""
+        seconds = (report.finished - report.started) * NANOSECONDS
+        step = _Step(
+            *(report.step, report.started, seconds, report.predicted, report.floor),
+            *(len(report.items), sum([item[3] for item in report.items])),
+        )
+        counted: set[int] = set()
+        for request, choice, start, count in report.items:
+            live = self._by_request.get(request)
+            trace = self._under_way.get(live.id) if live is not None else None
+            if trace is None:
+                continue
+            if request not in counted:  # several choices share the step as they share the request
+                counted.add(request)
+                _add(trace, step)
+            if len(trace.rows) < _MOST_STEPS:
+                trace.rows.append(_Row(step, choice, start, start + count))
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """Keep its trace, and forget the oldest ones that do not fit any more."""
+        trace = self._under_way.pop(live.id)
+        trace.outcome = _outcome(live, error)
+        self._ended[live.id] = trace
+        self._held += trace.nbytes
+        while self._held > self._nbytes:
+            _, oldest = self._ended.popitem(last=False)
+            self._held -= oldest.nbytes
+
+    def find(self, id: str) -> dict[str, Any] | None:
+        """The ledger of a request as plain data; None if nothing is known of it."""
+        trace = self._under_way.get(id) or self._ended.get(id)
+        return None if trace is None else _told(trace)
+
+
+def _add(trace: _Trace, step: _Step) -> None:
+    sums = trace.sums
+    if trace.begun is None:
+        trace.begun = step.started
+    sums.steps += 1
+    sums.seconds += step.seconds
+    if step.predicted is not None:
+        sums.predicted += step.predicted
+        sums.floor += step.floor or 0.0
+        sums.priced += step.seconds
+
+
+def _outcome(live: Live, error: BaseException | None) -> str:
+    if Finish.ERROR in live.finishes:
+        return "failed"
+    if len(live.finishes) == live.params.n:
+        return "finished"
+    return "failed" if isinstance(error, Exception) else "aborted"
+
+
+def _told(trace: _Trace) -> dict[str, Any]:
+    live, sums, begun, first = trace.live, trace.sums, trace.begun, trace.first
+    priced = sums.priced > 0
+    return {
+        "id": live.id,
+        "object": "request.trace",
+        "route": live.route,
+        "stream": live.stream,
+        "state": trace.outcome or ("decode" if first is not None else "queue" if begun is None else "prefill"),
+        "choices": live.params.n,
+        "prompt_tokens": live.prompt_tokens,
+        "cached_tokens": live.cached,
+        "output_tokens": live.tokens,
+        "finish_reasons": [str(finish) for finish in live.finishes],
+        "queue_seconds": _between(live.arrived, begun),
+        "prefill_seconds": _between(begun, first),
+        "decode_seconds": _between(first, trace.last),
+        "total_seconds": _between(live.arrived, trace.last),
+        "steps": sums.steps,
+        "step_seconds": sums.seconds,
+        "predicted_seconds": sums.predicted if priced else None,
+        "floor_seconds": sums.floor if priced else None,
+        "predicted_share": sums.predicted / sums.priced if priced else None,
+        "ledger": [_row(row, live.arrived) for row in trace.rows],
+        "ledger_complete": len(trace.rows) < _MOST_STEPS,
+    }
+
+
+def _row(row: _Row, arrived: int) -> dict[str, Any]:
+    """neighbours: sequences that ran in the same step, without this one; positions: of all of them, this one's too."""
+    step = row.step
+    return {
+        "step": step.step,
+        "at": _between(arrived, step.started),
+        "choice": row.choice,
+        "start": row.start,
+        "count": row.end - row.start,
+        "seconds": step.seconds,
+        "predicted": step.predicted,
+        "floor": step.floor,
+        "neighbours": step.sequences - 1,
+        "positions": step.positions,
+    }
+
+
+def _between(start: int | None, end: int | None) -> float | None:
+    return None if start is None or end is None else (end - start) * NANOSECONDS

@@ -1,0 +1,112 @@
+"""What `serve --record` writes: lengths, moments and names of pages, in order of arrival, and no text."""
+
+import asyncio
+import json
+import stat
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.scripted import INFO, Gate, Scripted, consume, live, turn
+
+from ridgeline.server.errors import ApiError
+from ridgeline.server.record import Recorder, _Lines
+from ridgeline.server.service import Service
+
+
+def record(path: Path, run: Callable[[Scripted, Service], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
+    llm, recorder = Scripted(), Recorder(path, INFO, "tales", 0)
+    service = Service(llm, Gate(), [recorder])  # type: ignore[arg-type]
+    service.step_observers.append(recorder.stepped)
+    asyncio.run(run(llm, service))
+    recorder.close()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def of_kind(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["kind"] == kind]
+
+
+async def _three_prompts(llm: Scripted, service: Service) -> None:
+    """Prompts are 1, 2, 3, ...: the second is the first and more, the third the first under another root."""
+    tasks = [
+        asyncio.create_task(consume(service, request, root))
+        for request, root in ((live("a", 40), b""), (live("b", 64, max_tokens=7), b""), (live("c", 40), b"salt"))
+    ]
+    await turn()
+    llm.step([(1, 0, 0, 40), (2, 0, 0, 64)], 1, 0.5, 0.25, running=2, waiting=1, held_pages=7)
+    llm.token(2, 1.5, None, end=1)  # the second ends before the first
+    await turn()
+    llm.token(1, 1.6, None, cached=16)
+    llm.token(1, 1.7, None, end=2)
+    await turn()
+    tasks[2].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_requests_are_in_order_of_arrival_with_lengths_and_names(tmp_path: Path) -> None:
+    lines = record(tmp_path / "traffic.jsonl", _three_prompts)
+    head = lines[0]
+    assert (head["kind"], head["format"], head["page_size"], head["model"]) == ("ridgeline-record", 1, 16, "tales")
+    first, second, third = of_kind(lines, "request")
+    assert [(line["input"], line["output"], line["finish"]) for line in (first, second, third)] == [
+        (40, 2, "length"),
+        (64, 1, "length"),
+        (40, 0, "abort"),
+    ]
+    assert first["cached"] == 16
+    assert second["max_tokens"] == 7
+    assert [len(line["pages"]) for line in (first, second, third)] == [2, 4, 2]  # full ones
+    assert second["pages"][:2] == first["pages"]
+    assert len({*second["pages"], *third["pages"]}) == 6
+    (step,) = of_kind(lines, "step")
+    assert (step["at"], step["seconds"], step["predicted"]) == (1, 0.5, 0.25)
+    assert (step["sequences"], step["positions"], step["held_pages"]) == (2, 104, 7)
+
+
+def test_names_are_another_recordings_secret(tmp_path: Path) -> None:
+    """Who has a file and guesses a prompt cannot find out whether it came."""
+    names = [
+        {name for line in of_kind(record(tmp_path / path, _three_prompts), "request") for name in line["pages"]}
+        for path in ("a", "b")
+    ]
+    assert len(names[0]) == len(names[1]) == 6
+    assert not names[0] & names[1]
+
+
+def test_what_was_refused_is_recorded_as_that(tmp_path: Path) -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        service.admission.refusal = ApiError(429, "full")  # type: ignore[attr-defined]
+        with pytest.raises(ApiError):
+            await consume(service, live("a", 5))
+
+    lines = record(tmp_path / "traffic.jsonl", run)
+    assert of_kind(lines, "request") == []
+    assert [line["input"] for line in of_kind(lines, "refused")] == [5]
+
+
+def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.jsonl"
+    Recorder(path, INFO, "tales", 0).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for taken in (path, tmp_path / "link"):
+        with pytest.raises(ValueError, match="exists; a recording is not written over"):
+            Recorder(taken, INFO, "tales", 0)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists()
+    with pytest.raises(ValueError, match="cannot be written"):
+        Recorder(tmp_path / "no" / "folder", INFO, "tales", 0)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    lines = _Lines(open("/dev/full", "wb"), Path("traffic.jsonl"))  # noqa: SIM115
+    for number in range(10):
+        lines.write({"number": number})
+        time.sleep(0)
+    lines.close()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert "traffic.jsonl cannot be written any more: No space left on device" in caplog.messages[0]

@@ -1,0 +1,54 @@
+"""The line that is logged every ten seconds."""
+
+import asyncio
+import logging
+
+import pytest
+from tests.server.scripted import Gate, Scripted, consume, live, turn
+
+from ridgeline.server.service import Service
+from ridgeline.server.throughput import Throughput
+
+
+def served() -> tuple[Scripted, Service, Throughput]:
+    llm = Scripted()
+    throughput = Throughput(llm)
+    service = Service(llm, Gate(), [throughput])  # type: ignore[arg-type]
+    service.step_observers.append(throughput.stepped)
+    return llm, service, throughput
+
+
+async def _one_request(llm: Scripted, service: Service) -> None:
+    task = asyncio.create_task(consume(service, live("a", 40)))
+    await turn()
+    llm.step([(1, 0, 16, 24)], 1, 2, 1.5, output_tokens=1, running=1, waiting=3, held_pages=25)
+    llm.token(1, 3, None, cached=16)
+    llm.step([(1, 0, 40, 1)], 3, 2, 1.7, output_tokens=2)
+    llm.token(1, 5, None, end=2)
+    await task
+
+
+def test_the_line_in_vllms_words_and_the_steps_prediction(caplog: pytest.LogCaptureFixture) -> None:
+    llm, service, throughput = served()
+    asyncio.run(_one_request(llm, service))
+    with caplog.at_level(logging.INFO):
+        throughput.say(10)
+    assert caplog.messages == [
+        "Engine 000: Avg prompt throughput: 4.0 tokens/s, Avg generation throughput: 0.2 tokens/s, Running: 1 reqs, "
+        "Waiting: 3 reqs, GPU KV cache usage: 25.0%, Prefix cache hit rate: 40.0%, "
+        "Predicted step time: 80% of measured"
+    ]
+    assert caplog.records[0].__dict__["fields"]["generation_throughput"] == pytest.approx(0.2)
+
+
+def test_an_idle_engine_says_so_once() -> None:
+    llm, service, throughput = served()
+    assert throughput.line(10) is None
+    asyncio.run(_one_request(llm, service))
+    lines = [throughput.line(10) for _ in range(3)]
+    assert lines[0] is not None
+    assert lines[0]["prompt_throughput"] == 4
+    assert lines[1] is not None
+    assert (lines[1]["prompt_throughput"], lines[1]["generation_throughput"]) == (0, 0)
+    assert lines[1]["predicted_share"] is None
+    assert lines[2] is None

@@ -1,0 +1,104 @@
+"""The ledger of one request, against a script of steps."""
+
+import asyncio
+
+import pytest
+from tests.server.scripted import SECOND, Gate, Scripted, consume, live, turn
+
+from ridgeline.engine.request import Timing
+from ridgeline.server.service import Service
+from ridgeline.server.traces import Traces
+
+
+def served(nbytes: int = 1 << 20) -> tuple[Scripted, Service, Traces]:
+    llm = Scripted()
+    service = Service(llm, Gate())  # type: ignore[arg-type]
+    traces = Traces(service, nbytes)
+    service.observers.append(traces)
+    service.step_observers.append(traces.stepped)
+    return llm, service, traces
+
+
+def test_a_ledger_has_the_queue_the_prompt_and_every_step() -> None:
+    async def run(llm: Scripted, service: Service, traces: Traces) -> None:
+        mine = asyncio.create_task(consume(service, live("mine", 40, max_tokens=2)))
+        await turn()
+        assert traces.find("mine")["state"] == "queue"  # type: ignore[index]
+        llm.step([(9, 0, 0, 64)], 0.5, 0.5)  # somebody else's
+        llm.step([(9, 0, 64, 1), (1, 0, 16, 23)], 1, 0.5, 0.4)
+        assert traces.find("mine")["state"] == "prefill"  # type: ignore[index]
+        llm.step([(9, 0, 65, 1), (8, 0, 3, 1), (1, 0, 39, 1)], 1.5, 0.1, 0.09)
+        llm.token(1, 1.6, Timing(0, SECOND, round(1.6 * SECOND)), cached=16)
+        await turn()
+        assert traces.find("mine")["state"] == "decode"  # type: ignore[index]
+        llm.step([(1, 0, 40, 1)], 2, 0.05)
+        llm.token(1, 2.05, Timing(0, SECOND, round(1.6 * SECOND)), end=2)
+        await mine
+
+    llm, service, traces = served()
+    asyncio.run(run(llm, service, traces))
+    told = traces.find("mine")
+    assert told is not None
+    assert told["state"] == "finished"
+    assert told["finish_reasons"] == ["length"]
+    assert (told["prompt_tokens"], told["cached_tokens"], told["output_tokens"]) == (40, 16, 2)
+    times = [told[name] for name in ("queue_seconds", "prefill_seconds", "decode_seconds", "total_seconds")]
+    assert times == pytest.approx([1, 0.6, 0.45, 2.05])
+    assert told["step_seconds"] == pytest.approx(0.65)
+    assert told["predicted_seconds"] == pytest.approx(0.49)
+    assert told["floor_seconds"] == pytest.approx(0.245)
+    assert told["predicted_share"] == pytest.approx(0.49 / 0.6)  # the last step has no prediction
+    ledger = told["ledger"]
+    assert [row["step"] for row in ledger] == [2, 3, 4]
+    assert [(row["start"], row["count"]) for row in ledger] == [(16, 23), (39, 1), (40, 1)]
+    assert [row["neighbours"] for row in ledger] == [1, 2, 0]
+    assert [row["positions"] for row in ledger] == [24, 3, 1]
+    assert [row["predicted"] for row in ledger] == [0.4, 0.09, None]
+    assert [row["at"] for row in ledger] == pytest.approx([1, 1.5, 2])
+    assert told["ledger_complete"]
+
+
+def test_choices_share_their_request_and_a_step_counts_once() -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        task = asyncio.create_task(consume(service, live("a", 4, n=2)))
+        await turn()
+        llm.step([(1, 0, 4, 1), (1, 1, 4, 1)], 1, 0.5, 0.25)
+        llm.token(1, 1.5, None, end=1)
+        llm.token(1, 1.5, None, choice=1, end=1)
+        await task
+
+    llm, service, traces = served()
+    asyncio.run(run(llm, service))
+    told = traces.find("a")
+    assert told is not None
+    assert (told["steps"], told["step_seconds"], told["predicted_seconds"]) == (1, 0.5, 0.25)
+    assert [(row["choice"], row["neighbours"]) for row in told["ledger"]] == [(0, 1), (1, 1)]
+
+
+def test_how_a_request_ended_is_told() -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        tasks = {id: asyncio.create_task(consume(service, live(id, 4))) for id in ("gone", "died")}
+        await turn()
+        tasks["gone"].cancel()
+        llm.queues[2].put_nowait(RuntimeError("died"))
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    llm, service, traces = served()
+    asyncio.run(run(llm, service))
+    assert [traces.find(id)["state"] for id in ("gone", "died")] == ["aborted", "failed"]  # type: ignore[index]
+    assert traces.find("nobody") is None
+
+
+def test_ended_traces_take_no_more_than_their_bytes() -> None:
+    async def run(llm: Scripted, service: Service) -> None:
+        for number in range(100):
+            task = asyncio.create_task(consume(service, live(str(number), 4)))
+            await turn()
+            for step in range(10):
+                llm.step([(number + 1, 0, step, 1)], step, 0.5)
+            llm.token(number + 1, 10, None, end=1)
+            await task
+
+    llm, service, traces = served(nbytes=25_000)  # five of ten rows each
+    asyncio.run(run(llm, service))
+    assert [number for number in range(100) if traces.find(str(number))] == [95, 96, 97, 98, 99]
