@@ -1,6 +1,7 @@
 """Options under the names that people bring, from flags, from a file and by default."""
 
 import json
+import subprocess
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import typer.main
 
 from cli.running import OK, USAGE, Run, assert_one_line
+from cli.test_cli import COMMANDS as COMMAND_LIST
 from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
 from ridgeline.cli.main import COMMANDS, build_app
 
@@ -223,3 +225,39 @@ def test_a_table_may_have_the_name_of_any_command(ridgeline: Run, tmp_path: Path
     path.write_text("".join(f"[{name}]\n" for name in COMMANDS))
     assert ridgeline("env", "--config", path, "--json").code == OK
     assert json.loads(ridgeline("env", "--config", path, "--json").out)
+
+
+# -- what a shell completes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("ridgeline tok", ["tokenize"]),
+        ("ridgeline run tales --max-t", ["--max-tokens"]),
+        ("ridgeline run --max-model", ["--max-model-len"]),
+        ("ridgeline lab mem", ["memory"]),
+        ("ridgeline lab memory --cont", ["--context"]),
+        ("ridgeline tokenize run --spec", ["--special"]),
+    ],
+)
+def test_what_bash_completes(ridgeline: Run, line: str, completed: Sequence[str]) -> None:
+    """As a real bash does, which is told the words of the line; a word that is an argument changes no command."""
+    script = ridgeline("completion", "bash").out
+    words = line.split()
+    setup = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _ridgeline; echo ${{COMPREPLY[@]}}"
+    said = subprocess.run(["bash", "-c", script + setup], capture_output=True, text=True, check=True)
+    assert said.stderr == ""
+    assert said.stdout.split() == completed
+
+
+def test_what_other_shells_complete(ridgeline: Run) -> None:
+    """Every option of every command is in them."""
+    zsh, fish = ridgeline("completion", "zsh").out, ridgeline("completion", "fish").out
+    assert zsh.startswith("#compdef ridgeline\n")
+    assert zsh.endswith(ridgeline("completion", "bash").out)
+    for line in COMMAND_LIST.read_text(encoding="ascii").splitlines():
+        names = [name for name in line.split() if name.startswith("--")]
+        assert all(f" -l {name[2:]}\n" in fish and name in zsh for name in names)
+    assert "complete -c ridgeline -n '__fish_seen_subcommand_from lab; and __fish_seen_subcommand_from memory'" in fish
+    assert_one_line(ridgeline("completion", "csh"), USAGE, "'csh' is not one of 'bash', 'zsh', 'fish'")

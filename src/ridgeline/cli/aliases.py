@@ -118,10 +118,11 @@ class Spellings:
             self.by_name |= dict.fromkeys(names, param)
         self.aliases = [alias for alias in ALIASES if alias.applies(self.by_name)]
 
-    def names(self) -> list[str]:
-        """All long options, aliases too."""
-        own = [name for name in self.by_name if name.startswith("--")]
-        return [*own, "--help", *(name for alias in self.aliases for name in alias.names if name.startswith("--"))]
+    def names(self, *, refused: bool = False) -> list[str]:
+        """All long options with their aliases; refused: those too that are taken only for what is so anyway."""
+        kinds = Means | Same if refused else Means
+        others = [name for alias in self.aliases if isinstance(alias, kinds) for name in alias.names]
+        return [name for name in [*self.by_name, "--help", *others] if name.startswith("--")]
 
     def alias(self, name: str) -> tuple[Alias | None, bool]:
         """The alias of a name that is no option of the command, and whether it was a flag's `--no-`."""
@@ -145,7 +146,7 @@ class Spellings:
 
     def nearest(self, name: str) -> ValueError:
         """The error for an option that is not there."""
-        near = get_close_matches(name, self.names(), 3, 0.6)
+        near = get_close_matches(name, self.names(refused=True), 3, 0.6)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         return ValueError(f"there is no option {name}{meant}")
 

@@ -1,0 +1,93 @@
+"""`ridgeline completion`: what a shell completes, as a script. It holds all names itself, so that no key waits for
+Python."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli.aliases import Spellings
+
+Words = Mapping[str, Sequence[str]]
+"""What may follow a command: names of commands and options. The command line itself is ""."""
+
+_BASH = """\
+_ridgeline() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" command="" word
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$command $word" in
+            {commands}) command="${{command:+$command }}$word" ;;
+        esac
+    done
+    local words=""
+    case "$command" in
+{cases}
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _ridgeline ridgeline
+"""
+_ZSH = "#compdef ridgeline\nautoload -Uz bashcompinit && bashcompinit\n"
+_FISH = "complete -c ridgeline -n '{condition}' {what}\n"
+
+
+class Shell(StrEnum):
+    """The shells that there is a script for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print the script with which a shell completes commands and options.
+
+    In ~/.bashrc or ~/.zshrc: eval "$(ridgeline completion bash)", or zsh. In fish: ridgeline completion fish | source.
+    """
+    words = words_of(_whole())
+    print(_fish(words) if shell is Shell.FISH else _ZSH * (shell is Shell.ZSH) + _bash(words), end="")
+
+
+def _whole() -> Any:
+    from ridgeline.cli.main import build_app  # which imports the commands, this one among them
+
+    return typer.main.get_command(build_app())
+
+
+def words_of(group: Any, name: str = "") -> Words:
+    """The words of a command group and of all commands below it, by their names."""
+    options = Spellings(group.params).names()
+    if not hasattr(group, "commands"):
+        return {name: sorted(set(options))}
+    words: dict[str, Sequence[str]] = {name: [*sorted(group.commands), *sorted(set(options))]}
+    for each, command in group.commands.items():
+        words |= words_of(command, f"{name} {each}".strip())
+    return words
+
+
+def _bash(words: Words) -> str:
+    # A case is "the command so far, a blank, the next word".
+    paths = [path if " " in path else f" {path}" for path in words if path]
+    cases = [f'        "{path}") words="{" ".join(names)}" ;;' for path, names in words.items()]
+    return _BASH.format(commands=" | ".join(f'"{path}"' for path in paths), cases="\n".join(cases))
+
+
+def _fish(words: Words) -> str:
+    return "".join(
+        _FISH.format(condition=_where(path), what=what)
+        for path, names in words.items()
+        for what in _fish_words(path, names)
+    )
+
+
+def _where(path: str) -> str:
+    """fish's condition for being in a command."""
+    if not path:
+        return "__fish_use_subcommand"
+    return "; and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())
+
+
+def _fish_words(path: str, names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield f"-l {name[2:]}" if name.startswith("--") else f"-a {name}"
