@@ -61,6 +61,7 @@ class _Caller:
     queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     request: int | None = None
     left: bool = False
+    sections: bool = True
     added: Callable[[int], None] | None = None
 
 
@@ -113,15 +114,17 @@ class AsyncLLM:
         *,
         root: bytes = b"",
         added: Callable[[int], None] | None = None,
+        sections: bool = True,
     ) -> AsyncGenerator[Event, None]:
         """Complete one prompt, event by event. Cancelling the consumer aborts the request. root: as Engine.add. added:
-        told the engine's number for the request, wherever observers are told of steps, and before they are.
+        told the engine's number for the request, wherever observers are told of steps, and before they are. sections:
+        whether reasoning is told apart from the answer; else the text is all that the model writes.
 
         Raises ValueError for what cannot run, EngineDied (a RuntimeError) if the engine has stopped.
         """
         ids = self.texts.encode(prompt, self.info.context)
         params = checked(params or self.texts.defaults)
-        caller = _Caller(ids, params, asyncio.get_running_loop(), params.n, added=added)
+        caller = _Caller(ids, params, asyncio.get_running_loop(), params.n, added=added, sections=sections)
         ticket = next(self._next_ticket)
         self._ask(ticket, caller, root)
         unfinished = params.n
@@ -197,7 +200,7 @@ class AsyncLLM:
         caller = self._callers.get(added.ticket)
         if caller is None:
             return
-        self._transcript.open(added.request, caller.prompt, caller.params)
+        self._transcript.open(added.request, caller.prompt, caller.params, sections=caller.sections)
         caller.request = added.request
         self._tickets[added.request] = added.ticket
         if caller.added is not None:

@@ -48,17 +48,18 @@ class Transcript:
         self._tokenizer, self._tags = tokenizer, tags
         self._lines: dict[tuple[int, int], _Line] = {}
 
-    def open(self, request: int, prompt: Sequence[int], params: SamplingParams) -> None:
-        """Follow a request that the engine gave this id."""
+    def open(self, request: int, prompt: Sequence[int], params: SamplingParams, *, sections: bool = True) -> None:
+        """Follow a request that the engine gave this id. sections: whether its reasoning is told apart."""
+        tags = self._tags if sections else None
         for choice in range(params.n):
-            self._lines[request, choice] = _Line(self._stream(prompt, params), params.include_stop)
+            self._lines[request, choice] = _Line(self._stream(prompt, params, tags), params.include_stop)
 
-    def _stream(self, prompt: Sequence[int], params: SamplingParams) -> OutputStream:
+    def _stream(self, prompt: Sequence[int], params: SamplingParams, tags: tuple[str, str] | None) -> OutputStream:
         return OutputStream(
             self._tokenizer,
             stops=params.stop,
             include_stop=params.include_stop,
-            reasoning=None if self._tags is None else Reasoning(self._tokenizer, prompt, self._tags),
+            reasoning=None if tags is None else Reasoning(self._tokenizer, prompt, tags),
             # After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is
             # exactly what its grammar has said, a first space included.
             continues=params.structured_outputs is not None or prompt[-1] not in self._tokenizer.special_ids,

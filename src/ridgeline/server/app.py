@@ -1,7 +1,7 @@
 """The application: its routes, and what becomes of an error."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -11,15 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ridgeline.server.chat import ChatAnswer, ChatChunks, chat_generation
-from ridgeline.server.completions import CompletionAnswer, CompletionChunks, completion_generation
-from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.fields import ChatFields, CompletionFields, read_fields
-from ridgeline.server.generation import ClientGone, Generation, gather, unless_gone
+from ridgeline.server.body import read_object
+from ridgeline.server.chat import ChatAnswer, chat_generation
+from ridgeline.server.chunks import Chunks
+from ridgeline.server.completions import CompletionAnswer, completion_generation
+from ridgeline.server.errors import ApiError
+from ridgeline.server.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
+from ridgeline.server.generation import ClientGone, Gathered, Generation, gather, unless_gone
 from ridgeline.server.model import ServedModel, served_model
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import EventStream
+from ridgeline.server.sse import EventStream, Outbox
+from ridgeline.server.tokens import detokenize, rendered, tokenize
 from ridgeline.version import __version__
 
 IGNORED = "x-ridgeline-ignored-fields"
@@ -39,7 +42,10 @@ def build_app(
     return Starlette(
         routes=(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
+            Route("/v1/chat/completions/render", api.render, methods=["POST"]),
             Route("/v1/completions", api.complete, methods=["POST"]),
+            Route("/tokenize", api.tokenize, methods=["POST"]),
+            Route("/detokenize", api.detokenize, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.one_model),
             Route("/version", version),
@@ -55,9 +61,19 @@ def build_app(
     )
 
 
+_Fields = TypeVar("_Fields", bound=msgspec.Struct)
+
+
 async def version(request: Request) -> Response:
     """Which version this is."""
     return answer({"version": __version__})
+
+
+class Reply(Protocol):
+    """How a route writes its answer: whole, or piece by piece."""
+
+    def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]: ...
+    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks: ...
 
 
 class Api:
@@ -68,33 +84,49 @@ class Api:
 
     async def chat(self, request: Request) -> Response | EventStream:
         """/v1/chat/completions"""
-        body = await _object(request)
-        fields, ignored = read_fields(body, ChatFields, self._settings)
+        fields, headers = await self._read(request, ChatFields)
         generation = await chat_generation(fields, self._model, self._settings)
-        headers, reply = _headers(generation, ignored), ChatAnswer(fields, self._model)
-        if not fields.stream:
-            gathered = await unless_gone(request.receive, gather(self._service, generation))
-            return answer(reply.body(generation, gathered), headers)
-        return EventStream(
-            lambda outbox: ChatChunks(generation, reply, outbox).produce(self._service),
-            self._settings.send_buffer_bytes,
-            headers,
-        )
+        return await self._reply(request, generation, ChatAnswer(fields, self._model), headers)
 
     async def complete(self, request: Request) -> Response | EventStream:
         """/v1/completions"""
-        body = await _object(request)
-        fields, ignored = read_fields(body, CompletionFields, self._settings)
+        fields, headers = await self._read(request, CompletionFields)
         generation = await completion_generation(fields, self._model, self._settings)
-        headers, reply = _headers(generation, ignored), CompletionAnswer(fields, self._model)
-        if not fields.stream:
+        return await self._reply(request, generation, CompletionAnswer(fields, self._model), headers)
+
+    async def render(self, request: Request) -> Response:
+        """/v1/chat/completions/render"""
+        fields, headers = await self._read(request, ChatFields)
+        return answer(await rendered(fields, self._model, self._settings), headers)
+
+    async def tokenize(self, request: Request) -> Response:
+        """/tokenize"""
+        fields, headers = await self._read(request, TokenizeFields)
+        return answer(await tokenize(fields, self._model, self._settings), headers)
+
+    async def detokenize(self, request: Request) -> Response:
+        """/detokenize"""
+        fields, headers = await self._read(request, DetokenizeFields)
+        return answer(await detokenize(fields, self._model), headers)
+
+    async def _read(self, request: Request, kind: type[_Fields]) -> tuple[_Fields, dict[str, str]]:
+        """The fields of a request, and the headers that its answer has for them. Raises ApiError."""
+        fields, ignored = read_fields(await read_object(request, self._settings), kind, self._settings)
+        return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
+
+    async def _reply(
+        self, request: Request, generation: Generation, reply: Reply, headers: dict[str, str]
+    ) -> Response | EventStream:
+        """Run a generation, and answer at once or as a stream. Raises ApiError."""
+        headers = {"x-request-id": generation.id, **headers}
+        if not generation.stream:
             gathered = await unless_gone(request.receive, gather(self._service, generation))
             return answer(reply.body(generation, gathered), headers)
-        return EventStream(
-            lambda outbox: CompletionChunks(generation, reply, outbox).produce(self._service),
-            self._settings.send_buffer_bytes,
-            headers,
-        )
+
+        async def produce(outbox: Outbox) -> None:
+            await reply.chunks(generation, outbox).produce(self._service)
+
+        return EventStream(produce, self._settings.send_buffer_bytes, headers)
 
     async def models(self, request: Request) -> Response:
         """/v1/models: the names, and what the model can do"""
@@ -119,21 +151,9 @@ class Api:
         }
 
 
-async def _object(request: Request) -> object:
-    try:
-        return msgspec.json.decode(await request.body())
-    except msgspec.MsgspecError:
-        raise invalid("the body is not valid JSON") from None
-
-
 def answer(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """A response in JSON."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
-
-
-def _headers(generation: Generation, ignored: Sequence[str]) -> dict[str, str]:
-    headers = {"x-request-id": generation.id}
-    return headers | ({IGNORED: ignored_names(ignored)} if ignored else {})
 
 
 def ignored_names(names: Sequence[str]) -> str:

@@ -18,27 +18,19 @@ from ridgeline.server.model import ServedModel, beside, cache_root
 from ridgeline.server.sampling import room_for, sampling_params
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import Outbox
-from ridgeline.text import RenderedPrompt
+from ridgeline.text import ChatTemplate, RenderedPrompt
 
 ROUTE = "/v1/chat/completions"
 
 
-async def render(fields: Conversation, model: ServedModel) -> RenderedPrompt:
+async def render(fields: Conversation, model: ServedModel, settings: ServerSettings) -> RenderedPrompt:
     """The prompt that a conversation becomes, as text and as ids. Raises ApiError."""
     template = model.template(tools=bool(fields.tools))
     messages = read_messages(fields.messages)
-    variables = dict(fields.chat_template_kwargs or {})
-    unknown = sorted(variables.keys() - template.variables)
-    if unknown:
-        known = ", ".join(sorted(template.variables)) or "no others"
-        raise invalid(
-            f"chat_template_kwargs: the model's template does not read {unknown[0]!r}; it reads {known}",
-            "chat_template_kwargs",
-        )
-    if fields.reasoning_effort is not None:
-        if "reasoning_effort" not in template.variables:
-            raise invalid("reasoning_effort: the model's template does not read it; leave it out", "reasoning_effort")
-        variables["reasoning_effort"] = fields.reasoning_effort
+    variables = _variables(fields, template)
+    size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
+    if size > most:
+        raise invalid(f"messages: they have {size} characters; {most} bytes are read at most", "messages")
 
     def encode() -> RenderedPrompt:
         return template.encode(
@@ -51,9 +43,25 @@ async def render(fields: Conversation, model: ServedModel) -> RenderedPrompt:
         )
 
     try:
-        return await beside(sum(len(message["content"] or "") for message in messages), encode)
+        return await beside(size, encode)
     except ValueError as error:  # what the template refuses, and what is too long or no Unicode
         raise invalid(str(error), "messages") from None
+
+
+def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
+    """What the template reads beside the messages. Raises ApiError for what it does not read."""
+    variables = dict(fields.chat_template_kwargs or {})
+    if any(name not in template.variables for name in variables):
+        known = ", ".join(sorted(template.variables)) or "no others"
+        raise invalid(
+            f"chat_template_kwargs: the model's template does not read all of these; it reads {known}",
+            "chat_template_kwargs",
+        )
+    if fields.reasoning_effort is not None:
+        if "reasoning_effort" not in template.variables:
+            raise invalid("reasoning_effort: the model's template does not read it; leave it out", "reasoning_effort")
+        variables["reasoning_effort"] = fields.reasoning_effort
+    return variables
 
 
 async def chat_generation(fields: ChatFields, model: ServedModel, settings: ServerSettings) -> Generation:
@@ -61,7 +69,7 @@ async def chat_generation(fields: ChatFields, model: ServedModel, settings: Serv
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
-    prompt = (await render(fields, model)).ids
+    prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
@@ -81,6 +89,10 @@ class ChatAnswer:
     @property
     def names(self) -> TokenNames:
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
+
+    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+        """What writes it piece by piece."""
+        return ChatChunks(generation, self, outbox)
 
     def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""

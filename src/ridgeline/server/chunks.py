@@ -14,7 +14,7 @@ from ridgeline.server.generation import Generation, run
 from ridgeline.server.logprobs import Scores
 from ridgeline.server.service import Service
 from ridgeline.server.sse import DONE, Outbox
-from ridgeline.server.usage import Usage, timings
+from ridgeline.server.usage import timings
 
 _OPTIONS = StreamOptions()
 
@@ -45,7 +45,7 @@ class Chunks(ABC):
         """kind: what OpenAI calls the object."""
         self.generation, self.fields, self.outbox = generation, fields, outbox
         self._options = fields.stream_options or _OPTIONS
-        self.usage = Usage(generation.prompt_tokens)
+        self.usage = generation.usage()
         self._choices = [ChoiceState() for _ in range(len(generation.prompts) * generation.params.n)]
         self._unfinished, self._times = len(self._choices), list[Timing]()
         self.scores: dict[int, Scores] = {}
@@ -57,10 +57,16 @@ class Chunks(ABC):
 
     async def produce(self, service: Service) -> None:
         """Run the generation, frame by frame to the last. Raises ApiError."""
-        await run(service, self.generation, self.take)
+        await run(service, self.generation, self.take, self.progress if self.fields.return_progress else None)
         if self._options.include_usage:
             self.put([], {"usage": self.usage.body()})
         self.outbox.put(DONE)
+
+    def progress(self, prompt: int, before: int, after: int) -> None:
+        """How far a prompt has been read, under llama.cpp's names. cache: what was found of it in KV memory."""
+        cached = self.usage.cached.setdefault(prompt, before)
+        told = {"total": len(self.generation.prompts[prompt]), "cache": cached, "processed": after}
+        self.put([], {"prompt_progress": {"prompt": prompt, **told}})
 
     def take(self, prompt: int, event: Event) -> None:
         """An event's frame, if there is something to tell. Tokens wait for their text."""

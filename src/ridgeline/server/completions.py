@@ -28,14 +28,24 @@ async def completion_generation(fields: CompletionFields, model: ServedModel, se
     prompts = await read_prompts(fields.prompt, model, settings)
     asked = fields.max_tokens
     if asked == 0 and fields.echo:
-        asked = 1  # only the prompt is wanted; the engine gives no fewer than one, which is not told
+        asked = 1  # only the prompt is wanted; the engine gives a token at least, which is not told
     longest = max(map(len, prompts))
     most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
     params = sampling_params(fields, model.defaults, most, fields.logprobs)
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = replace(params, prompt_logprobs=fields.logprobs)
     root = cache_root(fields.cache_salt, settings)
-    return Generation(new_id("cmpl"), model.name, ROUTE, prompts, params, root, fields.stream)
+    return Generation(
+        new_id("cmpl"),
+        model.name,
+        ROUTE,
+        prompts,
+        params,
+        root,
+        fields.stream,
+        sections=False,  # the text as the model writes it
+        only_prompt=fields.max_tokens == 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,10 @@ class CompletionAnswer:
     def only_prompt(self) -> bool:
         """Whether nothing of what was generated is to be told."""
         return self.fields.max_tokens == 0
+
+    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+        """What writes it piece by piece."""
+        return CompletionChunks(generation, self, outbox)
 
     def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
         """An answer that is complete."""
@@ -73,8 +87,7 @@ class CompletionAnswer:
 
     def _choice(self, index: int, completion: Completion, choice: Choice) -> dict[str, object]:
         writer = ChoiceWriter(self, index, completion.prompt_ids)
-        text = choice.reasoning + choice.text
-        return writer.entry(text, choice.tokens, choice.finish, completion.prompt_logprobs)
+        return writer.entry(choice.text, choice.tokens, choice.finish, completion.prompt_logprobs)
 
 
 class ChoiceWriter:
@@ -128,5 +141,4 @@ class CompletionChunks(Chunks):
         ]
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
-        text = event.reasoning + event.text
-        return self._writers[index].entry(text, state.take(event), event.finish, self.scores.get(prompt))
+        return self._writers[index].entry(event.text, state.take(event), event.finish, self.scores.get(prompt))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from starlette.types import Receive
@@ -21,6 +22,8 @@ from ridgeline.server.usage import Usage, timings
 
 Take = Callable[[int, Event], None]
 """Who is told of an event, and of which prompt it is."""
+Progress = Callable[[int, int, int], None]
+"""Who is told, of which prompt, how many of its positions were computed before a step, and are after it."""
 
 _Result = TypeVar("_Result")
 
@@ -34,7 +37,8 @@ class Generation:
     """Prompts to be completed, each `params.n` times, for one answer.
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
-    separates its prefix cache from others'.
+    separates its prefix cache from others'. sections: whether reasoning is told apart from the answer.
+    only_prompt: what is generated is not told.
     """
 
     id: str
@@ -44,11 +48,17 @@ class Generation:
     params: SamplingParams
     root: bytes = b""
     stream: bool = False
+    sections: bool = True
+    only_prompt: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def prompt_tokens(self) -> int:
         return sum(map(len, self.prompts))
+
+    def usage(self) -> Usage:
+        """Counts of its tokens, none of them run so far."""
+        return Usage(self.prompt_tokens, self.only_prompt)
 
     def index(self, prompt: int, choice: int) -> int:
         """The place in the answer of a choice of a prompt."""
@@ -60,23 +70,26 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-async def run(service: Service, generation: Generation, take: Take) -> None:
+async def run(service: Service, generation: Generation, take: Take, progress: Progress | None = None) -> None:
     """Have all prompts completed, telling `take` of every event. Raises ApiError; then all of them are ended."""
     if len(generation.prompts) == 1:
-        await _run_one(service, generation, 0, take)
+        await _run_one(service, generation, 0, take, progress)
         return
     try:
         async with asyncio.TaskGroup() as group:
             for prompt in range(len(generation.prompts)):
-                group.create_task(_run_one(service, generation, prompt, take))
+                group.create_task(_run_one(service, generation, prompt, take, progress))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
 
-async def _run_one(service: Service, generation: Generation, prompt: int, take: Take) -> None:
+async def _run_one(
+    service: Service, generation: Generation, prompt: int, take: Take, progress: Progress | None
+) -> None:
     ids = generation.prompts[prompt]
     name = f"{generation.id}-{prompt}" if prompt else generation.id
     live = Live(name, generation.route, len(ids), generation.params, generation.stream)
+    live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
     begun = False
     try:
         async with aclosing(service.run(live, ids, generation.root)) as events:
@@ -124,7 +137,7 @@ class Gathered:
 async def gather(service: Service, generation: Generation) -> Gathered:
     """Have all prompts completed and give everything at once. Raises ApiError."""
     completions = [Completion.empty(ids, generation.params.n) for ids in generation.prompts]
-    usage = Usage(generation.prompt_tokens)
+    usage = generation.usage()
 
     def take(prompt: int, event: Event) -> None:
         completions[prompt].take([event])

@@ -25,7 +25,8 @@ class Live:
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
     came by. arrived: nanoseconds of time.perf_counter_ns. begun: a step has run some of its prompt. cached: positions
     of its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
-    choice ended.
+    choice ended. sections: whether its reasoning is told apart. progress: told how many of its prompt's positions were
+    computed before a step, and are after it.
     """
 
     id: str
@@ -39,6 +40,8 @@ class Live:
     cached: int = 0
     tokens: int = 0
     finishes: list[Finish] = field(default_factory=list)
+    sections: bool = True
+    progress: Callable[[int, int], None] | None = None
 
 
 class Observer(Protocol):
@@ -111,7 +114,7 @@ class Service:
 
     def _events(self, live: Live, prompt: Sequence[int], root: bytes) -> AsyncGenerator[Event, None]:
         added = partial(self._on_loop, self._added, live)
-        return self.llm.stream(prompt, live.params, root=root, added=added)
+        return self.llm.stream(prompt, live.params, root=root, added=added, sections=live.sections)
 
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
@@ -128,9 +131,11 @@ class Service:
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """The engine has run a step."""
         if not report.decodes_only:
-            for request, _, _, count in report.items:
+            for request, _, start, count in report.items:
                 if count > 1 and (live := self.by_request.get(request)) is not None:
                     live.begun = True
+                    if live.progress is not None:
+                        live.progress(start, start + count)
         for observer in self.step_observers:
             observer(report, stats)
 

@@ -37,7 +37,7 @@ class Outbox:
         self._limit, self._size = limit, 0
         self._frames: list[bytes] = []
         self._closed = False
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
 
     def put(self, frame: bytes) -> None:
         """Queue a frame. Raises SlowReader where too many wait."""
@@ -45,7 +45,7 @@ class Outbox:
         if self._size > self._limit:
             raise SlowReader
         self._frames.append(frame)
-        self._wake.set()
+        self._wake()
 
     def keep_alive(self) -> None:
         """A comment, where nothing else waits."""
@@ -55,16 +55,22 @@ class Outbox:
     def close(self) -> None:
         """No further frames come."""
         self._closed = True
-        self._wake.set()
+        self._wake()
 
     async def take(self) -> bytes:
         """All that waits, once there is something; b"" when there will be nothing more."""
         if not self._frames and not self._closed:
-            self._wake.clear()
-            await self._wake.wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         data = b"".join(self._frames)
         self._frames.clear()
         return data
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+            self._waiter = None
 
     def read(self, size: int) -> None:
         """The connection has taken so many bytes."""
