@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import openai
 import pytest
 import uvicorn
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.app import build_app
 from ridgeline.server.service import Live, Service
@@ -132,3 +134,17 @@ def server(tales: Loaded) -> Iterator[Running]:
             yield up
     finally:
         llm.close()
+
+
+@pytest.fixture(scope="session")
+def llm() -> LLM:
+    """The same model without a server: what answers are compared with."""
+    return LLM("tales", threads=1)
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[openai.OpenAI]:
+    """The official client. Its test leaves the server idle."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+    server.idle()

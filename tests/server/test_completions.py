@@ -1,22 +1,212 @@
-"""/v1/completions through the official client and by hand, compared with LLM in one process."""
+"""/v1/completions through the official client, compared with LLM in one process under the same parameters."""
 
-from collections.abc import Iterator
+import math
+from dataclasses import replace
+from typing import Any
 
 import openai
 import pytest
+from openai.types import Completion
 from tests.server.conftest import Running
 
+from ridgeline.engine.llm import LLM
+from ridgeline.engine.params import SamplingParams
+
 PROMPT = "Once upon a time"
+GREEDY = SamplingParams(temperature=0, max_tokens=16)
 
 
-@pytest.fixture
-def client(server: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def create(client: openai.OpenAI, prompt: Any = PROMPT, **fields: Any) -> Completion:
+    """A completion that is not streamed."""
+    answer = client.completions.create(model="tales", prompt=prompt, **fields)
+    assert isinstance(answer, Completion)
+    return answer
+
+
+def streamed(client: openai.OpenAI, prompt: Any = PROMPT, **fields: Any) -> list[Completion]:
+    return list(client.completions.create(model="tales", prompt=prompt, stream=True, **fields))
+
+
+def test_without_max_tokens_there_are_sixteen(client: openai.OpenAI, llm: LLM) -> None:
+    answer = create(client, temperature=0)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 16
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].text == llm.generate(PROMPT, GREEDY)[0].text
+
+
+@pytest.mark.parametrize(
+    ("fields", "params"),
+    [
+        ({"temperature": 0}, {"temperature": 0.0}),
+        ({"seed": 7}, {"seed": 7}),  # the rest is what generation_config.json has
+        ({"seed": 3, "temperature": 1.5, "top_p": 0.8}, {"seed": 3, "temperature": 1.5, "top_p": 0.8}),
+        ({"seed": 3, "extra_body": {"top_k": 5, "min_p": 0.05}}, {"seed": 3, "top_k": 5, "min_p": 0.05}),
+        (
+            {"temperature": 0, "extra_body": {"repetition_penalty": 1.3}},
+            {"temperature": 0.0, "repetition_penalty": 1.3},
+        ),
+        (
+            {"temperature": 0, "frequency_penalty": 1.5, "presence_penalty": -0.5},
+            {"temperature": 0.0, "frequency_penalty": 1.5, "presence_penalty": -0.5},
+        ),
+        ({"temperature": 0, "logit_bias": {"13": 100}}, {"temperature": 0.0, "logit_bias": {13: 100.0}}),
+        ({"temperature": 0, "stop": "."}, {"temperature": 0.0, "stop": (".",)}),
+        ({"temperature": 0, "stop": ["girl", "boy"]}, {"temperature": 0.0, "stop": ("girl", "boy")}),
+        (
+            {"temperature": 0, "stop": ".", "extra_body": {"include_stop_str_in_output": True}},
+            {"temperature": 0.0, "stop": (".",), "include_stop": True},
+        ),
+        ({"temperature": 0, "extra_body": {"stop_token_ids": [13]}}, {"temperature": 0.0, "stop_token_ids": (13,)}),
+        (
+            {"temperature": 0, "extra_body": {"min_tokens": 3, "stop_token_ids": [13], "ignore_eos": True}},
+            {"temperature": 0.0, "min_tokens": 3, "stop_token_ids": (13,), "ignore_eos": True},
+        ),
+        ({"seed": 5, "n": 3}, {"seed": 5, "n": 3}),
+    ],
+)
+def test_fields_mean_what_they_mean_to_the_engine(
+    client: openai.OpenAI, llm: LLM, fields: dict[str, Any], params: dict[str, Any]
+) -> None:
+    """Text, finish reason and usage, at once and streamed."""
+    wanted = llm.generate(PROMPT, replace(llm.loaded.defaults, max_tokens=24, **params))[0]
+    answer = create(client, max_tokens=24, **fields)
+    assert [choice.text for choice in answer.choices] == [choice.text for choice in wanted.choices]
+    assert [choice.finish_reason for choice in answer.choices] == [choice.finish for choice in wanted.choices]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == sum(len(choice.tokens) for choice in wanted.choices)
+    assert answer.usage.prompt_tokens == len(wanted.prompt_ids)
+
+    chunks = streamed(client, max_tokens=24, stream_options={"include_usage": True}, **fields)
+    for choice in wanted.choices:
+        own = [c for chunk in chunks for c in chunk.choices if c.index == choice.index]
+        assert "".join(c.text for c in own) == choice.text
+        assert [c.finish_reason for c in own] == [None] * (len(own) - 1) + [choice.finish]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == answer.usage.completion_tokens
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+
+
+def test_a_prompt_may_be_a_text_texts_ids_or_lists_of_ids(client: openai.OpenAI, llm: LLM) -> None:
+    other = "The dog"
+    ids = [llm.encode(PROMPT), llm.encode(other)]
+    texts = [done.text for done in llm.generate([PROMPT, other], GREEDY)]
+    for prompt in (PROMPT, [PROMPT], ids[0], [ids[0]]):
+        assert [c.text for c in create(client, prompt, temperature=0).choices] == texts[:1]
+    for several in ([PROMPT, other], ids):
+        answer = create(client, several, temperature=0, n=2)
+        assert [c.index for c in answer.choices] == [0, 1, 2, 3]
+        assert [c.text for c in answer.choices] == [texts[0], texts[0], texts[1], texts[1]]
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens == len(ids[0]) + len(ids[1])
+        chunks = streamed(client, several, temperature=0, n=2)
+        for index in range(4):
+            own = [c.text for chunk in chunks for c in chunk.choices if c.index == index]
+            assert "".join(own) == texts[index // 2]
+
+
+def test_logprobs_have_the_tokens_as_they_read(client: openai.OpenAI, llm: LLM) -> None:
+    """Token strings, raw log-probabilities, the likeliest tokens, and where in the text each begins."""
+    wanted = llm.generate(PROMPT, replace(GREEDY, logprobs=3))[0].choices[0]
+    choice = create(client, temperature=0, logprobs=3).choices[0]
+    found = choice.logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert found.token_logprobs is not None
+    assert found.top_logprobs is not None
+    assert found.text_offset is not None
+    assert "".join(found.tokens) == choice.text == wanted.text
+    assert found.token_logprobs == [one.logprob_raw for one in wanted.tokens]
+    for one, text, top in zip(wanted.tokens, found.tokens, found.top_logprobs, strict=True):
+        likeliest = {llm.tokenizer.token_bytes(token).decode(): logprob for token, logprob in one.top_raw}
+        assert top == likeliest | {text: one.logprob_raw}
+    assert [choice.text[at:].startswith(text) for at, text in zip(found.text_offset, found.tokens, strict=True)]
+    chunks = [c.logprobs for chunk in streamed(client, temperature=0, logprobs=3) for c in chunk.choices]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert [v for part in chunks for v in getattr(part, name)] == getattr(found, name)
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_echo_with_logprobs_scores_the_prompt(client: openai.OpenAI, llm: LLM, most: int) -> None:
+    """As lm-eval's local-completions asks for log-likelihoods: the prompt's own tokens, the first without a value."""
+    ids = llm.encode(f"{PROMPT} there was a dog")
+    wanted = llm.generate(ids, replace(GREEDY, max_tokens=1, prompt_logprobs=1))[0]
+    assert wanted.prompt_logprobs is not None
+    answer = create(client, ids, echo=True, max_tokens=most, logprobs=1, temperature=0)
+    choice = answer.choices[0]
+    assert choice.text == llm.tokenizer.decode(ids) + (wanted.text if most else "")
+    found = choice.logprobs
+    assert found is not None
+    assert found.token_logprobs is not None
+    assert found.top_logprobs is not None
+    assert len(found.token_logprobs) == len(ids) + most
+    assert found.token_logprobs[: len(ids)] == [None if s is None else s.logprob for s in wanted.prompt_logprobs]
+    for score, top in list(zip(wanted.prompt_logprobs, found.top_logprobs, strict=False))[1:]:
+        assert score is not None
+        assert top is not None
+        assert max(top.values()) == score.top[0][1]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == most
+    chunks = [c for chunk in streamed(client, ids, echo=True, max_tokens=most, logprobs=1) for c in chunk.choices]
+    assert [v for c in chunks for v in c.logprobs.token_logprobs][: len(ids)] == found.token_logprobs[: len(ids)]
+
+
+def test_ids_and_prompt_logprobs_come_back_where_asked_for(server: Running, llm: LLM) -> None:
+    wanted = llm.generate(PROMPT, replace(GREEDY, max_tokens=4, prompt_logprobs=2))[0]
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4, "return_token_ids": True, "prompt_logprobs": 2}
+    choice = server.post("/v1/completions", body).json()["choices"][0]
+    assert choice["token_ids"] == wanted.choices[0].token_ids
+    assert choice["prompt_token_ids"] == wanted.prompt_ids
+    assert wanted.prompt_logprobs is not None
+    assert choice["prompt_logprobs"][0] is None
+    for told, score in list(zip(choice["prompt_logprobs"], wanted.prompt_logprobs, strict=True))[1:]:
+        assert score is not None
+        assert told[str(score.token)]["logprob"] == score.logprob
+        assert [told[str(i)]["rank"] for i, _ in score.top] == [1, 2]
+        assert told[str(score.token)]["decoded_token"] == llm.tokenizer.token_bytes(score.token).decode()
     server.idle()
 
 
-def test_default_tokens(client: openai.OpenAI) -> None:
-    answer = client.completions.create(model="tales", prompt=PROMPT, temperature=0)
-    assert answer.usage is not None
-    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (16, "length")
+def test_usage_may_come_with_every_chunk(client: openai.OpenAI) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = streamed(client, temperature=0, max_tokens=6, stream_options=options)
+    counts = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage is not None]
+    assert len(counts) == len(chunks)
+    assert counts == sorted(counts)
+    assert counts[-1] == 6
+
+
+def test_what_was_found_in_the_prefix_cache_is_told_and_a_salt_separates(client: openai.OpenAI) -> None:
+    prompt = "A long story about a cat and a dog and a bird, " * 4
+
+    def cached(**extra: Any) -> int:
+        usage = create(client, prompt, temperature=0, max_tokens=2, extra_body=extra).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        return usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached() == 0
+    assert cached() > 32
+    assert cached(cache_salt="mine") == 0
+    assert cached(cache_salt="mine") == cached()
+    assert cached(cache_salt="yours") == 0
+
+
+def test_timings_tell_what_a_request_took(server: Running) -> None:
+    took = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True}).json()["timings"]
+    assert took["predicted_n"] == 8
+    assert took["cache_n"] + took["prompt_n"] == 5
+    assert math.isclose(took["queued_ms"] + took["prompt_ms"] + took["predicted_ms"], took["total_ms"], abs_tol=0.01)
+    assert took["first_token_ms"] <= took["total_ms"]
+    server.idle()
+
+
+def test_how_far_a_long_prompt_has_been_read_is_told_before_its_first_token(client: openai.OpenAI) -> None:
+    """Chunks without choices, which no client takes for a token."""
+    chunks = streamed(client, "One day " * 100, max_tokens=2, extra_body={"return_progress": True, "cache_salt": "p"})
+    told = [chunk.model_extra["prompt_progress"] for chunk in chunks if "prompt_progress" in (chunk.model_extra or {})]
+    assert told[-1]["processed"] == told[-1]["total"] > 100
+    assert all(not chunk.choices for chunk in chunks[: len(told)])
+    assert all(chunk.choices for chunk in chunks[len(told) :])

@@ -22,6 +22,10 @@ class TokenNames:
         """A token; half characters as U+FFFD."""
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
+    def length(self, token: int) -> int:
+        """Characters that it adds to a text; a control token adds none."""
+        return len(self._tokenizer.token_bytes(token).decode("utf-8", "replace"))
+
     def data(self, token: int) -> bytes:
         """Its exact bytes; a control token as it is spelled."""
         return self._tokenizer.token_bytes(token, skip_special=False)
@@ -65,7 +69,7 @@ class CompletionLogprobs:
             columns["token_logprobs"].append(None if logprob is None else _finite(logprob))
             columns["top_logprobs"].append(None if top is None else self._top(text, logprob, top))
             columns["text_offset"].append(self._offset)
-            self._offset += len(text)
+            self._offset += self._names.length(token)
         return columns
 
     def _top(self, text: str, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
