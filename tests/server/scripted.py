@@ -37,6 +37,7 @@ class Scripted:
         *,
         root: bytes = b"",
         added: Callable[[int], None] = lambda request: None,
+        sections: bool = True,
     ) -> AsyncGenerator[Event, None]:
         request, self.next = self.next, self.next + params.n
         queue = self.queues[request] = asyncio.Queue()
