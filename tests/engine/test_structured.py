@@ -388,6 +388,13 @@ def test_a_prompt_that_has_closed_its_section_gets_no_other(thinker: LLM) -> Non
     assert re.fullmatch("[0-9]{3}", choice.text)
 
 
+def test_all_of_a_text_has_the_form_where_reasoning_is_not_apart(thinker: LLM) -> None:
+    opening, close = thinker.tokenizer.control["<think>"], thinker.tokenizer.control["</think>"]
+    form = dataclasses.replace(NUMBER, after_reasoning=False)
+    choice = said(thinker, [opening, "hm", close, "789"], [1, 2, 3], form)
+    assert re.fullmatch("[0-9]{3}", thinker.tokenizer.decode(choice.token_ids))
+
+
 @pytest.mark.parametrize("after", ["", "\n", "\n\n"])
 def test_tags_of_several_tokens_end_a_section_too(speller: LLM, after: str) -> None:
     prompt = speller.encode_chat(ASK)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,19 +228,18 @@ def test_the_alias_tells_what_vllm_has_under_its_names() -> None:
 
 def test_what_others_count() -> None:
     llm, _, metrics = served()
-    llm.restarts = 1
+    llm.restarts, llm.stats = 1, replace(llm.stats, grammar_bytes=4321)
     metrics.exposition()
     metrics.ignored(3)
     metrics.compiled(0.02)
     metrics.lagged(0.001)
-    metrics.grammar_cache_bytes = lambda: 1234
     metrics.answered("/v1/models", "GET", 404, 0.01)
     read = Reading(metrics)
     assert read("ignored_fields_total") == 3
     assert read("engine_restarts_total") == 1
     assert read.histogram("grammar_compile_seconds") == (1, pytest.approx(0.02))
     assert read.histogram("loop_lag_seconds") == (1, pytest.approx(0.001))
-    assert read("grammar_cache_bytes") == 1234
+    assert read("grammar_cache_bytes") == 4321
     http = Reading(metrics, "")
     assert http("http_requests_total", handler="/v1/models", method="GET", status="4xx") == 1
     assert http.histogram("http_request_duration_seconds", handler="/v1/models", method="GET") == (

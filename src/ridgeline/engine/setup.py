@@ -36,7 +36,8 @@ class EngineSettings:
     kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. memory_share: instead of
     kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
     positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
-    positions a KV page. prefix_cache: keep and share the pages of equal prefixes.
+    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
+    compiled grammars that are kept.
     """
 
     kv_bytes: float | None = None
@@ -45,6 +46,7 @@ class EngineSettings:
     limits: Limits = field(default_factory=Limits)
     page_size: int = 16
     prefix_cache: bool = True
+    grammar_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -140,7 +142,7 @@ def load_engine(
         context=context,
         prefix_cache=settings.prefix_cache,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
-        guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags),
+        guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes),
         on_step=on_step,
     )
     return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()))

@@ -10,7 +10,7 @@ MOST_CHOICES = 1024
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputs:
-    """What an answer has to be, given in exactly one of these ways. Reasoning before the answer is free.
+    """What an answer has to be, given in exactly one of the first five ways.
 
     Args:
         json: a JSON schema, as text or as a mapping (which becomes text).
@@ -18,6 +18,8 @@ class StructuredOutputs:
         regex: a regular expression that the whole answer matches; no look-around, no back-references.
         choice: the answer is one of these texts.
         grammar: a context-free grammar as llguidance reads it (its Lark dialect, or GBNF).
+        after_reasoning: a reasoning section before the answer is free, where the model writes them; else all that is
+            sampled has the form.
 
     Raises:
         ValueError: not exactly one is given, or it is of the wrong type. Whether it compiles, the engine says.
@@ -28,6 +30,7 @@ class StructuredOutputs:
     regex: str | None = None
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
+    after_reasoning: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.json, Mapping):
@@ -36,8 +39,9 @@ class StructuredOutputs:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"structured_outputs.{name} is a {type(value).__name__}; give text")
-        if not isinstance(self.json_object, bool):
-            raise ValueError("structured_outputs.json_object is not True or False; give one of them")
+        for name in ("json_object", "after_reasoning"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"structured_outputs.{name} is not True or False; give one of them")
         if self.choice is not None:
             object.__setattr__(self, "choice", _checked_choice(self.choice))
         given = [name for name in ("json", "regex", "choice", "grammar") if getattr(self, name) is not None]

@@ -18,6 +18,7 @@ from ridgeline.server.completions import CompletionAnswer, completion_generation
 from ridgeline.server.errors import ApiError
 from ridgeline.server.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.generation import ClientGone, Gathered, Generation, gather, unless_gone
+from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.model import ServedModel, served_model
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -81,17 +82,18 @@ class Api:
 
     def __init__(self, service: Service, model: ServedModel, settings: ServerSettings) -> None:
         self._service, self._model, self._settings = service, model, settings
+        self.grammars = GrammarCheck(settings)
 
     async def chat(self, request: Request) -> Response | EventStream:
         """/v1/chat/completions"""
         fields, headers = await self._read(request, ChatFields)
-        generation = await chat_generation(fields, self._model, self._settings)
+        generation = await chat_generation(fields, self._model, self._settings, self.grammars)
         return await self._reply(request, generation, ChatAnswer(fields, self._model), headers)
 
     async def complete(self, request: Request) -> Response | EventStream:
         """/v1/completions"""
         fields, headers = await self._read(request, CompletionFields)
-        generation = await completion_generation(fields, self._model, self._settings)
+        generation = await completion_generation(fields, self._model, self._settings, self.grammars)
         return await self._reply(request, generation, CompletionAnswer(fields, self._model), headers)
 
     async def render(self, request: Request) -> Response:

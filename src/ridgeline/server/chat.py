@@ -1,7 +1,7 @@
 """/v1/chat/completions: a conversation in, the next message out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.engine.events import Event
@@ -12,12 +12,14 @@ from ridgeline.server.chunks import ChoiceState, Chunks
 from ridgeline.server.errors import invalid
 from ridgeline.server.fields import ChatFields, Conversation
 from ridgeline.server.generation import Gathered, Generation, new_id
+from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.logprobs import Scores, TokenNames, chat_logprobs, prompt_logprobs
 from ridgeline.server.messages import read_messages
 from ridgeline.server.model import ServedModel, beside, cache_root
 from ridgeline.server.sampling import room_for, sampling_params
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import Outbox
+from ridgeline.server.structured import form_of
 from ridgeline.text import ChatTemplate, RenderedPrompt
 
 ROUTE = "/v1/chat/completions"
@@ -64,7 +66,9 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
     return variables
 
 
-async def chat_generation(fields: ChatFields, model: ServedModel, settings: ServerSettings) -> Generation:
+async def chat_generation(
+    fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
+) -> Generation:
     """What a request to this route has the engine do. Raises ApiError."""
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
@@ -74,6 +78,7 @@ async def chat_generation(fields: ChatFields, model: ServedModel, settings: Serv
     most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model.defaults, most, logprobs)
+    params = replace(params, structured_outputs=await form_of(fields, settings, grammars))
     return Generation(
         new_id("chatcmpl"), model.name, ROUTE, [prompt], params, cache_root(fields.cache_salt, settings), fields.stream
     )

@@ -10,19 +10,23 @@ from ridgeline.engine.sampling.row import Sampled
 from ridgeline.server.chunks import ChoiceState, Chunks
 from ridgeline.server.fields import CompletionFields
 from ridgeline.server.generation import Gathered, Generation, new_id
+from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
 from ridgeline.server.model import ServedModel, cache_root
 from ridgeline.server.prompts import read_prompts
 from ridgeline.server.sampling import room_for, sampling_params
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import Outbox
+from ridgeline.server.structured import form_of
 
 ROUTE = "/v1/completions"
 DEFAULT_TOKENS = 16
 """What OpenAI's interface generates where max_tokens is not given."""
 
 
-async def completion_generation(fields: CompletionFields, model: ServedModel, settings: ServerSettings) -> Generation:
+async def completion_generation(
+    fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
+) -> Generation:
     """What a request to this route has the engine do. Raises ApiError."""
     model.check_name(fields.model)
     prompts = await read_prompts(fields.prompt, model, settings)
@@ -32,6 +36,9 @@ async def completion_generation(fields: CompletionFields, model: ServedModel, se
     longest = max(map(len, prompts))
     most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
     params = sampling_params(fields, model.defaults, most, fields.logprobs)
+    form = await form_of(fields, settings, grammars)
+    if form is not None:  # what is told is all of the text
+        params = replace(params, structured_outputs=replace(form, after_reasoning=False))
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = replace(params, prompt_logprobs=fields.logprobs)
     root = cache_root(fields.cache_salt, settings)

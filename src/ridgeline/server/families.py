@@ -86,7 +86,7 @@ FAMILIES = (
     Family("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
     Family("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
     Family("grammar_compile_seconds", "histogram", "Compiling a grammar, trial included.", (), _STEP),
-    Family("grammar_cache_bytes", "gauge", "Source bytes of the grammars kept."),
+    Family("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
     Family("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
     Family("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
     Family("engine_restarts", "counter", "Times the engine's process was started again."),

@@ -52,6 +52,13 @@ class Fields(msgspec.Struct, kw_only=True, frozen=True):
     include_stop_str_in_output: bool | None = None
 
     prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     return_progress: bool = False
@@ -159,14 +166,8 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "priority": (0,),
     "prompt_embeds": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "suffix": ("",),

@@ -57,7 +57,6 @@ class Metrics:
         self._under_way: dict[Live, _Progress] = {}
         self._before, self._restarts = Stats(), 0
         self._achieved = _Achieved()
-        self.grammar_cache_bytes: Callable[[], int] = int
         self._prepare()
 
     def _prepare(self) -> None:
@@ -210,7 +209,7 @@ class Metrics:
         self._one("kv_cache_usage_perc").set(used / max(1, pages))
         for state, count in (("free", pages - used - cached), ("cached", cached), ("used", used)):
             self._one("kv_blocks", state).set(count)
-        self._one("grammar_cache_bytes").set(self.grammar_cache_bytes())
+        self._one("grammar_cache_bytes").set(stats.grammar_bytes)
         self._one("engine_restarts").inc(self._llm.restarts - self._restarts)
         self._restarts = self._llm.restarts
         rates = self._achieved.rates(time.perf_counter_ns())

@@ -18,8 +18,8 @@ CACHE_BYTES = 64 << 20
 MOST_REASON = 300
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 _JSON: Any = {
-    # A model that is unsure writes white space for ever where it may.
-    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}",
+    # A blank, or a line break and an indent: a model that is unsure writes line breaks for ever where it may.
+    "whitespace_pattern": r"\x20|\x0A[\x20\x09]{0,32}",
     "lenient": False,  # a schema may ask for it, and is then not followed
     "coerce_one_of": False,
 }

@@ -6,7 +6,7 @@ from typing import Self
 import llguidance
 
 from ridgeline.engine.events import GuideStats
-from ridgeline.engine.guidance.grammar import GrammarCache, reason_of
+from ridgeline.engine.guidance.grammar import CACHE_BYTES, GrammarCache, reason_of
 from ridgeline.engine.guidance.tables import Mask, Tables
 from ridgeline.engine.guidance.thinking import Tags, Thinking
 from ridgeline.engine.structured import StructuredOutputs
@@ -71,9 +71,16 @@ class Guide:
 class Guides:
     """Makes the guides of a model's requests. The tables of its vocabulary are made when the first one is asked for."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, tags: tuple[str, str] | None = None) -> None:
-        """vocabulary: token ids that the model has. tags: what it writes its reasoning between."""
-        self._tokenizer, self._vocabulary, self._literals = tokenizer, vocabulary, tags
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocabulary: int,
+        tags: tuple[str, str] | None = None,
+        most_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """vocabulary: token ids that the model has. tags: what it writes its reasoning between. most_bytes: of compiled
+        grammars that are kept."""
+        self._tokenizer, self._vocabulary, self._literals, self._most = tokenizer, vocabulary, tags, most_bytes
         self._tables: Tables | None = None
         self._tags: Tags | None = None
         self._cache: GrammarCache | None = None
@@ -82,9 +89,9 @@ class Guides:
         """A guide for the answer to a prompt. Raises ValueError for a form that cannot be followed."""
         if self._tables is None or self._cache is None:
             self._tables = Tables(self._tokenizer, self._vocabulary)
-            self._cache = GrammarCache(self._tables)
+            self._cache = GrammarCache(self._tables, self._most)
             self._tags = None if self._literals is None else Tags(self._tokenizer, self._literals, self._tables)
-        thinking = None if self._tags is None else self._tags.begin(prompt)
+        thinking = self._tags.begin(prompt) if self._tags is not None and outputs.after_reasoning else None
         return Guide(self._tables, self._cache.matcher(outputs), ends, thinking)
 
     @property

@@ -1,0 +1,134 @@
+"""The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.errors import invalid
+from ridgeline.server.grammar_check import GrammarCheck
+from ridgeline.server.settings import ServerSettings
+
+MOST_SIZE = 1_000_000
+"""Largest number that a schema may give for a length or a count."""
+_SIZES = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
+_KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
+
+
+class FormFields(Protocol):
+    """The fields that ask for a form."""
+
+    @property
+    def response_format(self) -> dict[str, Any] | None: ...
+    @property
+    def structured_outputs(self) -> dict[str, Any] | None: ...
+    @property
+    def guided_json(self) -> str | dict[str, Any] | None: ...
+    @property
+    def guided_regex(self) -> str | None: ...
+    @property
+    def guided_choice(self) -> list[str] | None: ...
+    @property
+    def guided_grammar(self) -> str | None: ...
+
+
+async def form_of(fields: FormFields, settings: ServerSettings, grammars: GrammarCheck) -> StructuredOutputs | None:
+    """The form that a request wants its answer in, once it has been tried. Raises ApiError."""
+    form, name = asked_form(fields, settings)
+    if form is not None:
+        await grammars.check(form, name)
+    return form
+
+
+def asked_form(fields: FormFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
+    """The form and the field that asks for it. Raises ApiError where two fields do, or one makes no sense."""
+    asked: dict[str, dict[str, Any]] = {}
+    if fields.response_format is not None and (form := _response_format(fields.response_format)):
+        asked["response_format"] = form
+    if fields.structured_outputs is not None:
+        asked["structured_outputs"] = _structured_outputs(fields.structured_outputs)
+    for name in ("json", "regex", "choice", "grammar"):
+        if (value := getattr(fields, f"guided_{name}")) is not None:
+            asked[f"guided_{name}"] = {name: value}
+    if not asked:
+        return None, ""
+    (name, form), *others = asked.items()
+    if others:
+        raise invalid(f"{name}: {others[0][0]} asks for a form too; give one of them", name)
+    return checked_form(form, name, settings), name
+
+
+def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
+    """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
+    schema = form.get("json")
+    if schema is not None:
+        _check_schema(_decoded(schema, name), name, settings)
+    try:
+        outputs = StructuredOutputs(**form)
+    except ValueError as error:
+        raise invalid(str(error).replace("structured_outputs", name, 1), name) from None
+    texts = (outputs.json, outputs.regex, outputs.grammar, *(outputs.choice or ()))
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
+    if size > settings.schema_bytes:
+        raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
+    return outputs
+
+
+def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = asked.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"json_object": True}
+    if kind != "json_schema":
+        raise invalid("response_format.type: give one of text, json_object, json_schema", "response_format")
+    inner = asked.get("json_schema")
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(schema, dict):
+        raise invalid("response_format.json_schema.schema: give a JSON schema", "response_format")
+    return {"json": schema}
+
+
+def _structured_outputs(asked: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+    unknown = sorted(given.keys() - _KINDS)
+    if unknown:
+        raise invalid(
+            f"structured_outputs: {unknown[0]!r} is not supported; give one of {', '.join(sorted(_KINDS))}",
+            "structured_outputs",
+        )
+    return given
+
+
+def _decoded(schema: object, name: str) -> object:
+    """A schema as a value; it may come as text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return msgspec.json.decode(schema)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise invalid(f"{name}: the schema is not valid JSON", name) from None
+
+
+def _check_schema(schema: object, name: str, settings: ServerSettings) -> None:
+    if not isinstance(schema, dict):
+        raise invalid(f"{name}: a JSON schema is an object", name)
+    for depth, key, value in _entries(schema):
+        if depth > settings.schema_depth:
+            raise invalid(f"{name}: the schema is nested deeper than {settings.schema_depth}", name)
+        if key == "$ref" and isinstance(value, str) and not value.startswith("#"):
+            raise invalid(f"{name}: a $ref leads out of the schema; nothing is fetched", name)
+        if key in _SIZES and isinstance(value, int | float) and value > MOST_SIZE:
+            raise invalid(f"{name}: {key} is more than {MOST_SIZE}", name)
+
+
+def _entries(value: object) -> Iterator[tuple[int, str, object]]:
+    """Every entry of every object in a value, with its depth: without recursion, for the value is a stranger's."""
+    left: list[tuple[int, object]] = [(1, value)]
+    while left:
+        depth, value = left.pop()
+        entries = value.items() if isinstance(value, dict) else ()
+        yield from ((depth, key, inner) for key, inner in entries)
+        inner_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += [(depth + 1, inner) for inner in inner_values if isinstance(inner, dict | list)]

@@ -1,0 +1,215 @@
+"""Structured output over HTTP: every field that asks for it, and forms that nobody should have sent."""
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.errors import ApiError
+from ridgeline.server.grammar_check import GrammarCheck
+from ridgeline.server.settings import ServerSettings
+from server.conftest import Running
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+CHAT = "/v1/chat/completions"
+
+
+def fits(text: str) -> bool:
+    jsonschema.validate(json.loads(text), SCHEMA)
+    return True
+
+
+FORMS: dict[str, tuple[dict[str, Any], Any]] = {
+    "json_schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA, "strict": True}}},
+        fits,
+    ),
+    "json_object": (
+        {"response_format": {"type": "json_object"}, "max_tokens": 120, "n": 3},
+        lambda t: isinstance(json.loads(t), dict),
+    ),
+    "json": ({"structured_outputs": {"json": SCHEMA}}, fits),
+    "json text": ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None, "json_object": False}}, fits),
+    "regex": ({"structured_outputs": {"regex": "[a-f]{3}[0-9]"}}, lambda t: re.fullmatch("[a-f]{3}[0-9]", t)),
+    "choice": ({"structured_outputs": {"choice": ["red", "blue"]}}, lambda t: t in ("red", "blue")),
+    "grammar": ({"structured_outputs": {"grammar": 'start: "a" "b"+ "c"'}}, lambda t: re.fullmatch("ab+c", t)),
+    "guided_json": ({"guided_json": SCHEMA}, fits),
+    "guided_regex": ({"guided_regex": "x{2,3}y"}, lambda t: re.fullmatch("x{2,3}y", t)),
+    "guided_choice": ({"guided_choice": ["yes", "no"]}, lambda t: t in ("yes", "no")),
+    "guided_grammar": ({"guided_grammar": 'root ::= "q" [0-9]'}, lambda t: re.fullmatch("q[0-9]", t)),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_field_that_asks_for_a_form_gets_it(server: Running, name: str) -> None:
+    fields, valid = FORMS[name]
+    body = {"messages": [{"role": "user", "content": "Tell."}], "max_tokens": 100, "seed": 3, "n": 2, **fields}
+    reply = server.post(CHAT, body)
+    assert reply.status == 200, reply.data
+    ended = [c for c in reply.json()["choices"] if c["finish_reason"] == "stop"]
+    assert ended
+    for choice in ended:
+        assert valid(choice["message"]["content"])
+    server.idle()
+
+
+def test_completions_have_forms_too_and_neighbours_of_a_batch_their_own(server: Running) -> None:
+    body = {"prompt": ["Once", "There"], "max_tokens": 20, "n": 2, "guided_regex": "[a-d]{4,6}"}
+    reply = server.post("/v1/completions", body)
+    assert reply.status == 200, reply.data
+    texts = [choice["text"] for choice in reply.json()["choices"]]
+    assert len(texts) == 4
+    assert all(re.fullmatch("[a-d]{4,6}", text) for text in texts)
+
+
+def test_a_plain_text_format_asks_for_nothing(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "Tell."}], "max_tokens": 3, "response_format": {"type": "text"}}
+    assert server.post(CHAT, body).status == 200
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "two fields": ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "give one of them"),
+    "two kinds": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "exactly one"),
+    "no kind": ({"structured_outputs": {}}, "exactly one"),
+    "unknown kind": ({"structured_outputs": {"structural_tag": "x"}}, "structural_tag"),
+    "unknown type": ({"response_format": {"type": "xml"}}, "response_format.type"),
+    "no schema": ({"response_format": {"type": "json_schema"}}, "json_schema.schema"),
+    "schema no object": ({"guided_json": "[1]"}, "is an object"),
+    "schema no JSON": ({"guided_json": "{"}, "not valid JSON"),
+    "deep": ({"guided_json": nested(33)}, "deeper than 32"),
+    "long": ({"guided_regex": "a" * 20_000}, "at most 16384"),
+    "huge enum": ({"guided_json": {"enum": [f"v{i}" for i in range(100_000)]}}, "at most 16384"),
+    "huge length": ({"guided_json": {"type": "string", "maxLength": 10**9}}, "maxLength"),
+    "remote": ({"guided_json": {"$ref": "http://169.254.169.254/x"}}, "nothing is fetched"),
+    "file": ({"guided_json": {"$ref": "file:///etc/passwd"}}, "nothing is fetched"),
+    "recursive": ({"guided_json": {"$ref": "#"}}, "cannot be followed"),
+    "not": ({"guided_json": {"not": {"type": "string"}}}, 'Unimplemented keys: ["not"]'),
+    "oneOf": ({"guided_json": {"oneOf": [{"type": "string"}, {"maxLength": 3}]}}, "oneOf"),
+    "pattern": ({"guided_json": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
+    "look-behind": ({"guided_regex": "(?<=a)b"}, "look-around"),
+    "power": ({"guided_regex": "(x{1000}){1000}"}, "cannot be followed"),
+    "unclosed": ({"guided_regex": "(a"}, "unclosed group"),
+    "parentheses": ({"guided_grammar": "start: " + "(" * 8_000 + '"a"' + ")" * 8_000}, "nested"),
+    "gbnf parentheses": ({"guided_grammar": "root ::= " + "(" * 8_000}, "cannot be followed"),
+    "circle": ({"guided_grammar": "start: a\na: a"}, "cannot be followed"),
+    "empty rule": ({"guided_grammar": "start: missing"}, "cannot be followed"),
+    "empty choice": ({"guided_choice": []}, "guided_choice"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_form_that_makes_no_sense_is_a_400_that_says_why(server: Running, name: str) -> None:
+    fields, why = WRONG[name]
+    reply = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 5, **fields})
+    assert reply.status == 400, reply.data
+    error = reply.json()["error"]
+    assert why in error["message"]
+    assert error["param"] in fields
+    assert " at 0x" not in error["message"]
+    server.check()
+
+
+def test_many_different_schemas_leave_the_cache_within_its_bytes(server: Running) -> None:
+    before = server.service.llm.stats.grammars
+    for i in range(30):
+        form = {"type": "object", "properties": {f"k{i}": {"type": "boolean"}}, "required": [f"k{i}"]}
+        assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "guided_json": form}).status == 200
+    stats = server.service.llm.stats
+    assert stats.grammars == before + 30
+    assert 0 < stats.grammar_bytes <= 64 << 20
+
+
+# -- the process that tries them --------------------------------------------------------------------------------------
+
+
+async def verdicts(check: GrammarCheck, *forms: StructuredOutputs) -> list[str | None]:
+    said: list[str | None] = []
+    for form in forms:
+        try:
+            await check.check(form, "f")
+            said.append(None)
+        except ApiError as error:
+            said.append(error.message if error.status == 400 else f"{error.status}")
+    return said
+
+
+GOOD = StructuredOutputs(regex="ab+")
+
+
+def test_a_form_that_takes_too_long_ends_the_process_and_not_the_next_trial() -> None:
+    """Stopped by its clock: a process that is stopped answers nothing, as one that computes for ever."""
+
+    async def run() -> None:
+        check = GrammarCheck(ServerSettings(compile_seconds=0.3))
+        try:
+            assert await verdicts(check, GOOD) == [None]
+            process = check._process
+            assert process is not None
+            process.send_signal(19)  # SIGSTOP
+            started = time.monotonic()
+            (message,) = await verdicts(check, StructuredOutputs(regex="c+"))
+            assert message is not None
+            assert "takes more than 0.3 s" in message
+            assert time.monotonic() - started < 5
+            assert await verdicts(check, StructuredOutputs(regex="c+"), GOOD) == [None, None]
+            assert check.failures == 1
+        finally:
+            await check.close()
+
+    asyncio.run(run())
+
+
+def test_a_process_that_dies_of_a_form_is_replaced() -> None:
+    """Memory for nothing at all: the form that needs some is refused, and others are after it."""
+
+    async def run() -> None:
+        check = GrammarCheck(ServerSettings(compile_bytes=1 << 20))
+        seconds: list[float] = []
+        check.observers.append(seconds.append)
+        try:
+            big = StructuredOutputs(regex="|".join(f"[a-z]{{{i}}}x{i}" for i in range(1, 600)))
+            (message,) = await verdicts(check, big)
+            assert message is not None
+            assert "memory" in message
+            assert check.failures == 1
+            check._settings = ServerSettings()
+            assert await verdicts(check, big, GOOD) == [None, None]
+            assert len(seconds) == 3
+        finally:
+            await check.close()
+
+    asyncio.run(run())
+
+
+def test_whoever_leaves_during_a_trial_leaves_no_answer_behind_for_the_next() -> None:
+    async def run() -> None:
+        check = GrammarCheck(ServerSettings())
+        try:
+            assert await verdicts(check, GOOD) == [None]
+            gone = asyncio.ensure_future(check.check(StructuredOutputs(regex="(?<=a)b"), "f"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            assert await verdicts(check, StructuredOutputs(regex="z+")) == [None]
+        finally:
+            await check.close()
+
+    asyncio.run(run())
