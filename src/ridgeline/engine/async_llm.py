@@ -3,8 +3,8 @@
 import asyncio
 import itertools
 import threading
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -17,12 +17,16 @@ from ridgeline.engine.messages import (
     Died,
     EngineInfo,
     FromEngine,
+    Look,
+    PageChange,
     Ready,
     Refused,
+    Snapshot,
     Stepped,
     StepReport,
     StopChoice,
     ToEngine,
+    Watch,
 )
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.process import EngineProcess
@@ -32,6 +36,7 @@ from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.thread import EngineThread
 
 StepObserver = Callable[[StepReport, Stats], None]
+PageObserver = Callable[[Sequence[PageChange]], None]
 
 
 class EngineDied(RuntimeError):
@@ -88,9 +93,13 @@ class AsyncLLM:
         """Done, with the reason, when the engine is gone for good."""
         self.observers: list[StepObserver] = []
         """Told of each step: on the event loop of a process's engine, in the thread of a thread's."""
+        self.page_observers: list[PageObserver] = []
+        """Told there too which KV pages changed, while they are watched."""
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._tickets: dict[int, int] = {}  # by request
         self._next_ticket = itertools.count(1)
+        self._lookers: deque[Callable[[Snapshot | None], None]] = deque()
+        self._watched = False
         self.heard = 0
         """Messages that came from the engine."""
         self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
@@ -147,6 +156,23 @@ class AsyncLLM:
             completion.take([event])
         return completion
 
+    def watch(self, on: bool) -> None:
+        """Have page observers told of the pages that change, or no longer."""
+        self._watched = on
+        self._host.send(Watch(on))
+
+    def look(self, told: Callable[[Snapshot | None], None]) -> None:
+        """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
+        before those after it; None if the engine is gone."""
+        with self._lock:
+            alive = self.alive
+            if alive:
+                self._lookers.append(told)
+        if alive:
+            self._host.send(Look())
+        else:
+            told(None)
+
     def close(self) -> None:
         """End the engine after its present step. Requests under way get an EngineDied."""
         self._host.close()
@@ -189,12 +215,16 @@ class AsyncLLM:
             caller = self._callers.pop(message.ticket, None)
             error = RuntimeError(message.reason) if message.fault else ValueError(message.reason)
             self._tell([(caller, error)] if caller is not None else [])
+        elif isinstance(message, Snapshot):
+            self._lookers.popleft()(message)
         elif isinstance(message, Died):
             self._died(message)
         else:
             assert isinstance(message, Ready)
             self.info, self.alive = message.info, True
             self.restarts += 1
+            if self._watched:
+                self._host.send(Watch(True))
 
     def _added(self, added: Added) -> None:
         caller = self._callers.get(added.ticket)
@@ -214,6 +244,9 @@ class AsyncLLM:
         if stepped.report is not None:  # before its tokens: who has the last one finds the step counted
             for observer in self.observers:
                 observer(stepped.report, stepped.stats)
+        if stepped.pages:
+            for watching in self.page_observers:
+                watching(stepped.pages)
         events, stops = self._transcript.take(stepped.events)
         for stop in stops:
             self._host.send(StopChoice(stop))
@@ -232,7 +265,10 @@ class AsyncLLM:
         with self._lock:
             self.alive = False
             callers, self._callers, self._tickets = list(self._callers.values()), {}, {}
+            lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.transcript()
+        for told in lookers:
+            told(None)
         if died.final and not self.ended.done():
             self.ended.set_result(died.reason)
         self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])

@@ -4,7 +4,21 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
-from ridgeline.engine.messages import Abort, Add, Added, FromEngine, Refused, Stepped, StepReport, StopChoice, ToEngine
+from ridgeline.engine.messages import (
+    Abort,
+    Add,
+    Added,
+    FromEngine,
+    Look,
+    PageChange,
+    Refused,
+    Stepped,
+    StepReport,
+    StopChoice,
+    ToEngine,
+    Watch,
+)
+from ridgeline.engine.snapshot import PageWatch, snapshot
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
@@ -26,6 +40,7 @@ class EngineLoop:
         """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions."""
         self.engine, self._tell, self._price, self._device = engine, tell, price, device
         self._report: StepReport | None = None
+        self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
 
     def run(self, inbox: Inbox) -> None:
@@ -38,12 +53,17 @@ class EngineLoop:
                     self._step()
         finally:
             self.engine.on_step = self._observe
+            self._look_after_pages(False)
 
     def _take(self, message: ToEngine) -> None:
         if isinstance(message, Add):
             self._add(message)
         elif isinstance(message, StopChoice):
             self._say(self.engine.stop(*message.stop))
+        elif isinstance(message, Look):
+            self._tell(snapshot(self.engine))
+        elif isinstance(message, Watch):
+            self._look_after_pages(message.on)
         else:
             assert isinstance(message, Abort)
             self._say(self.engine.abort(message.request))
@@ -61,11 +81,19 @@ class EngineLoop:
     def _step(self) -> None:
         self._report = None
         events = self.engine.step()
-        self._tell(Stepped(events, self.engine.stats, self._report))
+        self._tell(Stepped(events, self.engine.stats, self._report, self._changed_pages()))
 
     def _say(self, events: list[TokenEvent]) -> None:
         """What came of an end between two steps, so that the counts are those after it."""
-        self._tell(Stepped(events, self.engine.stats))
+        self._tell(Stepped(events, self.engine.stats, None, self._changed_pages()))
+
+    def _look_after_pages(self, on: bool) -> None:
+        if self._pages is not None:
+            self._pages.close()
+        self._pages = PageWatch(self.engine) if on else None
+
+    def _changed_pages(self) -> list[PageChange]:
+        return [] if self._pages is None else self._pages.changes()
 
     def _note(self, record: StepRecord) -> None:
         if self._observe is not None:
@@ -76,6 +104,8 @@ class EngineLoop:
             priced = self._price.on(self._device, record.work)
             predicted, floor = priced.expected, priced.floor
             flops, nbytes = priced.cost.total_flops, priced.cost.memory_bytes
+        if self._pages is not None:
+            self._pages.ran(record.plan)
         plan, owners = record.plan, [self.engine.requests[item.request] for item in record.plan.items]
         self._report = StepReport(
             plan.step,

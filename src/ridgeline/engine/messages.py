@@ -1,15 +1,17 @@
 """Messages between an engine and whoever uses it from another thread or process: plain data.
 
-To the engine: Add, Abort, StopChoice. From it: Ready once, then Added or Refused for each Add, and one Stepped a step.
+To the engine: Add, Abort, StopChoice, Watch, Look. From it: Ready once, then Added or Refused for each Add, one Stepped
+a step, and a Snapshot for each Look.
 Died is said by whoever notices that the engine is gone.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from ridgeline.engine.events import Stats, Stop, TokenEvent
+from ridgeline.engine.kv.pool import PageState
 from ridgeline.engine.params import SamplingParams
 
 
@@ -59,6 +61,45 @@ class StepReport(NamedTuple):
     nbytes: float = 0.0
 
 
+Stage = Literal["waiting", "prefill", "decode"]
+
+
+class PageChange(NamedTuple):
+    """A page is in another state now. group: of layers, whose it is, or was. request: that holds it, the one that came
+    last of those that share it; 0 for none."""
+
+    group: int
+    page: int
+    state: PageState
+    request: int
+
+
+class SequenceState(NamedTuple):
+    """One choice of a request. arrived: nanoseconds of the engine's clock. prompt: tokens; known: with what was
+    sampled; computed: positions in KV memory; cached: those of its prompt that were found there."""
+
+    request: int
+    choice: int
+    stage: Stage
+    arrived: int
+    prompt: int
+    known: int
+    computed: int
+    cached: int
+    preemptions: int
+
+
+class Snapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
+    """What an engine holds between two steps. at: nanoseconds of its clock. groups: how many layers each group of KV
+    pages has. pages: all that are not free."""
+
+    at: int
+    stats: Stats
+    groups: list[int]
+    pages: list[PageChange]
+    sequences: list[SequenceState]
+
+
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     """Queue a request. ticket: the asker's own number for it; the rest as Engine.add."""
 
@@ -78,6 +119,16 @@ class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
     """A choice's text has ended (events.Stop)."""
 
     stop: Stop
+
+
+class Watch(msgspec.Struct, tag="watch", array_like=True, frozen=True):
+    """Say with each step from now on which pages changed; or no longer."""
+
+    on: bool
+
+
+class Look(msgspec.Struct, tag="look", array_like=True, frozen=True):
+    """Say what the engine holds: a Snapshot comes."""
 
 
 class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
@@ -102,11 +153,13 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
-    """What a step gave, or an abort between two steps, which has no report."""
+    """What a step gave, or an abort between two steps, which has no report. pages: that changed, where they are
+    watched."""
 
     events: list[TokenEvent]
     stats: Stats
     report: StepReport | None = None
+    pages: list[PageChange] = []
 
 
 class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
@@ -116,5 +169,5 @@ class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
     final: bool = True
 
 
-ToEngine = Add | Abort | StopChoice
-FromEngine = Ready | Added | Refused | Stepped | Died
+ToEngine = Add | Abort | StopChoice | Watch | Look
+FromEngine = Ready | Added | Refused | Stepped | Snapshot | Died

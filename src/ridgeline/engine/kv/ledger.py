@@ -371,6 +371,12 @@ class KVLedger:
         )
         return group.page_size * shared
 
+    def published_group(self, page: int) -> int | None:
+        """Which group's contents a page has, where they can be found."""
+        key = self.pool.key(page)
+        assert key is None or isinstance(key, tuple)  # as `_name` makes them
+        return None if key is None else int(key[0])
+
     def check(self) -> None:
         """Assert that references equal table entries and copies under way, and that claims add up."""
         self.pool.check()

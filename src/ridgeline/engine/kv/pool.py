@@ -2,6 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Literal
+
+PageState = Literal["free", "held", "published", "shared", "cached"]
+"""held: by one table entry, and nobody can find it. published: by one, found by its contents. shared: by several."""
 
 
 class PagePool:
@@ -11,8 +15,9 @@ class PagePool:
     """
 
     def __init__(self, pages: int) -> None:
-        """`pages` pages, numbered from 1."""
+        """`pages` pages, numbered from 1. `touched`: where somebody watches, the pages whose state may have changed."""
         self.size = pages
+        self.touched: set[int] | None = None
         self._references = [0] * (pages + 1)
         self._free = list(range(pages, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -38,6 +43,14 @@ class PagePool:
         """How many page-table entries refer to `page`."""
         return self._references[page]
 
+    def state(self, page: int) -> PageState:
+        """What the page is now."""
+        if self._references[page] > 1:
+            return "shared"
+        if page in self._key_of:
+            return "published" if self._references[page] else "cached"
+        return "held" if self._references[page] else "free"
+
     def private(self, page: int) -> bool:
         """Whether one table entry has the page to itself and nobody can find it: only such a page may be written."""
         return self._references[page] == 1 and page not in self._key_of
@@ -50,6 +63,8 @@ class PagePool:
             page, _ = self._cached.popitem(last=False)
             del self._page_of[self._key_of.pop(page)]
         self._references[page] = 1
+        if self.touched is not None:
+            self.touched.add(page)
         return page
 
     def share(self, page: int) -> None:
@@ -57,6 +72,8 @@ class PagePool:
         if self._references[page] == 0:
             del self._cached[page]
         self._references[page] += 1
+        if self.touched is not None:
+            self.touched.add(page)
 
     def release(self, page: int) -> None:
         """One reference less; with the last one the page becomes cached if it is published, else free."""
@@ -67,12 +84,20 @@ class PagePool:
                 self._cached[page] = None
             else:
                 self._free.append(page)
+        if self.touched is not None:
+            self.touched.add(page)
 
     def publish(self, page: int, key: Hashable) -> None:
         """Make a full page findable. Of two pages with the same contents the first stays the one that is found."""
         assert self._references[page] > 0, f"page {page} published by nobody"
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
+            if self.touched is not None:
+                self.touched.add(page)
+
+    def key(self, page: int) -> Hashable | None:
+        """What the page is found by; None where it is not."""
+        return self._key_of.get(page)
 
     def find(self, key: Hashable) -> int | None:
         """The page with these contents, if it is still there."""
