@@ -13,14 +13,16 @@ from typing import Any
 
 import openai
 import pytest
-import uvicorn
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.server.admission import Queue
 from ridgeline.server.app import build_app
+from ridgeline.server.health import Front, Health
+from ridgeline.server.serve import guarded, service_of, uvicorn_server
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 
@@ -102,11 +104,13 @@ def running(
     routes: Sequence[BaseRoute] = (),
     middleware: Sequence[Middleware] = (),
 ) -> Iterator[Running]:
-    """The application of a service on a free port, in a thread."""
+    """A service on a free port, in a thread, with all that stands before it."""
+    front = Front(Health(settings.stalled_seconds))
+    front.health.llm = service.llm
+    front.app = build_app(service, settings, routes=routes, middleware=middleware)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        app = build_app(service, settings, routes=routes, middleware=middleware)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        server = uvicorn_server(guarded(front, settings), settings)
         thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
         thread.start()
         while not server.started:
@@ -117,6 +121,7 @@ def running(
         finally:
             server.should_exit = True
             thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +135,8 @@ def server(tales: Loaded) -> Iterator[Running]:
     """A server of `tales` with default limits, shared by all tests: leave it idle."""
     llm = AsyncLLM(tales)
     try:
-        with running(Service(llm, Everybody()), ServerSettings(models=("tales",))) as up:
+        settings = ServerSettings(models=("tales",))
+        with running(service_of(llm, Queue(llm.info, settings), settings), settings) as up:
             yield up
     finally:
         llm.close()

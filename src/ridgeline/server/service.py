@@ -1,6 +1,7 @@
 """Service: the one way from a route to the engine. Admission before it, observers beside it, always an end."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -26,7 +27,7 @@ class Live:
     came by. arrived: nanoseconds of time.perf_counter_ns. begun: a step has run some of its prompt. cached: positions
     of its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
     choice ended. sections: whether its reasoning is told apart. progress: told how many of its prompt's positions were
-    computed before a step, and are after it.
+    computed before a step, and are after it. failure: what it is to end with, instead of its next event.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Live:
     finishes: list[Finish] = field(default_factory=list)
     sections: bool = True
     progress: Callable[[int, int], None] | None = None
+    failure: ApiError | None = None
 
 
 class Observer(Protocol):
@@ -74,11 +76,20 @@ class Service:
     """A model that is served: engine, admission and observers.
 
     live: requests under way by their id; by_request: those that the engine has, by its number. step_observers: told of
-    each step, on the event loop.
+    each step, on the event loop. queue_seconds: until a request's first step; total_seconds: until its end.
     """
 
-    def __init__(self, llm: AsyncLLM, admission: Admission, observers: Iterable[Observer] = ()) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        admission: Admission,
+        observers: Iterable[Observer] = (),
+        *,
+        queue_seconds: float = math.inf,
+        total_seconds: float = math.inf,
+    ) -> None:
         self.llm, self.admission, self.observers = llm, admission, list(observers)
+        self.queue_seconds, self.total_seconds = queue_seconds, total_seconds
         self.step_observers: list[StepObserver] = []
         self.live: dict[str, Live] = {}
         self.by_request: dict[int, Live] = {}
@@ -93,6 +104,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._admit(live)
         self.live[live.id] = live
+        timers = self._limit(live, self._loop)
         ended: BaseException | None = None
         try:
             for observer in self.observers:
@@ -105,12 +117,33 @@ class Service:
             ended = error
             raise
         finally:
+            for timer in timers:
+                timer.cancel()
             del self.live[live.id]
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
             self.admission.leave(live)
             for observer in self.observers:
                 observer.ended(live, ended)
+
+    def end(self, live: Live, error: ApiError) -> None:
+        """Have a request under way end with an error, as soon as the engine has a number for it."""
+        live.failure = error
+        if live.request is not None:
+            self.llm.fail(live.request, error)
+
+    def _limit(self, live: Live, loop: asyncio.AbstractEventLoop) -> list[asyncio.TimerHandle]:
+        limits = ((self.queue_seconds, self._end_if_waiting), (self.total_seconds, self._end_overdue))
+        return [loop.call_later(seconds, end, live) for seconds, end in limits if seconds != math.inf]
+
+    def _end_if_waiting(self, live: Live) -> None:
+        if not (live.begun or live.tokens):
+            message = f"the request waited {self.queue_seconds:g} s for its turn, as long as one may"
+            self.end(live, ApiError(503, message, kind="server_error", code="queue_timeout"))
+
+    def _end_overdue(self, live: Live) -> None:
+        message = f"the request took {self.total_seconds:g} s, as long as one may"
+        self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
 
     def _events(self, live: Live, prompt: Sequence[int], root: bytes) -> AsyncGenerator[Event, None]:
         added = partial(self._on_loop, self._added, live)
@@ -119,6 +152,8 @@ class Service:
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
             live.request, self.by_request[request] = request, live
+            if live.failure is not None:
+                self.llm.fail(request, live.failure)
 
     def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         """Do what the engine gives cause for. It may run in a thread of this process."""

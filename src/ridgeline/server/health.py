@@ -1,0 +1,91 @@
+"""Health: what the server says of itself before anybody is asked for a key."""
+
+import asyncio
+from typing import Literal
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.server.admission import shutting_down
+from ridgeline.server.auth import PUBLIC
+from ridgeline.server.errors import ApiError, error_response
+
+State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
+
+WATCH_SECONDS = 0.5
+
+
+class Health:
+    """What state the server is in.
+
+    `loading` until there is an engine, `restarting` while another is started in place of one that died, `stalled` when
+    it has said nothing for `stalled_seconds` though requests wait for it, `dead` when it is gone for good. `draining`:
+    the server is to end and finishes what it has.
+    """
+
+    def __init__(self, stalled_seconds: float) -> None:
+        self.llm: AsyncLLM | None = None
+        self.draining = False
+        self._stalled_seconds = stalled_seconds
+        self._heard = self._still = 0.0  # what the engine had said, and for how many seconds it has not said more
+
+    @property
+    def state(self) -> State:
+        """Of the server now."""
+        if self.llm is None:
+            return "draining" if self.draining else "loading"
+        if self.llm.ended.done():
+            return "dead"
+        if self._still >= self._stalled_seconds:
+            return "stalled"
+        if self.draining:
+            return "draining"
+        return "ready" if self.llm.alive else "restarting"
+
+    async def watch(self) -> None:
+        """Look whether the engine moves, for ever."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self.look(WATCH_SECONDS)
+
+    def look(self, seconds: float) -> None:
+        """So many seconds have passed since the last look."""
+        if self.llm is None:
+            return
+        waits = self.llm.awaited > 0 and self.llm.alive and self.llm.heard == self._heard
+        self._heard, self._still = self.llm.heard, self._still + seconds if waits else 0.0
+
+    def answer(self, path: str) -> Response:
+        """To one of PUBLIC. /health/live: whether the process is worth keeping. The others: whether a request could be
+        answered now."""
+        state = self.state
+        good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"
+        return JSONResponse({"status": state}, 200 if good else 503, {"cache-control": "no-store"})
+
+
+class Front:
+    """The application as long as there is none yet: health is told, everything else waits for the model."""
+
+    def __init__(self, health: Health) -> None:
+        self.health = health
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answers(scope)(scope, receive, send)
+
+    def _answers(self, scope: Scope) -> ASGIApp:
+        if scope["path"] in PUBLIC:
+            known = scope["method"] in ("GET", "HEAD")
+            return self.health.answer(scope["path"]) if known else error_response(_not_that_method())
+        if self.app is None:
+            return error_response(shutting_down() if self.health.draining else _loading())
+        return self.app
+
+
+def _not_that_method() -> ApiError:
+    return ApiError(405, "this route does not have that method", headers={"Allow": "GET, HEAD"})
+
+
+def _loading() -> ApiError:
+    return ApiError(503, "the model is being loaded", kind="server_error", code="loading", headers={"Retry-After": "5"})

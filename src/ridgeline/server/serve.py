@@ -1,0 +1,241 @@
+"""Serving: a model, its engine's process and an HTTP server, from the first bound port to the last child."""
+
+import asyncio
+import errno
+import logging
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.roofline.device import Device
+from ridgeline.server.access_log import AccessLog
+from ridgeline.server.admission import Queue, shutting_down
+from ridgeline.server.app import build_app
+from ridgeline.server.auth import Access
+from ridgeline.server.errors import ApiError
+from ridgeline.server.generation import engine_died
+from ridgeline.server.health import Front, Health
+from ridgeline.server.http import protocol_of
+from ridgeline.server.observability import Observability
+from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
+
+SPARE_DESCRIPTORS = 64
+"""Of the process's open files, what is not for connections: weights, the engine's socket, logs."""
+FLUSH_SECONDS = 1.0
+"""For the last frames of streams that were ended."""
+
+OK, DIED, INTERRUPTED = 0, 1, 130
+
+logger = logging.getLogger("ridgeline.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is served: name, what answers call it if the settings do not say; else as AsyncLLM.start has it."""
+
+    model: str
+    name: str
+    settings: EngineSettings | None = None
+    dummy_weights: bool = False
+    threads: int | None = None
+    device: Device | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    async def start(self) -> AsyncLLM:
+        """The engine, ready in a process of its own. Errors are those of AsyncLLM.start."""
+        return await AsyncLLM.start(
+            self.model,
+            self.settings,
+            dummy_weights=self.dummy_weights,
+            threads=self.threads,
+            device=self.device,
+            progress=self.progress,
+        )
+
+
+def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
+    """Serve until a signal comes or the engine has died twice; the exit code. ready: told the URL and the engine when
+    requests are taken.
+
+    The first SIGTERM or SIGINT: no new requests; those under way have `drain_seconds` to finish. The second ends them.
+    Raises ValueError where the port cannot be had, ModelRefused (a ValueError) where the model cannot be served.
+    """
+    return asyncio.run(serve(served, settings, ready))
+
+
+async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
+    """As `run_server`, on an event loop of the main thread."""
+    settings = replace(settings, models=settings.models or (served.name,), connections=_connections(settings))
+    with _listener(settings) as listener:
+        server = Server(settings)
+        http = uvicorn_server(guarded(server.front, settings), settings)
+        tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
+        try:
+            with server.signals():
+                return await server.run(served, _url(listener), ready)
+        finally:
+            http.should_exit = True
+            await tasks[0]
+            tasks[1].cancel()
+
+
+class Server:
+    """A model that is served, and how that ends."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.health = Health(settings.stalled_seconds)
+        self.front = Front(self.health)
+        self._drain, self._abort = asyncio.Event(), asyncio.Event()
+
+    async def run(self, served: Served, url: str, ready: Callable[[str, AsyncLLM], None]) -> int:
+        """Load, serve, drain. The exit code."""
+        loading = asyncio.create_task(served.start())
+        if not await _first(loading, self._drain.wait()):
+            await _cancel(loading)
+            return OK
+        async with await loading as llm:
+            queue = Queue(llm.info, self.settings)
+            service = service_of(llm, queue, self.settings)
+            observability = Observability(service, self.settings, self.settings.models[0])
+            async with observability.running():
+                self.front.app = build_app(
+                    service, self.settings, routes=observability.routes(), middleware=[observability.middleware()]
+                )
+                self.health.llm = llm
+                ready(url, llm)
+                return await self._until_the_end(llm, service, queue)
+
+    async def _until_the_end(self, llm: AsyncLLM, service: Service, queue: Queue) -> int:
+        ended = asyncio.wrap_future(llm.ended)
+        if await _first(ended, self._drain.wait()):
+            logger.error("the engine is gone: %s", ended.result())
+            queue.draining = True
+            await self._end(service, engine_died())
+            return DIED
+        self.health.draining = queue.draining = True
+        logger.info("draining: %d requests are under way", len(service.live))
+        if not await _first(self._idle(service), self._abort.wait(), timeout=self.settings.drain_seconds):
+            logger.info("%d requests are ended", len(service.live))
+            await self._end(service, shutting_down())
+        return INTERRUPTED if self._abort.is_set() else OK
+
+    async def _idle(self, service: Service) -> None:
+        while service.live:
+            await asyncio.sleep(0.02)
+
+    async def _end(self, service: Service, error: ApiError) -> None:
+        """Tell all that are under way why they end, and let them say it."""
+        for live in list(service.live.values()):
+            service.end(live, error)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle(service), FLUSH_SECONDS)
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """While inside, SIGTERM and SIGINT end the server as `run_server` says."""
+        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            loop.add_signal_handler(number, self.interrupt)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def interrupt(self) -> None:
+        """A signal has come."""
+        if self._drain.is_set():
+            self._abort.set()
+        self._drain.set()
+
+
+def guarded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
+    """An application behind all that a request meets before it."""
+    return AccessLog(Access(app, settings), lines=settings.access_log)
+
+
+def uvicorn_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
+    """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers."""
+    config = uvicorn.Config(
+        app,
+        http=protocol_of(settings),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    return _Server(config)
+
+
+def service_of(llm: AsyncLLM, queue: Queue, settings: ServerSettings) -> Service:
+    """A service that holds requests to the limits of time."""
+    return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the lifecycle's: uvicorn would stop listening at the first, and die of it in the end."""
+        yield
+
+
+def _connections(settings: ServerSettings) -> int:
+    """How many connections may be open, after the process has been allowed all the open files it can be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(1, soft - SPARE_DESCRIPTORS)
+    return most if settings.connections is None else min(settings.connections, most)
+
+
+def _listener(settings: ServerSettings) -> socket.socket:
+    """A socket that listens where the settings say. Raises ValueError in one line where that cannot be."""
+    where = f"{settings.host} port {settings.port}"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address, family=family, backlog=2048)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        fix = "is another server there? Give another --port" if taken else "give another --host or --port"
+        raise ValueError(f"cannot listen on {where}: {error.strerror}; {fix}") from None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _first(wanted: Awaitable[Any], other: Awaitable[Any], timeout: float | None = None) -> bool:
+    """Wait for either; whether the first is done. What is given as a coroutine and is not done is cancelled."""
+    tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    done = tasks[0].done()
+    for task, given in zip(tasks, (wanted, other), strict=True):
+        if task is not given:
+            await _cancel(task)
+    return done
+
+
+async def _cancel(task: "asyncio.Future[Any]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
