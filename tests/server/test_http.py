@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-from tests.server.wire import connect, exchange, listening, read_all, status_of
+from tests.server.wire import connect, exchange, listening, port_of, read_all, status_of, up
 
 from ridgeline.server.settings import ServerSettings
 
@@ -196,12 +196,13 @@ def test_the_limits_themselves_are_allowed(port: int) -> None:
 
 
 def test_a_client_that_does_not_read_is_cut_off() -> None:
-    settings = replace(SETTINGS, body_seconds=0.3)
-    with listening(Echo(), settings) as port, connect(port) as connection:
+    settings = replace(SETTINGS, body_seconds=0.2)
+    with up(Echo(), settings) as server, connect(port_of(server)) as connection:
         connection.sendall(GET.replace(b"/x", b"/large"))
-        time.sleep(1)
+        assert eventually(lambda: len(server.server_state.connections) == 1)
+        assert eventually(lambda: not server.server_state.connections)
         assert len(read_all(connection)) < LARGE
-        assert works(port)
+        assert works(port_of(server))
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:

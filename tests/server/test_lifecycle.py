@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.messages import Died
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import ModelRefused
 from ridgeline.server.health import Health
 from ridgeline.server.serve import Served, serve
@@ -23,6 +23,12 @@ from ridgeline.server.settings import ServerSettings
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
 LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True, "temperature": 0}
 SHORT = {"prompt": "Once", "max_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def tales() -> Loaded:
+    """Of our own: the session's has a thread."""
+    return load_engine("tales")
 
 
 @dataclass(frozen=True, slots=True)

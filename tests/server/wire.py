@@ -9,36 +9,36 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from ridgeline.server.http import protocol_of
+from ridgeline.server.serve import uvicorn_server
 from ridgeline.server.settings import ServerSettings
 
 
 @contextmanager
 def listening(app: ASGIApp, settings: ServerSettings) -> Iterator[int]:
     """The port of a server with `app` behind our protocol."""
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        http=protocol_of(settings),
-        loop="asyncio",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        thread.join(0.01)
-    try:
-        yield server.servers[0].sockets[0].getsockname()[1]
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join(10)
+    with up(app, settings) as server:
+        yield port_of(server)
+
+
+@contextmanager
+def up(app: ASGIApp, settings: ServerSettings) -> Iterator[uvicorn.Server]:
+    """The server itself."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        server = uvicorn_server(app, settings)
+        thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            thread.join(0.01)
+        try:
+            yield server
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(10)
+
+
+def port_of(server: uvicorn.Server) -> int:
+    return int(server.servers[0].sockets[0].getsockname()[1])
 
 
 def connect(port: int) -> socket.socket:
