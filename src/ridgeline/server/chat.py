@@ -77,7 +77,7 @@ async def chat_generation(
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    params = sampling_params(fields, model.defaults, most, logprobs)
+    params = sampling_params(fields, model, most, logprobs)
     params = replace(params, structured_outputs=await form_of(fields, settings, grammars))
     return Generation(
         new_id("chatcmpl"), model.name, ROUTE, [prompt], params, cache_root(fields.cache_salt, settings), fields.stream

@@ -35,7 +35,7 @@ async def completion_generation(
         asked = 1  # only the prompt is wanted; the engine gives a token at least, which is not told
     longest = max(map(len, prompts))
     most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
-    params = sampling_params(fields, model.defaults, most, fields.logprobs)
+    params = sampling_params(fields, model, most, fields.logprobs)
     form = await form_of(fields, settings, grammars)
     if form is not None:  # what is told is all of the text
         params = replace(params, structured_outputs=replace(form, after_reasoning=False))

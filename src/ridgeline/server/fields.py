@@ -134,6 +134,7 @@ NEUTRAL = frozenset(
         "service_tier",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "request_id",
     }
@@ -160,6 +161,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "messages": (),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
+    "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "prompt": (),

@@ -6,6 +6,7 @@ from typing import Any
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.errors import invalid
 from ridgeline.server.fields import Fields, stop_strings
+from ridgeline.server.model import ServedModel
 
 _SAME = (
     "temperature",
@@ -25,7 +26,7 @@ _SAME = (
 """Fields that have the same name and meaning in SamplingParams."""
 
 
-def sampling_params(fields: Fields, defaults: SamplingParams, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling_params(fields: Fields, model: ServedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """How a request wants its tokens. Raises ApiError for a value that makes no sense, naming the field."""
     given: dict[str, Any] = {name: getattr(fields, name) for name in _SAME if getattr(fields, name) is not None}
     given |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop": stop_strings(fields.stop)}
@@ -34,7 +35,9 @@ def sampling_params(fields: Fields, defaults: SamplingParams, max_tokens: int, l
     if fields.include_stop_str_in_output is not None:
         given["include_stop"] = fields.include_stop_str_in_output
     try:
-        return replace(defaults, **given)
+        params = replace(model.defaults, **given)
+        params.check_vocab(model.vocabulary)
+        return params
     except ValueError as error:
         raise invalid_params(error) from None
 

@@ -1,0 +1,77 @@
+"""/tokenize, /detokenize, /v1/models and /version."""
+
+from typing import Any
+
+import openai
+import pytest
+from tests.server.conftest import Running
+
+from ridgeline import __version__
+from ridgeline.engine.llm import LLM
+
+TEXT = "Once upon a </s> time"
+
+
+def test_a_text_becomes_ids_and_comes_back(server: Running, llm: LLM) -> None:
+    told = server.post("/tokenize", {"prompt": TEXT, "return_token_strs": True}).json()
+    ids = llm.encode(TEXT)
+    assert (told["tokens"], told["count"], told["max_model_len"]) == (ids, len(ids), 512)
+    assert "".join(told["token_strs"]) == f"<s>{TEXT}"
+    assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": f"<s>{TEXT}"}
+    bare = server.post("/tokenize", {"prompt": TEXT, "add_special_tokens": False}).json()
+    assert (bare["tokens"], bare["token_strs"]) == (ids[1:], None)
+    assert server.post("/tokenize", {"prompt": ""}).json()["tokens"] == ids[:1]
+
+
+def test_a_conversation_becomes_the_ids_that_would_run(server: Running, llm: LLM) -> None:
+    messages: Any = [{"role": "system", "content": "A story."}, {"role": "user", "content": "Once"}]
+    ids = llm.encode_chat(messages)
+    assert server.post("/tokenize", {"messages": messages}).json()["tokens"] == ids
+    rendered = server.post("/v1/chat/completions/render", {"messages": messages}).json()
+    assert rendered == {
+        "prompt": "<s>A story.\nOnce",
+        "prompt_token_ids": ids,
+        "count": len(ids),
+        "max_model_len": 512,
+    }
+    assert server.service.llm.stats.running == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": 3}),
+        ("/tokenize", {"prompt": "x" * 100_000}),
+        ("/detokenize", {"tokens": [2048]}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": ["a"]}),
+        ("/detokenize", {"tokens": [2**40]}),
+    ],
+)
+def test_what_is_neither_is_refused(server: Running, path: str, body: Any) -> None:
+    reply = server.post(path, body)
+    assert (reply.status, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_models_say_what_is_served_and_within_which_limits(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == client.models.retrieve("tales").id == "tales"
+    assert model.model_extra is not None
+    assert model.model_extra["max_model_len"] == 512
+    assert model.model_extra["limits"]["choices"] == 8
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("another/one")
+
+
+def test_version(server: Running) -> None:
+    assert server.get("/version").json() == {"version": __version__}
+
+
+def test_an_unknown_model_is_404_and_an_unknown_route_too(server: Running) -> None:
+    reply = server.post("/v1/completions", {"model": "gpt-4o\n\x1b[31m", "prompt": "x"})
+    assert (reply.status, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert "gpt" not in reply.json()["error"]["message"]
+    for method, path, status in (("GET", "/v1/chat/completions", 405), ("POST", "/v1/model", 404), ("GET", "/", 404)):
+        reply = server.request(method, path)
+        assert (reply.status, set(reply.json()["error"])) == (status, {"message", "type", "param", "code"})
