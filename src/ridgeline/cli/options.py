@@ -35,7 +35,12 @@ def say_which(name: str | None) -> str | None:
 
 
 ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
+ServedModelName = Annotated[
+    list[str] | None,
+    typer.Option(help="A name by which requests may call the model; may be repeated."),
+]
 PromptText = Annotated[str, typer.Argument(help=_PROMPT)]
+OptionalPromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]

@@ -18,12 +18,22 @@ from ridgeline.engine.result import Choice
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
 
+_INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
+_OUTPUT = "Their answers; by default standard output. What the file has already is not asked again."
+
+
+def _batch(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, metavar="FILE", rich_help_panel="Many requests")
+
 
 @with_flags
 def run(
     model: options.ModelName,
-    prompt: options.PromptText,
+    prompt: options.OptionalPromptText = None,
     *,
+    input_file: Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)] = None,
+    output_file: Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)] = None,
+    served_model_name: options.ServedModelName = None,
     sampling: SamplingFlags,
     n: Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")] = 1,
     logprobs: Annotated[
@@ -37,8 +47,18 @@ def run(
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
 
-    Sampling is what the model's generation_config.json says unless flags say otherwise.
+    Sampling is what the model's generation_config.json says unless flags say otherwise. With --input-file, requests
+    come from a file in OpenAI's batch format, each with sampling of its own, and their answers go to another.
     """
+    if input_file is not None:
+        from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
+
+        own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
+        _check_batch({**own, "system": system, "json": as_json, "prompt": prompt})
+        run_batch(model, engine, served_model_name or (), input_file, output_file or "-")
+        return
+    if prompt is None or output_file is not None or served_model_name is not None:
+        raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
     text = read_prompt(prompt)
     if logprobs is not None and not as_json:
         raise ValueError("--logprobs is shown with --json; give both")
@@ -57,6 +77,14 @@ def run(
         print(json.dumps(_completion_json(completion, account, logprobs=logprobs is not None)))
     else:
         _say_account(llm, completion, account, meaningless=engine.dummy_weights)
+
+
+def _check_batch(others: dict[str, Any]) -> None:
+    """Refuse what says something about one prompt, where every line of a file says it for itself."""
+    for name, value in others.items():
+        if value is not None and value is not False:
+            shown = name if name == "prompt" else f"--{name.replace('_', '-')}"
+            raise ValueError(f"{shown} is for one prompt; each line of --input-file says it for itself: leave it out")
 
 
 def _say_unheeded(llm: LLM) -> None:

@@ -1,0 +1,165 @@
+"""`ridgeline run MODEL --input-file IN --output-file OUT`: requests from a file, in OpenAI's batch format.
+
+An interrupted run goes on where it was: what the output has already is not asked again.
+"""
+
+import asyncio
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.progress import Progress, TextColumn
+
+from ridgeline.cli.request import EngineFlags
+from ridgeline.cli.terminal import err, say
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied
+from ridgeline.files import check_apart, check_writable
+from ridgeline.server.batch import Batch
+from ridgeline.server.settings import ServerSettings
+
+STANDARD = "-"
+_EVERY = 10.0  # seconds between lines of progress where stderr is no terminal
+
+
+class _Error(msgspec.Struct, frozen=True):
+    line: int = 0
+
+
+class _Output(msgspec.Struct, frozen=True):
+    """What is read of a line of an earlier output."""
+
+    custom_id: str | None
+    error: _Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an output has already: ids of requests, and numbers of lines that were none. size: of its whole lines."""
+
+    done: frozenset[str] = frozenset()
+    wrong: frozenset[int] = frozenset()
+    size: int = 0
+
+
+def run_batch(model: str, engine: EngineFlags, names: Sequence[str], source: str, target: str) -> None:
+    """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
+    may have for the model. Raises ValueError; exits with 1 where the engine stops."""
+    lines = _lines(source)
+    earlier = Earlier()
+    if target != STANDARD:
+        check_apart({"--input-file": Path(source), "--output-file": Path(target)})
+        check_writable(Path(target))
+        earlier = read_earlier(Path(target))
+    settings = ServerSettings(models=tuple(names) or (model,))
+    loaded = engine.load(model).loaded
+    with _output(target, earlier.size) as write:
+        asyncio.run(_answer(AsyncLLM(loaded), settings, lines, write, earlier))
+
+
+async def _answer(
+    llm: AsyncLLM, settings: ServerSettings, lines: Iterable[bytes], write: Callable[[bytes], None], earlier: Earlier
+) -> None:
+    batch, began = Batch(llm, settings, write, earlier.done, earlier.wrong), time.monotonic()
+    async with llm:
+        progress = asyncio.create_task(_show_progress(batch))
+        try:
+            await batch.run(lines)
+        except EngineDied as error:
+            say(f"{error}; the same command goes on where it was")
+            raise typer.Exit(1) from None
+        finally:
+            progress.cancel()
+            say(summary(batch, time.monotonic() - began))
+
+
+def summary(batch: Batch, seconds: float) -> str:
+    """What a run did, in a line."""
+    tally = batch.tally
+    parts = [f"{tally.answered:,} answered"]
+    parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
+    parts += [f"{tally.wrong:,} that are no requests"] * (tally.wrong > 0)
+    parts += [f"{tally.skipped:,} there already"] * (tally.skipped > 0)
+    return (
+        f"{', '.join(parts)}; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens in "
+        f"{seconds:.1f} s, {tally.output_tokens / max(seconds, 1e-9):,.1f} output tok/s"
+    )
+
+
+async def _show_progress(batch: Batch) -> None:
+    """Say how far it is: in place on a terminal, else in a line now and then."""
+    began = time.monotonic()
+    if not sys.stderr.isatty():
+        while True:
+            await asyncio.sleep(_EVERY)
+            say(summary(batch, time.monotonic() - began))
+    with Progress(TextColumn("{task.description}", markup=False), console=err, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        while True:
+            bar.update(task, description=summary(batch, time.monotonic() - began))
+            await asyncio.sleep(0.2)
+
+
+def read_earlier(path: Path) -> Earlier:
+    """What is in the output of an earlier run. Raises ValueError for a file that is none. A last line without its end
+    was being written when that run ended, and does not count."""
+    done, wrong, size = set[str](), set[int](), 0
+    if not path.is_file():
+        return Earlier()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            size += len(line)
+            try:
+                output = msgspec.json.decode(line, type=_Output)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                raise ValueError(
+                    f"{path} holds something else than a batch's output (line {number}); name another --output-file"
+                ) from None
+            if output.custom_id is not None:
+                done.add(output.custom_id)
+            elif output.error is not None:
+                wrong.add(output.error.line)
+    return Earlier(frozenset(done), frozenset(wrong), size)
+
+
+def _lines(source: str) -> Iterator[bytes]:
+    """The lines of the input. Standard input is read to its end first. Raises ValueError."""
+    if source == STANDARD:
+        if sys.stdin is None:
+            raise ValueError("standard input is closed; name a file as --input-file")
+        stream = getattr(sys.stdin, "buffer", None)
+        return iter(io.BytesIO(stream.read() if stream is not None else sys.stdin.read().encode()))
+    try:
+        return iter(Path(source).open("rb"))
+    except OSError as error:
+        raise ValueError(f"{source} cannot be read: {error.strerror}; name a file of requests") from None
+
+
+@contextmanager
+def _output(target: str, size: int) -> Iterator[Callable[[bytes], None]]:
+    """What writes a line, whole or not at all as far as the system lets us, behind what is there already."""
+    if target == STANDARD:
+        yield _print
+        return
+    with Path(target).open("ab", buffering=0) as file:
+        if os.path.isfile(target):
+            file.truncate(size)
+
+        def write(line: bytes) -> None:
+            while line:
+                line = line[file.write(line) :]
+
+        yield write
+
+
+def _print(line: bytes) -> None:
+    sys.stdout.write(line.decode())
+    sys.stdout.flush()

@@ -1,0 +1,101 @@
+"""`ridgeline run MODEL -i IN -o OUT`: files in, files out, and going on after an interruption."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.running import OK, USAGE, Run, assert_one_line
+from ridgeline.cli.batch import Earlier, read_earlier
+
+
+def request(custom_id: str) -> str:
+    body = {"model": "mine", "prompt": f"Once {custom_id}", "max_tokens": 3, "temperature": 0}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/completions", "body": body})
+
+
+def records(path: Path) -> dict[Any, Any]:
+    read = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({each["custom_id"] for each in read}) == len(read)
+    return {each["custom_id"]: each for each in read}
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("\n".join([request("a"), request("b"), "nonsense", "", request("c")]))  # no end of the last line
+    return path
+
+
+def test_a_run_that_was_interrupted_goes_on(ridgeline: Run, requests: Path, tmp_path: Path) -> None:
+    """The line that was being written is not there afterwards, those before it are as they were; nothing is twice."""
+    out = tmp_path / "out.jsonl"
+    args = ("run", "tales", "--served-model-name", "mine", "-i", requests, "-o", out)
+    first = ridgeline(*args)
+    assert first.code == OK, first.err
+    assert first.out == ""
+    assert "3 answered, 1 that are no requests; " in first.err
+    assert "9 output tokens in" in first.err
+    whole = records(out)
+    assert set(whole) == {"a", "b", "c", None}
+    assert whole[None]["error"]["line"] == 3
+    lines = out.read_bytes().splitlines(keepends=True)
+    out.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    again = ridgeline(*args)
+    assert again.code == OK, again.err
+    assert "2 there already" in again.err
+    assert out.read_bytes().startswith(b"".join(lines[:2]))
+    resumed = records(out)
+    assert set(resumed) == set(whole)
+    for name in "abc":
+        choices = [each[name]["response"]["body"]["choices"] for each in (whole, resumed)]
+        assert choices[0] == choices[1]
+    assert "0 answered, 4 there already" in ridgeline(*args).err
+    assert records(out) == resumed
+
+
+def test_from_standard_input_to_standard_output(ridgeline: Run) -> None:
+    ended = ridgeline("run", "tales", "--input-file", "-", stdin=request("x").replace('"mine"', '"tales"') + "\n")
+    assert ended.json["custom_id"] == "x"
+    assert ended.json["response"]["status_code"] == 200
+    assert "1 answered; " in ended.err
+
+
+def test_an_output_that_is_something_else(ridgeline: Run, requests: Path, tmp_path: Path) -> None:
+    """It stays as it is."""
+    out = tmp_path / "notes.txt"
+    out.write_text("my notes\n")
+    assert_one_line(ridgeline("run", "tales", "-i", requests, "-o", out), USAGE, "holds something else than a batch's")
+    assert out.read_text() == "my notes\n"
+    assert_one_line(ridgeline("run", "tales", "-i", requests, "-o", requests), USAGE, "both name")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seed", "0"], "--seed is for one prompt; each line of --input-file says it for itself"),
+        (["--max-tokens", "3"], "--max-tokens is for one prompt"),
+        (["-n", "2"], "--n is for one prompt"),
+        (["--raw"], "--raw is for one prompt"),
+        (["--json"], "--json is for one prompt"),
+        (["a prompt"], "prompt is for one prompt"),
+        (["-o", "nowhere/out"], "there is no folder nowhere"),
+    ],
+)
+def test_what_a_batch_has_no_use_for(ridgeline: Run, requests: Path, arguments: list[str], says: str) -> None:
+    assert_one_line(ridgeline("run", "tales", "-i", requests, *arguments), USAGE, says)
+
+
+def test_neither_a_prompt_nor_a_file(ridgeline: Run, tmp_path: Path) -> None:
+    assert_one_line(ridgeline("run", "tales"), USAGE, "give a prompt (- reads standard input), or --input-file")
+    assert_one_line(ridgeline("run", "tales", "hi", "-o", "x"), USAGE, "--input-file")
+    assert_one_line(ridgeline("run", "tales", "-i", tmp_path / "none"), USAGE, "none cannot be read: No such file")
+
+
+def test_what_is_read_of_an_earlier_output(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert read_earlier(out) == Earlier()
+    whole = b'{"custom_id": "a", "response": {"x": 1}, "error": null}\n{"custom_id": null, "error": {"line": 7}}\n'
+    out.write_bytes(whole + b'{"custom_id": "b", "error": null}')
+    assert read_earlier(out) == Earlier(frozenset("a"), frozenset({7}), len(whole))
