@@ -42,7 +42,7 @@ def plan(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("1k", 1024), ("128k", 131_072), ("2000", 2000), ("1M", 1 << 20), ("1.5k", 1536)]
+    ("text", "tokens"), [("1k", 1024), ("1K", 1024), ("128k", 131_072), ("2000", 2000), ("1M", 1 << 20), ("1.5k", 1536)]
 )
 def test_tokens(text: str, tokens: int) -> None:
     assert parse_tokens(text, "--input") == tokens
@@ -55,7 +55,7 @@ def test_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--ttft") == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "1.3", "k", "1K", "1kB", "many", "1e3", "0.0001k"])
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.3", "k", "1KB", "1kB", "many", "1e3", "0.0001k"])
 def test_no_tokens(text: str) -> None:
     with pytest.raises(ValueError, match="--input is"):
         parse_tokens(text, "--input")

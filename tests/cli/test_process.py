@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from cli.test_cli import FAULT, INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_line, change_config
+from cli.running import FAULT, INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_line
+from cli.test_cli import change_config
 from cli.test_cli import folder as folder
 from cli.test_cli import own_folder as own_folder
-from cli.test_cli import ridgeline as ridgeline
 from ridgeline.cli.run import _generate
 from ridgeline.cli.terminal import one_line
 from ridgeline.document.terminal import printable
