@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import EngineInfo, StepReport
+from ridgeline.engine.messages import EngineInfo, PageChange, Snapshot, StepReport
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling.row import Sampled
@@ -27,8 +27,18 @@ class Scripted:
     alive: bool = True
     restarts: int = 0
     observers: list[Callable[[StepReport, Stats], None]] = field(default_factory=list)
+    page_observers: list[Callable[[Sequence[PageChange]], None]] = field(default_factory=list)
+    watched: list[bool] = field(default_factory=list)
+    looks: int = 0
     queues: dict[int, asyncio.Queue[Any]] = field(default_factory=dict)
     next: int = 1
+
+    def watch(self, on: bool) -> None:
+        self.watched.append(on)
+
+    def look(self, told: Callable[[Snapshot | None], None]) -> None:
+        self.looks += 1
+        told(Snapshot(5 * SECOND, self.stats, [2], [PageChange(0, 7, "held", 1)], []) if self.alive else None)
 
     async def stream(
         self,

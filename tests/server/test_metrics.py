@@ -167,7 +167,8 @@ def test_an_abort_is_counted_by_where_it_stood() -> None:
         llm.token(1, 1, None)  # the first decodes, the second prefills, the third waits
         llm.step([(1, 0, 40, 1), (3, 0, 0, 20)], 1, 1)
         await turn()
-        for task in tasks:
+        llm.queues[5].put_nowait(ApiError(503, "it waited too long", code="queue_timeout"))
+        for task in tasks[:2]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 

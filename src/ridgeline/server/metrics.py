@@ -131,7 +131,7 @@ class Metrics:
         missing = live.params.n - len(live.finishes)
         if isinstance(error, ValueError):
             return  # it could not run, and did not
-        if missing and isinstance(error, Exception):  # the engine's fault
+        if missing and isinstance(error, Exception) and not isinstance(error, ApiError):  # the engine's fault
             self._one("request_success", "error").inc(missing)
             return
         if missing:

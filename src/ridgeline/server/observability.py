@@ -1,4 +1,4 @@
-"""Observability: all that watches a service, put together: metrics, traces, the throughput line, the record."""
+"""Observability: all that watches a service, put together: metrics, traces, live state, the log's line, the record."""
 
 import asyncio
 import time
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.app import IGNORED
 from ridgeline.server.errors import ApiError
+from ridgeline.server.live_state import LiveState
 from ridgeline.server.metrics import Metrics
 from ridgeline.server.record import Recorder
 from ridgeline.server.service import Service
@@ -40,7 +41,7 @@ class Observability:
         llm = service.llm
         self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
         self.traces = Traces(service, settings.trace_bytes)
-        self.throughput = Throughput(llm)
+        self.throughput, self.live_state = Throughput(llm), LiveState(service)
         self.recorder = (
             Recorder(Path(settings.record), llm.info, model, time.perf_counter_ns()) if settings.record else None
         )
@@ -48,7 +49,7 @@ class Observability:
         if self.recorder is not None:
             observers.append(self.recorder)
         service.observers += observers
-        service.step_observers += [observer.stepped for observer in observers]
+        service.step_observers += [self.live_state.stepped, *(observer.stepped for observer in observers)]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -65,8 +66,9 @@ class Observability:
                 await asyncio.to_thread(self.recorder.close)
 
     def routes(self) -> list[Route]:
-        """/metrics and /v1/trace/{id}."""
+        """/metrics, /v1/trace/{id}, /v1/engine/state and /v1/engine/events."""
         return [
+            *self.live_state.routes(),
             Route("/metrics", self._metrics, methods=["GET"]),
             Route("/v1/trace/{id}", self._trace, methods=["GET"]),
         ]

@@ -94,17 +94,17 @@ class Service:
         self.live: dict[str, Live] = {}
         self.by_request: dict[int, Live] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        llm.observers.append(partial(self._on_loop, self.stepped))
+        llm.observers.append(partial(self.on_loop, self.stepped))
 
     async def run(self, live: Live, prompt: Sequence[int], root: bytes = b"") -> AsyncGenerator[Event, None]:
         """The events of a request. Leaving it early aborts the request. root: as Engine.add.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
-        self._loop = asyncio.get_running_loop()
+        loop = self.bind()
         self._admit(live)
         self.live[live.id] = live
-        timers = self._limit(live, self._loop)
+        timers = self._limit(live, loop)
         ended: BaseException | None = None
         try:
             for observer in self.observers:
@@ -146,7 +146,7 @@ class Service:
         self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
 
     def _events(self, live: Live, prompt: Sequence[int], root: bytes) -> AsyncGenerator[Event, None]:
-        added = partial(self._on_loop, self._added, live)
+        added = partial(self.on_loop, self._added, live)
         return self.llm.stream(prompt, live.params, root=root, added=added, sections=live.sections)
 
     def _added(self, live: Live, request: int) -> None:
@@ -155,7 +155,12 @@ class Service:
             if live.failure is not None:
                 self.llm.fail(request, live.failure)
 
-    def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """The running event loop, which is now the one on which observers are told."""
+        self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         """Do what the engine gives cause for. It may run in a thread of this process."""
         if self._loop is None or asyncio._get_running_loop() is self._loop:
             callback(*arguments)

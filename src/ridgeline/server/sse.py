@@ -39,6 +39,11 @@ class Outbox:
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that the connection has not taken."""
+        return self._size
+
     def put(self, frame: bytes) -> None:
         """Queue a frame. Raises SlowReader where too many wait."""
         self._size += len(frame)

@@ -1,0 +1,256 @@
+"""/v1/engine/state and /v1/engine/events: on a script, and on a server of `tales`."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import pytest
+from tests.server.conftest import Everybody, Running, running
+from tests.server.scripted import Gate, Scripted, turn
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.messages import PageChange
+from ridgeline.engine.setup import Loaded
+from ridgeline.server import live_state
+from ridgeline.server.errors import ApiError
+from ridgeline.server.live_state import LAG_BYTES, LiveState
+from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.sse import Outbox
+
+FRAME = 0.001
+
+
+def run(script: Coroutine[Any, Any, None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_state, "FRAME_SECONDS", FRAME)
+    asyncio.run(asyncio.wait_for(script, 30))
+
+
+def served() -> tuple[Scripted, LiveState]:
+    llm = Scripted()
+    service = Service(llm, Gate())  # type: ignore[arg-type]
+    state = LiveState(service)
+    service.step_observers.append(state.stepped)
+    return llm, state
+
+
+class Client:
+    """Who listens, and reads when told to."""
+
+    def __init__(self, state: LiveState) -> None:
+        self.outbox = Outbox(1 << 40)
+        self.task = asyncio.create_task(state._listen(self.outbox))
+
+    async def read(self) -> list[dict[str, Any]]:
+        """All that waits, once there is something."""
+        data = await self.outbox.take()
+        self.outbox.read(len(data))
+        return [json.loads(frame.removeprefix("data: ")) for frame in data.decode().split("\n\n")[:-1]]
+
+    async def read_to(self, kind: str) -> dict[str, Any]:
+        """The next frame of a kind."""
+        while True:
+            for frame in await self.read():
+                if frame["type"] == kind:
+                    return frame
+
+
+@asynccontextmanager
+async def listening(state: LiveState) -> AsyncIterator[Client]:
+    client = Client(state)
+    try:
+        yield client
+    finally:
+        client.task.cancel()
+        await asyncio.gather(client.task, return_exceptions=True)
+
+
+def test_steps_are_merged_into_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        llm, state = served()
+        async with listening(state) as client:
+            (snapshot,) = await client.read()
+            assert snapshot["type"] == "snapshot"
+            assert snapshot["pages"] == [[0, 7, "held", 1]]
+            llm.step([(1, 0, 0, 16), (2, 0, 4, 1)], 1, 0.5, 0.25)
+            llm.page_observers[0]([PageChange(0, 3, "held", 1), PageChange(0, 4, "held", 2)])
+            llm.step([(1, 0, 16, 1), (2, 0, 5, 1), (2, 1, 4, 1)], 2, 0.5)
+            llm.page_observers[0]([PageChange(0, 3, "published", 1)])
+            llm.step([(1, 0, 3, 9)], 3, 1, 1.5, output_tokens=3, running=2)  # preempted in between
+            frame = await client.read_to("steps")
+            assert (frame["step"], frame["steps"], frame["clock"]) == (3, 3, 4)
+            assert frame["items"] == [[1, 0, 17, 0], [1, 3, 9, 0], [2, 4, 2, 0], [2, 4, 1, 1]]
+            assert frame["pages"] == [[0, 3, "published", 1], [0, 4, "held", 2]]
+            assert (frame["seconds"], frame["predicted"], frame["priced_seconds"]) == (2, 1.75, 1.5)
+            assert (frame["counters"]["output_tokens"], frame["counters"]["running"]) == (3, 2)
+
+    run(script(), monkeypatch)
+
+
+def test_nothing_is_collected_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        llm, state = served()
+        llm.step([(1, 0, 0, 16)], 1, 0.5)
+        llm.page_observers[0]([PageChange(0, 3, "held", 1)])
+        assert (llm.watched, llm.looks) == ([], 0)
+        assert not state._merge.steps
+        assert not state._merge.pages
+        async with listening(state) as first:
+            await first.read()
+            async with listening(state) as second:
+                await second.read()
+            assert llm.watched == [True]
+        assert llm.watched == [True, False]
+        assert state._ticking is None
+
+    run(script(), monkeypatch)
+
+
+def test_who_lags_gets_a_snapshot_instead_of_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        llm, state = served()
+        items = [(request, 0, 0, 1) for request in range(1000)]
+        async with listening(state) as slow, listening(state) as quick:
+            await slow.read()
+            most = 0
+            for step in range(40):  # about 15 kB each
+                llm.step(items, step, 0.5)
+                await quick.read_to("steps")
+                most = max(most, slow.outbox.waiting)
+            assert LAG_BYTES - 30_000 < most <= LAG_BYTES
+            before = await slow.read()  # what waited has no gap
+            assert [frame["step"] for frame in before] == list(range(1, len(before) + 1))
+            assert len(before) < 40
+            assert (await slow.read())[0]["type"] == "snapshot"
+            assert llm.looks == 3  # two at first, one for the one who lagged
+            llm.step(items, 41, 0.5)
+            assert (await slow.read_to("steps"))["step"] == 41
+
+    run(script(), monkeypatch)
+
+
+def test_another_engine_begins_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        llm, state = served()
+        async with listening(state) as client:
+            await client.read()
+            llm.step([(1, 0, 0, 16)], 1, 0.5)
+            assert (await client.read_to("steps"))["step"] == 1
+            llm.stats = type(llm.stats)()
+            llm.step([(1, 0, 0, 8)], 2, 0.5)
+            assert [frame["type"] for frame in await client.read()] == ["snapshot"]
+            llm.alive = False
+        async with listening(state) as client:
+            with pytest.raises(ApiError) as refused:
+                await client.task
+            assert refused.value.status == 503
+
+    run(script(), monkeypatch)
+
+
+def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        _, state = served()
+        monkeypatch.setattr(live_state, "_LISTENERS", 1)
+        async with listening(state) as client:
+            await client.read()
+            with pytest.raises(ApiError) as refused:
+                await state._events(None)  # type: ignore[arg-type]
+            assert refused.value.status == 429
+        await turn()
+        await state._events(None)  # type: ignore[arg-type]
+
+    run(script(), monkeypatch)
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server(tales: Loaded) -> Iterator[Running]:
+    llm = AsyncLLM(tales)
+    service = Service(llm, Everybody())
+    state = LiveState(service)
+    service.step_observers.append(state.stepped)
+    try:
+        with running(service, ServerSettings(models=("tales",)), routes=state.routes()) as up:
+            yield up
+    finally:
+        llm.close()
+
+
+def events(connection: socket.socket) -> Generator[dict[str, Any], None, None]:
+    """Frames of a chunked event stream, as they come."""
+    with connection.makefile("rb") as file:
+        while file.readline().strip():
+            pass
+        while size := int(file.readline(), 16):
+            data = file.read(size)
+            file.readline()
+            for frame in data.decode().split("\n\n"):
+                if frame.startswith("data: "):
+                    yield json.loads(frame.removeprefix("data: "))
+
+
+def test_the_state_of_a_server_and_its_events_end_in_the_same_picture(server: Running) -> None:
+    pool = server.service.llm._host._engine.ledger.pool  # type: ignore[attr-defined]
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
+        closing(events(connection)) as stream,
+    ):
+        connection.sendall(b"GET /v1/engine/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        first = next(stream)
+        assert first["type"] == "snapshot"
+        assert pool.touched is not None
+        answer = server.post(
+            "/v1/completions",
+            {"prompt": "Once upon a time there was a fox", "max_tokens": 40, "ignore_eos": True, "temperature": 0},
+        ).json()
+        server.idle()
+        state = server.get("/v1/engine/state").json()
+        pages = {page: (group, kind, request) for group, page, kind, request in first["pages"]}
+        ran, steps = 0, 0
+        while steps < state["step"] - first["step"]:
+            frame = next(stream)
+            assert frame["type"] == "steps"
+            steps += frame["steps"]
+            ran += sum(count for _, _, count, _ in frame["items"])
+            pages |= {page: (group, kind, request) for group, page, kind, request in frame["pages"]}
+        while frame["counters"] != state["counters"]:
+            frame = next(stream)
+            pages |= {page: (group, kind, request) for group, page, kind, request in frame["pages"]}
+    usage = answer["usage"]
+    assert ran == usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] + 40 - 1
+    assert {page: told for page, told in pages.items() if told[1] != "free"} == {
+        page: (group, kind, request) for group, page, kind, request in state["pages"]
+    }
+    assert state["pages"], "what the prompt filled is kept"
+    assert state["requests"] == []
+    assert {"context", "pages", "page_size", "requests", "step_tokens", "groups"} <= state["limits"].keys()
+    assert state["recent"][-1]["step"] == state["step"] - 1
+    assert "fox" not in json.dumps(state)
+    end = time.monotonic() + 30
+    while pool.touched is not None and time.monotonic() < end:
+        time.sleep(0.005)
+    assert pool.touched is None, "the listener has gone"
+
+
+def test_the_state_names_requests_under_way_by_their_ids(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        body = json.dumps({"prompt": "A", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        stream = events(connection)
+        chunk = next(stream)
+        (told,) = server.get("/v1/engine/state").json()["requests"]
+        assert told["id"] == chunk["id"]
+        assert told["stage"] == "decode"
+        assert told["prompt"] <= told["computed"] < told["known"] < 400
+        stream.close()
+    server.idle()
