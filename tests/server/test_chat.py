@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,7 +16,7 @@ from engine.null_model import GREEDY
 from engine.test_transcript import TOKENIZER, speaking
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.texts import Texts
+from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, ChatTemplates
@@ -257,3 +258,26 @@ def test_the_async_client_streams_many_at_once(server: Running, llm: LLM) -> Non
 
     assert asyncio.run(all_of_them()) == wanted
     server.idle()
+
+
+@pytest.mark.parametrize("text", ["Once upon a time", "  two spaces", "\nx", "a</s><s>b", "é🙂", "<"])
+def test_the_template_of_tales_leaves_a_text_as_it_is(llm: LLM, text: str) -> None:
+    """So that `run tales` tells the same story with the template as without."""
+    assert llm.encode_chat([{"role": "user", "content": text}]) == llm.encode(text)
+
+
+def test_a_template_may_come_from_a_file_of_the_operators(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ bos_token }}{{ messages[0].content }}{{ mood }}", encoding="utf-8")
+    texts = load_texts("tales", chat_template=str(file))
+    assert texts.templates is not None
+    assert texts.templates.pick().variables == {"mood"}
+    assert texts.encode_chat([{"role": "user", "content": "Once"}], 512, mood=" upon") == texts.encode("Once upon", 512)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"chat\.jinja: the chat template cannot be read: it is not text in UTF-8"):
+        load_texts("tales", chat_template=str(file))
+    file.write_text("{% for %}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"chat\.jinja: not valid Jinja"):
+        load_texts("tales", chat_template=str(file))
+    with pytest.raises(ValueError, match="No such file"):
+        load_texts("tales", chat_template=str(tmp_path / "absent"))

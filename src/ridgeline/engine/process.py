@@ -86,8 +86,11 @@ class EngineProcess:
         predicted for. restarts: how many times a process that has died is followed by another."""
         if threads is not None:
             check_threads(threads)
-        texts = await asyncio.to_thread(lambda: load_texts(open_source(model), or_bytes=dummy_weights))
-        start = Start(model, settings or EngineSettings(), dummy_weights, threads, device)
+        settings = settings or EngineSettings()
+        texts = await asyncio.to_thread(
+            lambda: load_texts(open_source(model), or_bytes=dummy_weights, chat_template=settings.chat_template)
+        )
+        start = Start(model, settings, dummy_weights, threads, device)
         process = cls(start, texts, restarts, progress)
         try:
             await process._launch()

@@ -37,7 +37,7 @@ class EngineSettings:
     kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
     positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
     positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
-    compiled grammars that are kept.
+    compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
     """
 
     kv_bytes: float | None = None
@@ -47,6 +47,7 @@ class EngineSettings:
     page_size: int = 16
     prefix_cache: bool = True
     grammar_bytes: int = 64 << 20
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -134,7 +135,7 @@ def load_engine(
     price, context = Price(built), _context(built, settings)
     layout = _layout(source, built, price, settings, context)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
-    texts = load_texts(source, or_bytes=dummy_weights)
+    texts = load_texts(source, or_bytes=dummy_weights, chat_template=settings.chat_template)
     engine = engine_around(
         built,
         layout,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ridgeline.checkpoint import Source
@@ -11,7 +12,7 @@ from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.request import token_ids
 from ridgeline.engine.transcript import Transcript
 from ridgeline.models import ModelRefused
-from ridgeline.text import ChatTemplates, Tokenizer, tags_of
+from ridgeline.text import ChatTemplates, Tokenizer, read_template, tags_of
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
@@ -63,12 +64,16 @@ class Texts:
         return picked.encode(messages, most_tokens=context, **template).ids
 
 
-def load_texts(model: Source | str, *, or_bytes: bool = False) -> Texts:
+def load_texts(model: Source | str, *, or_bytes: bool = False, chat_template: str | None = None) -> Texts:
     """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
-    there is no tokenizer. Raises ModelRefused (a ValueError) in one line."""
+    there is no tokenizer. chat_template: a file with one, instead of the folder's. Raises ModelRefused (a ValueError)
+    in one line, ValueError for a file that holds no template."""
     source = as_source(model)
     tokenizer = tokenizer_of(source, or_bytes=or_bytes)
-    templates = templates_of(source, tokenizer)
+    if chat_template is None:
+        templates = templates_of(source, tokenizer)
+    else:
+        templates = read_template(Path(chat_template), tokenizer)
     try:
         defaults = SamplingParams.from_generation_config(source.generation)
     except ValueError as error:

@@ -16,7 +16,7 @@ from ridgeline.text.load import load_tokenizer
 from ridgeline.text.reasoning import Reasoning, SplitText, tags_of
 from ridgeline.text.stops import StopMatcher, StopResult
 from ridgeline.text.stream import Delta, OutputStream
-from ridgeline.text.template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates
+from ridgeline.text.template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template
 from ridgeline.text.tokenizer import Density, Part, Piece, Tokenizer, density, pieces
 
 __all__ = [
@@ -38,5 +38,6 @@ __all__ = [
     "load_templates",
     "load_tokenizer",
     "pieces",
+    "read_template",
     "tags_of",
 ]

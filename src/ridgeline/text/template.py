@@ -151,6 +151,17 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
     return ChatTemplates(found) if found else None
 
 
+def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
+    """The chat template in a file, for a model whose folder has none or another. Raises ValueError naming the file."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            source = file.read(MAX_SOURCE + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ValueError(f"{path}: the chat template cannot be read: {why}") from None
+    return ChatTemplates({"default": ChatTemplate(source, tokenizer, where=str(path))})
+
+
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Rebuilt out of exact JSON types: other objects could carry methods into the sandbox, or trusted marks."""
     if depth == 0:

@@ -1,0 +1,292 @@
+"""What a stream does when it fails, when nobody reads it and when the client leaves; and its bytes."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from starlette.types import Message
+from tests.server.conftest import Running, running
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.server import sse
+from ridgeline.server.errors import ApiError
+from ridgeline.server.generation import ClientGone, unless_gone
+from ridgeline.server.service import Live, Service
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.sse import DONE, EventStream, Outbox, SlowReader, frame
+
+LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+
+
+def test_frames_are_what_openai_s_decoder_takes(server: Running) -> None:
+    body = {"prompt": ["Once", "A dog"], "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}
+    reply = server.post("/v1/completions", body)
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    text = reply.data.decode()
+    assert text.endswith("\n\n")
+    *frames, done = text.removesuffix("\n\n").split("\n\n")
+    assert done == "data: [DONE]"
+    assert all(one.startswith("data: {") and "\n" not in one for one in frames)
+    values = [json.loads(one.removeprefix("data: ")) for one in frames]
+    assert all(isinstance(value["choices"], list) for value in values)
+    assert values[-1]["choices"] == []
+    assert reply.headers["x-request-id"] == values[0]["id"]
+    server.idle()
+
+
+# -- leaving ----------------------------------------------------------------------------------------------------------
+
+
+def send(server: Running, path: str, body: Any) -> socket.socket:
+    """A request on a connection that the test holds."""
+    data = json.dumps(body).encode()
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n"
+    connection.sendall(head.encode() + b"\r\n" + data)
+    return connection
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    assert condition()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_a_client_that_leaves_frees_its_pages_at_once(server: Running, stream: bool, tokens: int) -> None:
+    """tokens: how many it waits for before it goes; 0: it goes at once."""
+    before = server.service.llm.stats.output_tokens
+    connection = send(server, "/v1/completions", {**LONG, "stream": stream})
+    wait_for(lambda: server.service.llm.stats.output_tokens - before >= tokens)
+    connection.close()
+    server.idle()
+    assert server.service.llm.stats.output_tokens - before < 200, "it went on for nobody"
+    server.check()
+
+
+def test_a_client_that_leaves_in_prefill_frees_its_pages(server: Running) -> None:
+    connection = send(server, "/v1/completions", {"prompt": [[i] * 400 for i in range(5, 25)], "max_tokens": 100})
+    wait_for(lambda: server.service.llm.stats.running > 0)
+    connection.close()
+    server.check()
+
+
+class Closed:
+    """An admission that is full, or becomes so after a number of requests."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def admit(self, live: Live) -> None:
+        if not self.room:
+            raise ApiError(429, "no room", kind="rate_limit_error", headers={"retry-after": "1"})
+        self.room -= 1
+
+    def leave(self, live: Live) -> None:
+        self.room += 1
+
+
+@contextlib.contextmanager
+def with_room_for(tales: Loaded, room: int) -> Iterator[Running]:
+    llm = AsyncLLM(tales)
+    try:
+        with running(Service(llm, Closed(room)), ServerSettings(models=("tales",))) as up:
+            yield up
+    finally:
+        llm.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_refused_before_the_first_token_has_a_status(stream: bool) -> None:
+    with with_room_for(load_engine("tales"), 1) as server:
+        reply = server.post("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 50, "stream": stream})
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+        assert reply.json()["error"]["type"] == "rate_limit_error"
+        server.check()
+
+
+# -- the stream by itself, with an application's three callables -------------------------------------------------------
+
+
+class Reader:
+    """An ASGI client that takes so many messages and then reads no more, or leaves."""
+
+    def __init__(self, takes: int | None = None, leaves: bool = False) -> None:
+        self.takes, self.leaves = takes, leaves
+        self.got: list[Message] = []
+        self.gone = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        if self.takes is not None and len(self.got) >= self.takes:
+            if self.leaves:
+                self.gone.set()
+            await asyncio.Event().wait()
+        self.got.append(message)
+
+    async def receive(self) -> Message:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.got)
+
+
+def play(produce: Callable[[Outbox], Awaitable[None]], reader: Reader, limit: int = 1000) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            await EventStream(produce, limit)({"type": "http"}, reader.receive, reader.send)
+
+    asyncio.run(main())
+
+
+def test_an_error_before_the_first_frame_is_raised_and_one_after_it_is_a_frame() -> None:
+    failure = ApiError(503, "the engine stopped", kind="server_error")
+
+    async def at_once(outbox: Outbox) -> None:
+        raise failure
+
+    async def later(outbox: Outbox) -> None:
+        outbox.put(frame({"a": 1}))
+        await asyncio.sleep(0.01)
+        raise failure
+
+    async def unforeseen(outbox: Outbox) -> None:
+        outbox.put(frame({"a": 1}))
+        await asyncio.sleep(0.01)
+        raise RuntimeError("at 0x7f00: what nobody may read")
+
+    with pytest.raises(ApiError, match="the engine stopped"):
+        play(at_once, Reader())
+    reader = Reader()
+    play(later, reader)
+    assert reader.data == frame({"a": 1}) + frame(failure.body()) + DONE
+    assert reader.got[-1]["more_body"] is False
+    reader = Reader()
+    play(unforeseen, reader)
+    assert b"the server failed" in reader.data
+    assert b"0x" not in reader.data
+
+
+def test_the_official_client_raises_the_error_frame() -> None:
+    async def later(outbox: Outbox) -> None:
+        outbox.put(frame({"choices": []}))
+        await asyncio.sleep(0.01)
+        raise ApiError(503, "the engine stopped", kind="server_error")
+
+    reader = Reader()
+    play(later, reader)
+    transport = httpx2.MockTransport(
+        lambda request: httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=reader.data)
+    )
+    with openai.OpenAI(base_url="http://x/v1", api_key="x", http_client=httpx2.Client(transport=transport)) as client:
+        chunks = client.chat.completions.create(model="m", messages=[], stream=True)
+        with pytest.raises(openai.APIError, match="the engine stopped"):
+            list(chunks)
+
+
+def test_who_does_not_read_is_dropped_once_the_limit_is_reached() -> None:
+    """The producer is never held up: it is told at the frame that is one too many."""
+    put = 0
+
+    async def produce(outbox: Outbox) -> None:
+        nonlocal put
+        while True:
+            outbox.put(b"x" * 100)
+            put += 1
+            await asyncio.sleep(0)
+
+    reader = Reader(takes=3)  # the start and two bodies
+    play(produce, reader, limit=1000)
+    read = len(reader.data) // 100
+    assert read > 0
+    assert put - read == 10
+
+
+def test_who_does_not_read_the_last_frames_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "LAST_SECONDS", 0.05)
+
+    async def produce(outbox: Outbox) -> None:
+        outbox.put(b"x" * 100)
+
+    reader = Reader(takes=1)
+    play(produce, reader)
+    assert reader.data == b""
+
+
+def test_the_producer_is_cancelled_when_the_client_leaves() -> None:
+    cancelled = []
+
+    async def produce(outbox: Outbox) -> None:
+        try:
+            while True:
+                outbox.put(b"x")
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    play(produce, Reader(takes=5, leaves=True))
+    assert cancelled == [True]
+
+
+def test_a_comment_keeps_a_silent_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "ALIVE_SECONDS", 0.01)
+
+    async def produce(outbox: Outbox) -> None:
+        await asyncio.sleep(0.05)
+        outbox.put(DONE)
+
+    reader = Reader()
+    play(produce, reader)
+    assert reader.data.startswith(b": waiting\n\n")
+    assert reader.data.endswith(DONE)
+
+
+def test_an_outbox_counts_what_the_connection_has_taken() -> None:
+    async def main() -> None:
+        outbox = Outbox(10)
+        outbox.put(b"12345")
+        outbox.put(b"67890")
+        with pytest.raises(SlowReader):
+            outbox.put(b"1")
+
+        other = Outbox(10)
+        other.put(b"1234567890")
+        assert await other.take() == b"1234567890"
+        other.read(10)
+        other.put(b"1234567890")
+        assert await other.take() == b"1234567890"
+        other.close()
+        assert await other.take() == b""
+
+    asyncio.run(main())
+
+
+def test_work_is_cancelled_when_the_client_is_gone_and_its_errors_pass() -> None:
+    async def main() -> None:
+        reader = Reader()
+        assert await unless_gone(reader.receive, asyncio.sleep(0, "done")) == "done"
+
+        async def fails() -> None:
+            raise ValueError("its own")
+
+        with pytest.raises(ValueError, match="its own"):
+            await unless_gone(reader.receive, fails())
+        endless = asyncio.ensure_future(asyncio.sleep(1000))
+        reader.gone.set()
+        with pytest.raises(ClientGone):
+            await unless_gone(reader.receive, endless)
+        assert endless.cancelled()
+
+    asyncio.run(main())
