@@ -107,11 +107,16 @@ def running(
     """A service on a free port, in a thread, with all that stands before it."""
     front = Front(Health(settings.stalled_seconds))
     front.health.llm = service.llm
-    front.app = build_app(service, settings, routes=routes, middleware=middleware)
+    front.app = app = build_app(service, settings, routes=routes, middleware=middleware)
+
+    async def live() -> None:
+        await server.serve([listener])
+        await app.state.grammars.close()
+
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn_server(guarded(front, settings), settings)
-        thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
+        thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
         while not server.started:
             assert thread.is_alive(), "the server did not start"

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.auth import PUBLIC
-from ridgeline.server.errors import ApiError, error_response
+from ridgeline.server.errors import error_response, internal
 
 MOST_PATH = 200
 
@@ -39,7 +39,7 @@ class AccessLog:
         except Exception as error:
             logger.error("a request failed", exc_info=error)
             if not status:
-                await error_response(_failed())(scope, receive, watched)
+                await error_response(internal())(scope, receive, watched)
         finally:
             if self._lines and scope["path"] not in PUBLIC:
                 logger.info("%s %d %.3f s", _of(scope), status, (time.perf_counter_ns() - started) * NANOSECONDS)
@@ -49,7 +49,3 @@ def _of(scope: Scope) -> str:
     client = scope.get("client")
     where = f"{client[0]}:{client[1]}" if client else "-"
     return f'{where} "{quote(scope["method"])} {quote(scope["path"])[:MOST_PATH]}"'
-
-
-def _failed() -> ApiError:
-    return ApiError(500, "the server failed on this request", kind="server_error", code="internal", retry=False)

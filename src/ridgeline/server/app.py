@@ -15,7 +15,7 @@ from ridgeline.server.body import read_object
 from ridgeline.server.chat import ChatAnswer, chat_generation
 from ridgeline.server.chunks import Chunks
 from ridgeline.server.completions import CompletionAnswer, completion_generation
-from ridgeline.server.errors import ApiError
+from ridgeline.server.errors import ApiError, error_response, internal
 from ridgeline.server.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.generation import ClientGone, Gathered, Generation, gather, unless_gone
 from ridgeline.server.grammar_check import GrammarCheck
@@ -40,7 +40,7 @@ def build_app(
     """The server's application around a service. routes, middleware: of the other parts of the server."""
     model = served_model(service.llm, settings)
     api = Api(service, model, settings)
-    return Starlette(
+    app = Starlette(
         routes=(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/chat/completions/render", api.render, methods=["POST"]),
@@ -60,6 +60,8 @@ def build_app(
             Exception: _unforeseen,
         },
     )
+    app.state.grammars = api.grammars  # a process of theirs has to be ended with the server
+    return app
 
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
@@ -167,8 +169,7 @@ def ignored_names(names: Sequence[str]) -> str:
 
 async def _api_error(request: Request, error: Any) -> Response:
     assert isinstance(error, ApiError)
-    retry = {} if error.retry is None else {"x-should-retry": str(error.retry).lower()}
-    return answer(error.body(), {**error.headers, **retry}, error.status)
+    return error_response(error)
 
 
 async def _http_error(request: Request, error: Any) -> Response:
@@ -176,7 +177,7 @@ async def _http_error(request: Request, error: Any) -> Response:
     assert isinstance(error, HTTPException)
     said = {404: "there is no such route", 405: "this route does not have that method"}
     message = said.get(error.status_code, "the request cannot be answered")
-    return await _api_error(request, ApiError(error.status_code, message, headers=error.headers))
+    return error_response(ApiError(error.status_code, message, headers=error.headers))
 
 
 async def _gone(request: Request, error: Any) -> Response:
@@ -185,6 +186,5 @@ async def _gone(request: Request, error: Any) -> Response:
 
 
 async def _unforeseen(request: Request, error: Any) -> Response:
-    """A bug of ours: a fixed text, and no second run of what may fail again."""
-    error = ApiError(500, "the server failed on this request", kind="server_error", code="internal", retry=False)
-    return await _api_error(request, error)
+    """Starlette raises the error again, and the access log tells of it."""
+    return error_response(internal())

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
+MOST_MESSAGE = 400
+"""Characters of a message: it may name a value, and a value may have thousands of digits."""
+
 
 class ApiError(Exception):
     """An answer that is no success. Raised anywhere below a route; the app makes the response of it.
@@ -25,6 +28,7 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
         retry: bool | None = None,
     ) -> None:
+        message = message if len(message) <= MOST_MESSAGE else message[:MOST_MESSAGE] + "..."
         super().__init__(message)
         self.status, self.message, self.kind = status, message, kind
         self.param, self.code, self.retry = param, code, retry
@@ -38,6 +42,11 @@ class ApiError(Exception):
 def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
     """A request that is wrong: 400."""
     return ApiError(400, message, param=param, code=code)
+
+
+def internal() -> ApiError:
+    """A bug of ours: a fixed text, and no second run of what may fail again."""
+    return ApiError(500, "the server failed on this request", kind="server_error", code="internal", retry=False)
 
 
 def error_response(error: ApiError) -> Response:

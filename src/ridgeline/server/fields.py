@@ -193,6 +193,7 @@ _CAPS: tuple[tuple[str, str], ...] = (
     ("logit_bias", "logit_bias"),
     ("messages", "messages"),
     ("tools", "tools"),
+    ("stop", "stops"),
 )
 """Fields whose number, or whose number of entries, a limit of the server bounds."""
 
@@ -208,11 +209,15 @@ def read_fields(body: object, kind: type[_Struct], settings: ServerSettings) -> 
     unknown = _unknown(given, {field.name for field in msgspec.structs.fields(kind)})
     if unknown and settings.strict:
         raise invalid(f"unknown field {unknown[0]!r}", unknown[0], code="unknown_field")
+    _check_caps(given, settings)
     try:
         fields = msgspec.convert(given, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
-    _check_caps(fields, settings)
+    if isinstance(fields, Fields):
+        _check_stops(stop_strings(fields.stop), settings)
+    if isinstance(fields, CompletionFields) and (fields.logprobs or 0) > settings.top_logprobs:
+        raise invalid(f"logprobs: at most {settings.top_logprobs} are served", "logprobs")
     return fields, unknown
 
 
@@ -236,16 +241,13 @@ def _wrong(reason: str) -> ApiError:
     return invalid(f"{where or 'body'}: {_PLACE.sub('', reason)}", re.split(r"[.\[]", where)[0] or None)
 
 
-def _check_caps(fields: msgspec.Struct, settings: ServerSettings) -> None:
+def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:
+    """Before types are looked at, which takes a second for a map of 200,000 entries."""
     for name, limit in _CAPS:
-        value, most = getattr(fields, name, None), getattr(settings, limit)
-        size = value if isinstance(value, int) else len(value or ())
+        value, most = given.get(name), getattr(settings, limit)
+        size = len(value) if isinstance(value, dict | list) else value if isinstance(value, int) else 0
         if size > most:
             raise invalid(f"{name}: at most {most} are served, {size} were asked for", name)
-    if isinstance(fields, Fields):
-        _check_stops(stop_strings(fields.stop), settings)
-    if isinstance(fields, CompletionFields) and (fields.logprobs or 0) > settings.top_logprobs:
-        raise invalid(f"logprobs: at most {settings.top_logprobs} are served", "logprobs")
 
 
 def stop_strings(stop: Strings | None) -> tuple[str, ...]:

@@ -109,12 +109,15 @@ class Server:
             service = service_of(llm, queue, self.settings)
             observability = Observability(service, self.settings, self.settings.models[0])
             async with observability.running():
-                self.front.app = build_app(
+                self.front.app = app = build_app(
                     service, self.settings, routes=observability.routes(), middleware=[observability.middleware()]
                 )
                 self.health.llm = llm
                 ready(url, llm)
-                return await self._until_the_end(llm, service, queue)
+                try:
+                    return await self._until_the_end(llm, service, queue)
+                finally:
+                    await app.state.grammars.close()
 
     async def _until_the_end(self, llm: AsyncLLM, service: Service, queue: Queue) -> int:
         ended = asyncio.wrap_future(llm.ended)

@@ -49,6 +49,8 @@ def compiled(outputs: StructuredOutputs, tokenizer: llguidance.LLTokenizer) -> l
     """A matcher at the beginning of its grammar. Raises ValueError that says why it cannot be followed."""
     try:
         source = source_of(outputs)
+    except RecursionError:
+        raise ValueError(_refusal("it is nested too deep")) from None
     except Exception as error:  # of the library's converter of GBNF, of any kind
         raise ValueError(_refusal(str(error))) from None
     matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
