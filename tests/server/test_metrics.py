@@ -78,7 +78,7 @@ def test_buckets_of_lengths_end_with_the_context() -> None:
     assert lengths_up_to(1) == (1,)
 
 
-async def _two_requests(llm: Scripted, service: Service) -> None:
+async def two_requests(llm: Scripted, service: Service) -> None:
     """Request 1: 40 tokens, 16 of them cached; queued 1 s, prefilled 2 s, then tokens after 0.02 and 0.25 s.
     Request 2: 30 tokens, two choices of one and two tokens."""
     first = asyncio.create_task(consume(service, live("a", 40, max_tokens=3)))
@@ -98,7 +98,7 @@ async def _two_requests(llm: Scripted, service: Service) -> None:
 
 def test_counts_and_times_of_a_scripted_run() -> None:
     llm, service, metrics = served()
-    asyncio.run(_two_requests(llm, service))
+    asyncio.run(two_requests(llm, service))
     read = Reading(metrics)
     assert read("prompt_tokens_total") == 70  # the second choice has no prompt of its own
     assert read("generation_tokens_total") == 6
@@ -129,7 +129,7 @@ def test_counts_and_times_of_a_scripted_run() -> None:
 
 def test_steps_measured_and_predicted_by_phase() -> None:
     async def run(llm: Scripted, service: Service) -> None:
-        await _two_requests(llm, service)
+        await two_requests(llm, service)
         llm.step([(1, 0, 16, 24), (2, 0, 50, 1)], 4, 0.5, 0.25)
 
     llm, service, metrics = served()
@@ -214,7 +214,7 @@ def test_counters_go_on_when_the_engine_begins_anew() -> None:
 
 def test_the_alias_tells_what_vllm_has_under_its_names() -> None:
     llm, service, metrics = served("vllm")
-    asyncio.run(_two_requests(llm, service))
+    asyncio.run(two_requests(llm, service))
     read, theirs = Reading(metrics), Reading(metrics, "vllm:")
     shared = {family.name for family in FAMILIES if family.shared}
     assert len(shared) > 20
