@@ -6,7 +6,8 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 from ridgeline.engine.events import Event, Stats
@@ -35,6 +36,9 @@ from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.thread import EngineThread
 
+Take = Callable[[Event | Exception], None]
+"""Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""
+
 StepObserver = Callable[[StepReport, Stats], None]
 PageObserver = Callable[[Sequence[PageChange]], None]
 
@@ -56,14 +60,14 @@ class Host(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Caller:
-    """Somebody who awaits a request. unfinished: choices that go on. request: the engine's number for it. left: does
-    not wait any more."""
+    """Somebody who awaits a request. take: told its events, on `loop`. unfinished: choices that go on. request: the
+    engine's number for it. left: does not wait any more."""
 
     prompt: list[int]
     params: SamplingParams
+    take: Take
     loop: asyncio.AbstractEventLoop
     unfinished: int
-    queue: asyncio.Queue[Event | Exception] = field(default_factory=asyncio.Queue)
     request: int | None = None
     left: bool = False
     sections: bool = True
@@ -125,27 +129,45 @@ class AsyncLLM:
         added: Callable[[int], None] | None = None,
         sections: bool = True,
     ) -> AsyncGenerator[Event, None]:
-        """Complete one prompt, event by event. Cancelling the consumer aborts the request. root: as Engine.add. added:
-        told the engine's number for the request, wherever observers are told of steps, and before they are. sections:
-        whether reasoning is told apart from the answer; else the text is all that the model writes.
-
-        Raises ValueError for what cannot run, EngineDied (a RuntimeError) if the engine has stopped.
-        """
-        ids = self.texts.encode(prompt, self.info.context)
+        """Complete one prompt, event by event. Cancelling the consumer aborts the request. The rest as `submit`."""
+        queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         params = checked(params or self.texts.defaults)
-        caller = _Caller(ids, params, asyncio.get_running_loop(), params.n, added=added, sections=sections)
-        ticket = next(self._next_ticket)
-        self._ask(ticket, caller, root)
+        leave = self.submit(prompt, params, queue.put_nowait, root=root, added=added, sections=sections)
         unfinished = params.n
         try:
             while unfinished:
-                event = await caller.queue.get()
+                event = await queue.get()
                 if isinstance(event, Exception):
                     raise event
                 unfinished -= event.finish is not None
                 yield event
         finally:
-            self._leave(ticket, caller)
+            leave()
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        take: Take,
+        *,
+        root: bytes = b"",
+        added: Callable[[int], None] | None = None,
+        sections: bool = True,
+    ) -> Callable[[], None]:
+        """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
+        nobody waits for it any more, which aborts it.
+
+        root: as Engine.add. added: told the engine's number for the request, wherever observers are told of steps, and
+        before they are. sections: whether reasoning is told apart from the answer; else the text is all that the model
+        writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the
+        engine has stopped.
+        """
+        ids = self.texts.encode(prompt, self.info.context)
+        loop = asyncio.get_running_loop()
+        caller = _Caller(ids, params, take, loop, params.n, added=added, sections=sections)
+        ticket = next(self._next_ticket)
+        self._ask(ticket, caller, root)
+        return partial(self._leave, ticket, caller)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
@@ -286,7 +308,7 @@ class AsyncLLM:
         elsewhere: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Caller, Event | Exception]]] = defaultdict(list)
         for caller, event in told:
             if caller.loop is here:
-                caller.queue.put_nowait(event)
+                caller.take(event)
             else:
                 elsewhere[caller.loop].append((caller, event))
         for loop, part in elsewhere.items():
@@ -305,4 +327,5 @@ class AsyncLLM:
 
 def _put(told: "list[tuple[_Caller, Event | Exception]]") -> None:
     for caller, event in told:
-        caller.queue.put_nowait(event)
+        if not caller.left:
+            caller.take(event)
