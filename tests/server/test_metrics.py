@@ -5,15 +5,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.scripted import SECOND, Gate, Scripted, consume, live, turn
+from tests.server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 from ridgeline.engine.request import Timing
+from ridgeline.server.admission import Queue
 from ridgeline.server.errors import ApiError
-from ridgeline.server.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, lengths_up_to
+from ridgeline.server.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
 from ridgeline.server.metrics import Metrics
 from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
 
 FROZEN = Path(__file__).parent / "metrics.json"
 ENGINE = {"model_name": "tales", "engine": "0"}
@@ -232,13 +235,18 @@ def test_what_others_count() -> None:
     llm.restarts, llm.stats = 1, replace(llm.stats, grammar_bytes=4321)
     metrics.exposition()
     metrics.ignored(3)
-    metrics.compiled(0.02)
+    llm.step([(1, 0, 0, 24)], 1, 2, grammars=2, grammar_seconds=0.04)
+    llm.step([(1, 0, 0, 24)], 1, 2, grammars=3, grammar_seconds=0.08)
+    metrics.failed("unknown_field")
+    metrics.failed(None)
     metrics.lagged(0.001)
     metrics.answered("/v1/models", "GET", 404, 0.01)
     read = Reading(metrics)
     assert read("ignored_fields_total") == 3
     assert read("engine_restarts_total") == 1
-    assert read.histogram("grammar_compile_seconds") == (1, pytest.approx(0.02))
+    assert read.histogram("grammar_compile_seconds") == (3, pytest.approx(0.08))
+    assert read("grammar_compile_seconds_bucket", le="0.02") == 2
+    assert [read("request_errors_total", code=code) for code in ("unknown_field", "other")] == [1, 1]
     assert read.histogram("loop_lag_seconds") == (1, pytest.approx(0.001))
     assert read("grammar_cache_bytes") == 4321
     http = Reading(metrics, "")
@@ -247,3 +255,16 @@ def test_what_others_count() -> None:
         1,
         pytest.approx(0.01),
     )
+
+
+def test_reasons_are_those_that_admission_gives() -> None:
+    settings, small = ServerSettings(queued_requests=0, queued_tokens=1), msgspec.structs.replace(INFO, requests=1)
+    queue, reasons = Queue(small, settings), set()
+    queue.admit(live("a", 5))
+    for place, attempt in ((0, live("b", 5)), (8, live("c", 5)), (8, live("d", 5))):
+        queue.places = place
+        queue.draining = attempt.id == "d"
+        with pytest.raises(ApiError) as refused:
+            queue.admit(attempt)
+        reasons.add(refused.value.code)
+    assert reasons == set(REASONS)

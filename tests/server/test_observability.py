@@ -59,6 +59,7 @@ def test_a_scrape_counts_what_went_through_http(watched: tuple[Running, Observab
         for count in (3, 5)
     ]
     assert server.post("/v1/completions", {"prompt": "x", SECRET: 1, "more": 2, "max_tokens": 1}).status == 200
+    assert server.post("/v1/completions", {"prompt": "x", "suffix": SECRET}).status == 400
     assert server.get(f"/v1/{SECRET}").status == 404
     assert server.request("BREW", "/v1/models").status == 405
     server.idle()
@@ -76,6 +77,8 @@ def test_a_scrape_counts_what_went_through_http(watched: tuple[Running, Observab
         assert rise(prefix + "inter_token_latency_seconds_count") == 2 + 4
     assert rise("ridgeline:prompt_tokens_total") >= sum(usage["prompt_tokens"] for usage in usages)
     assert rise("ridgeline:ignored_fields_total") == 2
+    assert rise("ridgeline:request_errors_total", code="other") == 2  # no such route, not that method
+    assert rise("ridgeline:request_errors_total", code="unsupported_field") == 1
     assert rise("http_requests_total", handler="/v1/completions", method="POST", status="2xx") == 3
     assert rise("http_requests_total", handler="none", method="GET", status="4xx") == 1
     assert rise("http_requests_total", handler="/v1/models", method="other", status="4xx") == 1

@@ -14,6 +14,7 @@ from tests.server.scripted import INFO, Gate, Scripted, consume, live, turn
 from ridgeline.server.errors import ApiError
 from ridgeline.server.record import Recorder, _Lines
 from ridgeline.server.service import Service
+from ridgeline.traffic.trace import read_trace
 
 
 def record(path: Path, run: Callable[[Scripted, Service], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
@@ -64,6 +65,17 @@ def test_requests_are_in_order_of_arrival_with_lengths_and_names(tmp_path: Path)
     (step,) = of_kind(lines, "step")
     assert (step["at"], step["seconds"], step["predicted"]) == (1, 0.5, 0.25)
     assert (step["sequences"], step["positions"], step["held_pages"]) == (2, 104, 7)
+
+
+def test_the_recording_is_a_trace_to_be_replayed(tmp_path: Path) -> None:
+    record(tmp_path / "traffic.jsonl", _three_prompts)
+    requests = list(read_trace(tmp_path / "traffic.jsonl"))
+    assert [(one.at, one.input, one.output, len(one.blocks), one.block) for one in requests] == [
+        (0, 40, 2, 2, 16),
+        (0, 64, 1, 4, 16),
+        (0, 40, 1, 2, 16),  # given up before its first token: what is replayed has one
+    ]
+    assert requests[1].blocks[:2] == requests[0].blocks
 
 
 def test_names_are_another_recordings_secret(tmp_path: Path) -> None:

@@ -41,6 +41,16 @@ def test_the_line_in_vllms_words_and_the_steps_prediction(caplog: pytest.LogCapt
     assert caplog.records[0].__dict__["fields"]["generation_throughput"] == pytest.approx(0.2)
 
 
+def test_what_there_is_room_for_is_said_first_as_vllm_says_it(caplog: pytest.LogCaptureFixture) -> None:
+    _, _, throughput = served()
+    with caplog.at_level(logging.INFO):
+        throughput.begin()
+    assert caplog.messages == [
+        "GPU KV cache size: 1,600 tokens",
+        "Maximum concurrency for 1,000 tokens per request: 1.60x",
+    ]
+
+
 def test_an_idle_engine_says_so_once() -> None:
     llm, service, throughput = served()
     assert throughput.line(10) is None

@@ -26,6 +26,9 @@ from ridgeline.server.sse import EventStream, Outbox
 from ridgeline.server.tokens import detokenize, rendered, tokenize
 from ridgeline.version import __version__
 
+ERROR_CODE = "ridgeline.error"
+"""Where a request's scope has the code of the error that it was answered with."""
+
 IGNORED = "x-ridgeline-ignored-fields"
 """The header that names the fields of a request that nobody knows."""
 
@@ -169,6 +172,7 @@ def ignored_names(names: Sequence[str]) -> str:
 
 async def _api_error(request: Request, error: Any) -> Response:
     assert isinstance(error, ApiError)
+    request.scope[ERROR_CODE] = error.code
     return error_response(error)
 
 

@@ -11,6 +11,7 @@ MODEL_LABELS = ("model_name", "engine")
 
 PHASES = ("prefill", "decode", "mixed")
 STAGES = ("queue", "prefill", "decode")
+REASONS = ("queue_full", "queue_tokens", "shutting_down")  # as admission.py has them
 FINISHES = ("stop", "length", "abort", "error")
 PAGE_STATES = ("free", "cached", "used")
 
@@ -79,13 +80,14 @@ FAMILIES = (
     Family("request_params_max_tokens", "histogram", "Most tokens asked for.", (), None, True),
     Family("iteration_tokens_total", "histogram", "Positions that a step ran.", (), _ITERATION, True),
     Family("admission_rejected", "counter", "Requests refused before the engine, by why.", ("reason",)),
+    Family("request_errors", "counter", "HTTP requests answered with an error, by its code.", ("code",)),
     Family("aborted", "counter", "Requests given up before their end, by where they stood.", ("phase",)),
     Family("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _STEP),
     Family("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _STEP),
     Family("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, while they ran."),
     Family("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
     Family("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
-    Family("grammar_compile_seconds", "histogram", "Compiling a grammar, trial included.", (), _STEP),
+    Family("grammar_compile_seconds", "histogram", "Compiling a grammar in the engine.", (), _STEP),
     Family("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
     Family("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
     Family("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),

@@ -17,7 +17,17 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import EngineInfo, StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.server.errors import ApiError
-from ridgeline.server.families import FAMILIES, FINISHES, HTTP_FAMILIES, MODEL_LABELS, PHASES, PREFIX, STAGES, Family
+from ridgeline.server.families import (
+    FAMILIES,
+    FINISHES,
+    HTTP_FAMILIES,
+    MODEL_LABELS,
+    PHASES,
+    PREFIX,
+    REASONS,
+    STAGES,
+    Family,
+)
 from ridgeline.server.service import Live
 from ridgeline.version import __version__
 
@@ -67,6 +77,8 @@ class Metrics:
         self._positions = self._one("iteration_tokens_total")
         for finish in FINISHES:
             self._one("request_success", finish)
+        for reason in REASONS:
+            self._one("admission_rejected", reason)
         for stage in STAGES:
             self._one("aborted", stage)
         for family in FAMILIES:
@@ -170,14 +182,20 @@ class Metrics:
         seconds = (report.finished - report.started) * NANOSECONDS
         self._steps[phase].observe(seconds)
         self._positions.observe(sum([item[3] for item in report.items]))
-        before = self._before if self._before.steps <= stats.steps else Stats()  # else the engine has begun anew
+        self._count(self._before if self._before.steps <= stats.steps else Stats(), stats)  # else a new engine
         self._before = stats
-        self._tokens.inc(stats.output_tokens - before.output_tokens)
-        if stats.preemptions != before.preemptions:
-            self._one("num_preemptions").inc(stats.preemptions - before.preemptions)
         if report.predicted is not None:
             self._one("step_predicted_seconds", phase).observe(report.predicted)
             self._achieved.add(report.finished, seconds, report.flops, report.nbytes)
+
+    def _count(self, before: Stats, now: Stats) -> None:
+        """Count what the engine has done between two steps."""
+        self._tokens.inc(now.output_tokens - before.output_tokens)
+        if now.preemptions != before.preemptions:
+            self._one("num_preemptions").inc(now.preemptions - before.preemptions)
+        grammars = now.grammars - before.grammars
+        for _ in range(grammars):
+            self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
 
     # -- what others count ---------------------------------------------------------------------------------------------
 
@@ -185,9 +203,9 @@ class Metrics:
         """So many fields of a request have no effect."""
         self._one("ignored_fields").inc(fields)
 
-    def compiled(self, seconds: float) -> None:
-        """A grammar was compiled, or refused, in so long."""
-        self._one("grammar_compile_seconds").observe(seconds)
+    def failed(self, code: str | None) -> None:
+        """An HTTP request was answered with an error. code: ApiError's, which is one of ours."""
+        self._one("request_errors", code or "other").inc()
 
     def lagged(self, seconds: float) -> None:
         """The event loop was so late."""

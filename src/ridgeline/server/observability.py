@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.engine.request import NANOSECONDS
-from ridgeline.server.app import IGNORED
+from ridgeline.server.app import ERROR_CODE, IGNORED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.live_state import LiveState
 from ridgeline.server.metrics import Metrics
@@ -54,6 +54,7 @@ class Observability:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the server runs: the line every ten seconds, the event loop's lag; then the record is closed."""
+        self.throughput.begin()
         tasks = [asyncio.create_task(self._say()), asyncio.create_task(self._watch_loop())]
         try:
             yield
@@ -128,6 +129,8 @@ class CountRequests:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             seconds = (time.perf_counter_ns() - started) * NANOSECONDS
             self._metrics.answered(handler, method, status, seconds)
+            if status >= 400:
+                self._metrics.failed(scope.get(ERROR_CODE))
 
     def _count_ignored(self, start: Message) -> None:
         """The routes say in a header which fields they ignored."""

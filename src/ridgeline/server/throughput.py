@@ -36,6 +36,13 @@ class Throughput:
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
         self._was_idle = True
 
+    def begin(self) -> None:
+        """Say what there is room for."""
+        info = self._llm.info
+        log.info(f"GPU KV cache size: {info.capacity:,} tokens")
+        most = info.capacity / info.context
+        log.info(f"Maximum concurrency for {info.context:,} tokens per request: {most:.2f}x")
+
     def refused(self, live: Live, error: ApiError) -> None:
         """No work of the engine's."""
 
