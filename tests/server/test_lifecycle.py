@@ -21,7 +21,7 @@ from ridgeline.server.serve import Served, serve
 from ridgeline.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
-LONG = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True, "temperature": 0}
+LONG = {"prompt": "Once", "max_tokens": 60, "ignore_eos": True, "stream": True, "temperature": 0}
 SHORT = {"prompt": "Once", "max_tokens": 1}
 
 

@@ -20,6 +20,7 @@ from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFai
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
+from ridgeline.host import out_of_memory
 from ridgeline.ops.work import FULL, Reach
 
 if TYPE_CHECKING:
@@ -399,7 +400,7 @@ class Engine:
         if len(plan.items) > 1:
             self._suspects.accuse(ends)
             return []
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = out_of_memory(error) or " ".join(f"{type(error).__name__}: {error}".split())
         return [event for request in ends for event in self._give_up(request, reason)]
 
     def _give_up(self, request: Request, reason: str) -> list[TokenEvent]:

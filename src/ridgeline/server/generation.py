@@ -16,6 +16,7 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
+from ridgeline.host import out_of_memory
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.service import Live, Service
 from ridgeline.server.usage import Usage, timings
@@ -96,7 +97,7 @@ async def _run_one(
             async for event in events:
                 begun = True
                 if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
-                    raise _failed(event.finish)
+                    raise _failed(event)
                 take(prompt, event)
     except EngineDied:
         raise engine_died() from None
@@ -106,10 +107,12 @@ async def _run_one(
         raise invalid(str(error)) from None  # the engine's refusal: one line of its own
 
 
-def _failed(finish: Finish) -> ApiError:
-    """The engine's reason may be an exception's words: it is in the log, and not told."""
-    if finish is Finish.ABORT:
+def _failed(event: Event) -> ApiError:
+    """The engine's reason may be an exception's words: it is not told."""
+    if event.finish is Finish.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
+    if out_of_memory(RuntimeError(event.error or "")):
+        return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
 
 
