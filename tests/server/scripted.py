@@ -2,7 +2,7 @@
 own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,16 @@ SECOND = 1_000_000_000
 INFO = EngineInfo(1000, 300, 1600, 16, 100, 8, 256, 1, 1 << 20, 1 << 18, "scripted", "scripted card", True)
 
 
+class Line:
+    """To whoever takes a request's events."""
+
+    def __init__(self, take: Callable[[Event | Exception], None]) -> None:
+        self._take, self._loop = take, asyncio.get_running_loop()
+
+    def put_nowait(self, event: Any) -> None:
+        self._loop.call_soon(self._take, event)
+
+
 @dataclass
 class Scripted:
     """Requests get the events that the test puts into their queues."""
@@ -30,7 +40,7 @@ class Scripted:
     page_observers: list[Callable[[Sequence[PageChange]], None]] = field(default_factory=list)
     watched: list[bool] = field(default_factory=list)
     looks: int = 0
-    queues: dict[int, asyncio.Queue[Any]] = field(default_factory=dict)
+    queues: dict[int, Line] = field(default_factory=dict)
     next: int = 1
 
     def watch(self, on: bool) -> None:
@@ -40,25 +50,20 @@ class Scripted:
         self.looks += 1
         told(Snapshot(5 * SECOND, self.stats, [2], [PageChange(0, 7, "held", 1)], []) if self.alive else None)
 
-    async def stream(
+    def submit(
         self,
         prompt: Sequence[int],
         params: SamplingParams,
+        take: Callable[[Event | Exception], None],
         *,
         root: bytes = b"",
         added: Callable[[int], None] = lambda request: None,
         sections: bool = True,
-    ) -> AsyncGenerator[Event, None]:
+    ) -> Callable[[], None]:
         request, self.next = self.next, self.next + params.n
-        queue = self.queues[request] = asyncio.Queue()
+        self.queues[request] = Line(take)
         added(request)
-        unfinished = params.n
-        while unfinished:
-            event = await queue.get()
-            if isinstance(event, BaseException):
-                raise event
-            unfinished -= event.finish is not None
-            yield event
+        return lambda: None
 
     def token(
         self, request: int, at: float, timing: Timing | None, choice: int = 0, cached: int = 0, end: int = 0
@@ -107,8 +112,7 @@ def live(id: str, length: int, **params: Any) -> Live:
 
 async def consume(service: Service, request: Live, root: bytes = b"") -> None:
     """Run a request to its end."""
-    async for _ in service.run(request, list(range(1, request.prompt_tokens + 1)), root):
-        pass
+    await service.run(request, list(range(1, request.prompt_tokens + 1)), lambda event: None, root)
 
 
 async def turn() -> None:

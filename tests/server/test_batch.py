@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -128,15 +128,18 @@ class Watched:
         self._llm, self._dies_at = llm, dies_at
         self.begun = self.under_way = self.most = 0
 
-    async def stream(self, prompt: Sequence[int], params: SamplingParams, **more: Any) -> Any:
+    def submit(self, prompt: Sequence[int], params: SamplingParams, take: Callable[[Event], None], **more: Any) -> Any:
         self.begun += 1
         if self._dies_at is not None and self.begun > self._dies_at:
             raise EngineDied("it died")
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        await asyncio.sleep(0)
-        yield Event(1, 0, text="x")
-        yield Event(1, 0, finish=Finish.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3))
+        loop = asyncio.get_running_loop()
+        loop.call_soon(take, Event(1, 0, text="x"))
+        loop.call_soon(take, Event(1, 0, finish=Finish.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3)))
+        return self.leave
+
+    def leave(self) -> None:
         self.under_way -= 1
 
 

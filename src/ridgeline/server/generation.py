@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -92,13 +91,16 @@ async def _run_one(
     live = Live(name, generation.route, len(ids), generation.params, generation.stream)
     live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
     begun = False
+
+    def told(event: Event) -> None:
+        nonlocal begun
+        begun = True
+        if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
+            raise _failed(event)
+        take(prompt, event)
+
     try:
-        async with aclosing(service.run(live, ids, generation.root)) as events:
-            async for event in events:
-                begun = True
-                if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
-                    raise _failed(event)
-                take(prompt, event)
+        await service.run(live, ids, told, generation.root)
     except EngineDied:
         raise engine_died() from None
     except ValueError as error:

@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -96,8 +96,9 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         llm.observers.append(partial(self.on_loop, self.stepped))
 
-    async def run(self, live: Live, prompt: Sequence[int], root: bytes = b"") -> AsyncGenerator[Event, None]:
-        """The events of a request. Leaving it early aborts the request. root: as Engine.add.
+    async def run(self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes = b"") -> None:
+        """Have a request completed; `take` is told of each event as it comes, and ends the request by raising.
+        Cancelling aborts it. root: as Engine.add.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
@@ -109,10 +110,7 @@ class Service:
         try:
             for observer in self.observers:
                 observer.arrived(live, prompt, root)
-            async with aclosing(self._events(live, prompt, root)) as events:
-                async for event in events:
-                    self._count(live, event)
-                    yield event
+            await self._events(live, prompt, take, root)
         except BaseException as error:
             ended = error
             raise
@@ -125,6 +123,30 @@ class Service:
             self.admission.leave(live)
             for observer in self.observers:
                 observer.ended(live, ended)
+
+    async def _events(self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(event: Event | Exception) -> None:
+            if done.done():
+                return
+            try:
+                if isinstance(event, Exception):
+                    raise event
+                self._count(live, event)
+                take(event)
+            except Exception as error:  # of whoever takes it, who has then taken the last
+                done.set_exception(error)
+            else:
+                if len(live.finishes) == live.params.n:
+                    done.set_result(None)
+
+        added = partial(self.on_loop, self._added, live)
+        leave = self.llm.submit(prompt, live.params, told, root=root, added=added, sections=live.sections)
+        try:
+            await done
+        finally:
+            leave()
 
     def end(self, live: Live, error: ApiError) -> None:
         """Have a request under way end with an error, as soon as the engine has a number for it."""
@@ -144,10 +166,6 @@ class Service:
     def _end_overdue(self, live: Live) -> None:
         message = f"the request took {self.total_seconds:g} s, as long as one may"
         self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
-
-    def _events(self, live: Live, prompt: Sequence[int], root: bytes) -> AsyncGenerator[Event, None]:
-        added = partial(self.on_loop, self._added, live)
-        return self.llm.stream(prompt, live.params, root=root, added=added, sections=live.sections)
 
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
