@@ -442,8 +442,10 @@ def test_commands_and_options_are_those_of_the_list() -> None:
     assert command_list() == COMMANDS.read_text(encoding="ascii")
 
 
-# Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about.
+# Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the
+# lengths and the seed of a load, a server's own name for a model.
 OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
+OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
@@ -451,7 +453,8 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     declared: dict[str, dict[tuple[str, str], str]] = {}
     for name, command in commands_of(typer.main.get_command(command_line.build_app())):
         for param in command.params:
-            if param.param_type_name == "option" and not (param.opts[-1] in OWN and name.startswith(("lab", "cal"))):
+            own = OWN if name.startswith(("lab", "cal")) else OWN_OF_BENCH if name.startswith("bench") else set()
+            if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}
     # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already.

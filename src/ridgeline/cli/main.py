@@ -19,7 +19,7 @@ FAULT, REFUSED = 1, 3
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name. Only the one
 # that is asked for is imported: a plan should not wait for what traces and calibrates.
-COMMANDS = ("run", "plan", "trace", "calibrate", "show", "tokenize", "env", "lab", "completion")
+COMMANDS = ("run", "plan", "trace", "calibrate", "show", "tokenize", "env", "lab", "bench", "completion")
 
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -68,7 +68,7 @@ def _configurable_group(group: typer.Typer) -> typer.Typer:
 
 def main() -> None:
     """Run a command; an error is one line on stderr and an exit code: 1 a fault of Ridgeline's own, 2 usage, 3 model
-    refused, 130 interrupted."""
+    refused, 4 no server there, 130 interrupted."""
     arguments = sys.argv[1:] or ["--help"]
     try:
         sys.exit(_run(arguments))

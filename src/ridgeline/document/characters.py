@@ -1,12 +1,13 @@
 """Drawings in characters, for a terminal that may know no colour."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from rich.text import Text
 
 from ridgeline.document import numbers
-from ridgeline.document.figures import Bars, Figure, Lines, Point, Roofline, along, ends_around, powers
+from ridgeline.document.charts import Chart, Spans
+from ridgeline.document.figures import Bars, Ends, Figure, Lines, Point, Roofline, along, ends_around, powers
 from ridgeline.document.page import Column, Row, Table
 
 # -- in a cell --------------------------------------------------------------------------------------------------------
@@ -54,6 +55,10 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _bars(figure, width)
     elif isinstance(figure, Lines):
         yield from _lines(figure)
+    elif isinstance(figure, Chart):
+        yield from _chart(figure)
+    elif isinstance(figure, Spans):
+        yield from _spans(figure, min(width, _WIDEST))
     else:
         yield from _roofline(figure, min(width, _WIDEST))
 
@@ -82,19 +87,52 @@ def _lines(lines: Lines) -> Iterator[Text]:
     """Curves on logarithmic axes, a letter each."""
     points = [point for curve in lines.curves.values() for point in curve]
     across, up = (ends_around(point[axis] for point in points) for axis in (0, 1))
-    grid = [[" "] * _PLOT_WIDTH for _ in range(_PLOT_HEIGHT)]
-    for mark, curve in zip(_MARKS, lines.curves.values(), strict=False):
-        for x, y in curve:
-            row, column = round(along(y, up) * (_PLOT_HEIGHT - 1)), round(along(x, across) * (_PLOT_WIDTH - 1))
-            grid[_PLOT_HEIGHT - 1 - row][column] = mark
-    labels = {0: f"{up[1]:g}", _PLOT_HEIGHT - 1: f"{up[0]:g}"}
+    curves = {name: [(along(x, across), along(y, up)) for x, y in curve] for name, curve in lines.curves.items()}
     yield Text(f"{lines.title} (both axes logarithmic)", style="bold")
+    yield from _grid(curves, across, up, f"{lines.y} over {lines.x}")
+
+
+def _chart(chart: Chart) -> Iterator[Text]:
+    """Series over plain axes, a letter each; marks in words."""
+    across, up = (chart.across[0], chart.across[-1]), (chart.up[0], chart.up[-1])
+    width = across[1] - across[0]
+    curves = {s.name: [((x - across[0]) / width, chart.height(y)) for x, y in s.points] for s in chart.series}
+    yield Text(chart.title + (" (logarithmic upwards)" if chart.log_y else ""), style="bold")
+    yield from _grid(curves, across, up, f"{chart.y} over {chart.x}")
+    yield from (Text(f"{'':{_LABEL}} at {x:g}: {label}", style="dim") for x, label in chart.marks)
+
+
+def _grid(curves: Mapping[str, Sequence[tuple[float, float]]], across: Ends, up: Ends, axes: str) -> Iterator[Text]:
+    """Points at shares (0 to 1) of the way across and up, between the ends of both axes."""
+    grid = [[" "] * _PLOT_WIDTH for _ in range(_PLOT_HEIGHT)]
+    for mark, curve in zip(_MARKS, curves.values(), strict=False):
+        for x, y in curve:
+            grid[_PLOT_HEIGHT - 1 - round(y * (_PLOT_HEIGHT - 1))][round(x * (_PLOT_WIDTH - 1))] = mark
+    labels = {0: f"{up[1]:g}", _PLOT_HEIGHT - 1: f"{up[0]:g}"}
     yield from (Text(f"{labels.get(i, ''):>{_LABEL}}│{''.join(row).rstrip()}") for i, row in enumerate(grid))
     yield Text(" " * _LABEL + "└" + "─" * _PLOT_WIDTH)
     left, right = (f"{end:g}" for end in across)
     yield Text(f"{'':{_LABEL}} {left}{right:>{_PLOT_WIDTH - len(left)}}")
-    names = "   ".join(f"{mark} {name}" for mark, name in zip(_MARKS, lines.curves, strict=False))
-    yield Text(f"{'':{_LABEL}} {names}; {lines.y} over {lines.x}", style="dim")
+    names = "   ".join(f"{mark} {name}" for mark, name in zip(_MARKS, curves, strict=False))
+    yield Text(f"{'':{_LABEL}} {names}; {axes}", style="dim")
+
+
+_STRETCHES = "░█▒▓"
+
+
+def _spans(spans: Spans, width: int) -> Iterator[Text]:
+    """A row each, a shade for each kind."""
+    longest, end = max((len(label) for label, _ in spans.rows), default=0), spans.across[-1]
+    room = width - longest - 1
+    yield Text(spans.title, style="bold")
+    for label, row in spans.rows:
+        cells = [" "] * room
+        for span in row:
+            first, last = (int(at / end * (room - 1)) for at in (span.start, span.end))
+            cells[first : last + 1] = _STRETCHES[span.kind % len(_STRETCHES)] * (last + 1 - first)
+        yield Text(f"{label:>{longest}} {''.join(cells)}")
+    kinds = "   ".join(f"{_STRETCHES[i % len(_STRETCHES)]} {kind}" for i, kind in enumerate(spans.kinds))
+    yield Text(f"{kinds}; {spans.x}, 0 to {end:g}", style="dim")
 
 
 # -- the roofline -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.document.charts import Chart, Spans
+
 Ends = tuple[float, float]
 
 
@@ -101,7 +103,7 @@ class Roofline:
         return list(dict.fromkeys(point.step for point in self.points))
 
 
-Figure = Bars | Lines | Roofline
+Figure = Bars | Lines | Roofline | Chart | Spans
 
 
 def ends_around(values: Iterable[float]) -> Ends:

@@ -1,79 +1,49 @@
 """A figure as an SVG document, written by hand: it needs no library and opens in every browser."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 
 from ridgeline.document import numbers
+from ridgeline.document.charts import Chart, Spans
 from ridgeline.document.figures import Bars, Figure, Lines, Point, Roof, Roofline, along, ends_around, powers
-
-_FONT = "Helvetica, Arial, sans-serif"
+from ridgeline.document.svg_charts import chart, chart_height, spans, spans_height
+from ridgeline.document.svg_parts import SERIES, WIDTH, document, line, words
 
 
 def svg(figure: Figure) -> str:
     """The document."""
     if isinstance(figure, Bars):
         height = _TOP + _ROW * len(figure.bars) + 20
-        return _document(_WIDTH, height, figure.title, _bars(figure))
+        return document(WIDTH, height, figure.title, _bars(figure))
     if isinstance(figure, Lines):
-        return _document(_WIDTH, _TOP + _PLOT_HEIGHT + 70, figure.title, _lines(figure))
-    return _document(WIDTH, HEIGHT, figure.title, _roofline(figure))
-
-
-def _document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
-    """The whole, on white."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{escape(title)}">'
-    )
-    return "\n".join([head, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:
-    """A line from one point to another; `dash`: lengths of strokes and gaps."""
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashes}/>'
-
-
-def _words(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "start",
-    size: int = 12,
-    weight: str = "normal",
-    colour: str = "#222222",
-) -> str:
-    """A text whose foot is at y, and whose start, middle or end is at x."""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-family="{_FONT}" font-size="{size}" font-weight="{weight}" '
-        f'fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
+        return document(WIDTH, _TOP + _PLOT_HEIGHT + 70, figure.title, _lines(figure))
+    if isinstance(figure, Chart):
+        return document(WIDTH, chart_height(figure), figure.title, chart(figure))
+    if isinstance(figure, Spans):
+        return document(WIDTH, spans_height(figure), figure.title, spans(figure))
+    return document(_WIDE, HEIGHT, figure.title, _roofline(figure))
 
 
 # -- bars and curves --------------------------------------------------------------------------------------------------
 
-_WIDTH = 900
 _ROW, _CHARACTER = 26, 6.6  # pixels: of a row, and of a character at most
 _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 90, 64, 770, 380
 _GRID = "#e0e0e0"
-_SERIES = ("#d1495b", "#1f6fb4", "#5b8c2a", "#7a4fb5")
 
 
 def _bars(bars: Bars) -> Iterator[str]:
-    yield _words(16, 28, f"{bars.title} ({bars.unit})", size=15, weight="bold")
+    yield words(16, 28, f"{bars.title} ({bars.unit})", size=15, weight="bold")
     most = max((bar.value for bar in bars.bars), default=1.0)
     labels = 24 + _CHARACTER * max((len(bar.label) for bar in bars.bars), default=0)
     notes = 24 + _CHARACTER * max((len(bar.text) for bar in bars.bars), default=0)
     for index, bar in enumerate(bars.bars):
         y = _TOP + _ROW * index
-        width = max(1.0, (_WIDTH - labels - notes) * bar.value / most)
-        colour = "#b8b8b8" if bar.dim else _SERIES[1]
-        yield _words(labels - 8, y + 15, bar.label, anchor="end")
+        width = max(1.0, (WIDTH - labels - notes) * bar.value / most)
+        colour = "#b8b8b8" if bar.dim else SERIES[1]
+        yield words(labels - 8, y + 15, bar.label, anchor="end")
         yield f'<rect x="{labels:.1f}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 7}" fill="{colour}"/>'
-        yield _words(labels + width + 6, y + 15, bar.text)
+        yield words(labels + width + 6, y + 15, bar.text)
 
 
 def _lines(lines: Lines) -> Iterator[str]:
@@ -87,28 +57,28 @@ def _lines(lines: Lines) -> Iterator[str]:
         return _TOP + _PLOT_HEIGHT * (1 - along(value, up))
 
     bottom = _TOP + _PLOT_HEIGHT
-    yield _words(16, 28, f"{lines.title} (both axes logarithmic)", size=15, weight="bold")
+    yield words(16, 28, f"{lines.title} (both axes logarithmic)", size=15, weight="bold")
     for power in powers(across):
-        yield _line(x(power), _TOP, x(power), bottom, _GRID)
-        yield _words(x(power), bottom + 18, f"{power:g}", anchor="middle")
+        yield line(x(power), _TOP, x(power), bottom, _GRID)
+        yield words(x(power), bottom + 18, f"{power:g}", anchor="middle")
     for power in powers(up):
-        yield _line(_LEFT, y(power), _LEFT + _PLOT_WIDTH, y(power), _GRID)
-        yield _words(_LEFT - 8, y(power) + 4, f"{power:g}", anchor="end")
-    yield _words(_LEFT + _PLOT_WIDTH / 2, bottom + 42, lines.x, anchor="middle", size=13)
-    yield _words(_LEFT, _TOP - 10, lines.y, size=13)
-    for colour, (name, curve) in zip(_SERIES, lines.curves.items(), strict=False):
+        yield line(_LEFT, y(power), _LEFT + _PLOT_WIDTH, y(power), _GRID)
+        yield words(_LEFT - 8, y(power) + 4, f"{power:g}", anchor="end")
+    yield words(_LEFT + _PLOT_WIDTH / 2, bottom + 42, lines.x, anchor="middle", size=13)
+    yield words(_LEFT, _TOP - 10, lines.y, size=13)
+    for colour, (name, curve) in zip(SERIES, lines.curves.items(), strict=False):
         path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
         end, level = x(curve[-1][0]), y(curve[-1][1])
         if end + 6 + 1.1 * _CHARACTER * len(name) < _LEFT + _PLOT_WIDTH:
-            yield _words(end + 6, level + 4, name, size=13, colour=colour)
+            yield words(end + 6, level + 4, name, size=13, colour=colour)
         else:
-            yield _words(end - 6, level - 8, name, size=13, colour=colour, anchor="end")
+            yield words(end - 6, level - 8, name, size=13, colour=colour, anchor="end")
 
 
 # -- the roofline -----------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT = 980, 620
+_WIDE, HEIGHT = 980, 620
 LEFT, RIGHT, TOP, BOTTOM = 112, 236, 56, 64
 _COLOURS = {
     "linear": "#1f6fb4", "head": "#0b9e8e", "attention": "#d1495b", "experts": "#7a4fb5", "norm": "#b8860b",
@@ -121,7 +91,7 @@ Box = tuple[float, float, float, float]
 
 def _roofline(figure: Roofline) -> list[str]:
     plot = _Plot(figure)
-    title = _words(LEFT, 30, figure.title, size=16, weight="bold")
+    title = words(LEFT, 30, figure.title, size=16, weight="bold")
     return [title, *plot.axes(), *plot.roofs(), *plot.points(), *plot.legend()]
 
 
@@ -138,7 +108,7 @@ class _Plot:
 
     def x(self, intensity: float) -> float:
         """Pixels of an intensity."""
-        return LEFT + along(intensity, self.across) * (WIDTH - LEFT - RIGHT)
+        return LEFT + along(intensity, self.across) * (_WIDE - LEFT - RIGHT)
 
     def y(self, rate: float) -> float:
         """Pixels of a rate."""
@@ -146,20 +116,20 @@ class _Plot:
 
     def axes(self) -> list[str]:
         """Frame, decades with their names, and what the axes are."""
-        right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+        right, bottom = _WIDE - RIGHT, HEIGHT - BOTTOM
         parts = []
         for power in powers(self.across):
             x = self.x(power)
-            parts.append(_line(x, TOP, x, bottom, "#e6e6e6"))
-            parts.append(_words(x, bottom + 18, f"{power:g}", anchor="middle"))
+            parts.append(line(x, TOP, x, bottom, "#e6e6e6"))
+            parts.append(words(x, bottom + 18, f"{power:g}", anchor="middle"))
         for power in powers(self.up):
             y = self.y(power)
-            parts.append(_line(LEFT, y, right, y, "#e6e6e6"))
-            parts.append(_words(LEFT - 8, y + 4, _rate(power), anchor="end"))
+            parts.append(line(LEFT, y, right, y, "#e6e6e6"))
+            parts.append(words(LEFT - 8, y + 4, _rate(power), anchor="end"))
         frame = f'<rect x="{LEFT}" y="{TOP}" width="{right - LEFT}" height="{bottom - TOP}" fill="none" stroke="#999"/>'
-        name = _words((LEFT + right) / 2, HEIGHT - 22, "arithmetic intensity, FLOP per byte", anchor="middle", size=13)
+        name = words((LEFT + right) / 2, HEIGHT - 22, "arithmetic intensity, FLOP per byte", anchor="middle", size=13)
         turned = f'<g transform="rotate(-90 22 {(TOP + bottom) / 2})">'
-        side = _words(22, (TOP + bottom) / 2, "FLOP per second", anchor="middle", size=13)
+        side = words(22, (TOP + bottom) / 2, "FLOP per second", anchor="middle", size=13)
         return [*parts, frame, name, turned + side + "</g>"]
 
     def roofs(self) -> list[str]:
@@ -170,7 +140,7 @@ class _Plot:
         for index, slope in enumerate(self.figure.slopes):
             start, end = max(low, self.up[0] / slope.rate), top / slope.rate
             begin, stop = (self.x(start), self.y(slope.rate * start)), (self.x(end), self.y(top))
-            parts.append(_line(*begin, *stop, "#3d7ea6", 1.8))
+            parts.append(line(*begin, *stop, "#3d7ea6", 1.8))
             self.crossed += _boxes(begin, stop)
             above = self.figure.slopes[index - 1].rate if index else 0.0
             last = index == len(self.figure.slopes) - 1
@@ -178,10 +148,10 @@ class _Plot:
             parts.append(self._along(slope, begin, stop, under=crowded))
         for ceiling in self.figure.ceilings:
             y = self.y(ceiling.rate)
-            parts.append(_line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
+            parts.append(line(self.x(ceiling.rate / fastest), y, self.x(high), y, "#a63d6f", 1.8))
             label = f"{ceiling.name} {numbers.say(ceiling.rate, 'FLOP/s')}"
-            parts.append(_words(WIDTH - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
-            self.taken.append((WIDTH - RIGHT - 6 - 7 * len(label), y - 18, WIDTH - RIGHT, y))
+            parts.append(words(_WIDE - RIGHT - 6, y - 6, label, anchor="end", colour="#a63d6f"))
+            self.taken.append((_WIDE - RIGHT - 6 - 7 * len(label), y - 18, _WIDE - RIGHT, y))
         return parts
 
     def _along(self, slope: Roof, begin: tuple[float, float], stop: tuple[float, float], *, under: bool) -> str:
@@ -197,7 +167,7 @@ class _Plot:
             px = x + step * math.cos(math.radians(angle))
             py = y - step * math.sin(math.radians(angle))
             self.taken.append((px - 2, py + 2, px + 20, py + 22) if under else (px - 8, py - 18, px + 14, py + 2))
-        written = _words(x, y + 15 if under else y - 6, label, colour="#2b5f80")
+        written = words(x, y + 15 if under else y - 6, label, colour="#2b5f80")
         return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
@@ -212,8 +182,8 @@ class _Plot:
             x, y, colour = self.x(point.intensity), self.y(point.flops_per_second), _colour(point)
             radius = _RADIUS if point.share is None else 5 + 6 * math.sqrt(min(1.0, point.share))
             roof = self.y(point.roof)
-            marks.append(_line(x, y - radius, x, roof, colour, 0.8, "2 3"))
-            marks.append(_line(x - 4, roof, x + 4, roof, colour, 1.6))
+            marks.append(line(x, y - radius, x, roof, colour, 0.8, "2 3"))
+            marks.append(line(x - 4, roof, x + 4, roof, colour, 1.6))
             fill = "#ffffff" if point.step == self.steps[0] else colour
             marks.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" fill-opacity="0.85" '
@@ -233,15 +203,15 @@ class _Plot:
             for px, py, anchor in places:
                 left = {"start": px, "end": px - width, "middle": px - width / 2}[anchor]
                 box = (left, py - 11, left + width, py + 3)
-                inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
+                inside = box[0] > LEFT and box[2] < _WIDE - RIGHT and box[1] > TOP and box[3] < HEIGHT - BOTTOM
                 if inside and not any(_overlap(box, other) for other in avoided):
                     self.taken.append(box)
-                    return _words(px, py, point.kind, anchor=anchor, colour=colour)
+                    return words(px, py, point.kind, anchor=anchor, colour=colour)
         return ""  # the legend names it
 
     def legend(self) -> list[str]:
         """Right of the plot: what marks mean, then every class with the share of its roof."""
-        x, y = WIDTH - RIGHT + 16, TOP + 12
+        x, y = _WIDE - RIGHT + 16, TOP + 12
         parts = []
         for step in self.steps:
             fill = "#ffffff" if step == self.steps[0] else "#444444"
@@ -249,17 +219,17 @@ class _Plot:
             points = sorted((p for p in self.figure.points if p.step == step), key=_weight)
             mixed = len({point.measured for point in points}) > 1
             head = f"{step}, of their roofs" if mixed else f"{step} ({_how(points[0])})"
-            parts.append(_words(x + 16, y, head, weight="bold"))
+            parts.append(words(x + 16, y, head, weight="bold"))
             for point in points:
                 y += 17
                 text = f"{point.kind}: {numbers.percent(point.of_roof)} {_how(point) if mixed else 'of its roof'}"
-                parts.append(_words(x + 16, y, text, colour=_colour(point)))
+                parts.append(words(x + 16, y, text, colour=_colour(point)))
             y += 30
         if any(point.share is not None for point in self.figure.points):
-            parts.append(_words(x, y, "size: share of the step's time", size=11, colour="#666666"))
+            parts.append(words(x, y, "size: share of the step's time", size=11, colour="#666666"))
         for unplaced in ["without FLOPs, not drawn:", *self.figure.unplaced] if self.figure.unplaced else []:
             y += 16
-            parts.append(_words(x, y, unplaced, size=10, colour="#666666"))
+            parts.append(words(x, y, unplaced, size=10, colour="#666666"))
         return parts
 
 

@@ -1,7 +1,7 @@
 """Arrivals: endless moments, in nanoseconds from the start, at which requests are intended to come.
 
 The first is drawn as the others are, and gaps are never rescaled to a wanted sum: either would make Poisson arrivals
-something else. A schedule is one process however many clients share it, each taking every so-manieth arrival of it.
+something else. A schedule is one process however many clients share it, each taking a share of its arrivals.
 """
 
 import math

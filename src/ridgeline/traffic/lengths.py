@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 MOST = 1 << 24  # tokens: of anything
 _COUNT = re.compile(r"(\d+)(k?)")
-_FORMS = "512, 1k, uniform:100:200, or lognormal:512:0.5 (median, then sigma)"
+_FORMS = "512, 1k, uniform:50:200, or lognormal:512:0.5 (median, then sigma)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ Lengths = Fixed | Uniform | LogNormal
 
 
 def parse_lengths(text: str, option: str) -> Lengths:
-    """The distribution that `512`, `1k` (1,024), `uniform:100:200` or `lognormal:512:0.5` names. Raises ValueError
+    """The distribution that `512`, `1k` (1,024), `uniform:50:200` or `lognormal:512:0.5` names. Raises ValueError
     naming the option."""
     kind, *parts = text.strip().split(":")
     try:

@@ -17,7 +17,8 @@ class Record(msgspec.Struct):
     sent (a). ready: when it might be: later than intended only where the number of requests under way is capped. sent:
     its bytes handed to the socket (s). chunks: when each piece with content was decoded (c_1..c_k). ended: when the
     answer was over. input, output: tokens by the server's count; counted: whether it gave one, else output is the
-    number of pieces. cached: prompt tokens that the server had kept. reason: of what is not ok.
+    number of pieces. cached: prompt tokens that the server had kept. server_queue, server_ttft: milliseconds that the
+    request waited, and took to its first token, by the server's own clock, where it says. reason: of what is not ok.
     """
 
     index: int
@@ -33,6 +34,8 @@ class Record(msgspec.Struct):
     output: int = 0
     counted: bool = False
     cached: int | None = None
+    server_queue: float | None = None
+    server_ttft: float | None = None
     status: int | None = None
     outcome: Outcome = "unfinished"
     reason: str = ""
@@ -88,7 +91,7 @@ class Record(msgspec.Struct):
 COLUMNS = (
     "index", "session", "turn", "process", "outcome", "status", "reason", "intended", "ready", "sent", "first_token",
     "last_token", "ended", "input_tokens", "output_tokens", "output_counted", "cached_tokens", "chunks", "ttft",
-    "service_ttft", "tpot", "e2e", "queue_delay", "worst_gap",
+    "service_ttft", "tpot", "e2e", "queue_delay", "worst_gap", "server_queue", "server_ttft",
 )  # fmt: skip
 
 
@@ -101,6 +104,7 @@ def row(record: Record) -> tuple[object, ...]:
         _seconds(record.ended), record.input, record.output, record.counted, record.cached, len(record.chunks),
         *map(_seconds, (record.ttft, record.service_ttft, record.tpot, record.e2e, record.queue_delay)),
         _seconds(max(record.gaps, default=None)),
+        *(None if told is None else told / 1e3 for told in (record.server_queue, record.server_ttft)),
     )  # fmt: skip
 
 

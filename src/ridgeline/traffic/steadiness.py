@@ -8,13 +8,14 @@ import numpy as np
 
 FALLING_BEHIND = 0.05  # of the arrivals: growth of what is under way from which a server does not keep up
 _BLOCKS = 10
-_SURE = 3.0  # standard errors of the slope; with ten blocks about 1 in 100 by chance
+_SURE = 3.0  # standard errors of the slope, with ten blocks about 1 in 100 by chance; and of a count, for the rise
 
 
 @dataclass(frozen=True, slots=True)
 class Steadiness:
     """growth: requests under way more each second, over the last two thirds; ttft_growth: seconds of TTFT more each
-    second. overloaded: both grow, surely, and the first by more than 5 % of the rate of arrivals."""
+    second. overloaded: both grow, surely, and the first by more than 5 % of the rate of arrivals and by more than what
+    is under way varies by itself, were it Poisson."""
 
     growth: float
     ttft_growth: float
@@ -33,7 +34,10 @@ def steadiness(
         return None
     (growth, growth_error), (ttft_growth, ttft_error) = grown, waited
     sure = growth > _SURE * growth_error and ttft_growth > _SURE * ttft_error
-    return Steadiness(growth, ttft_growth, sure and growth > FALLING_BEHIND * rate)
+    late = _late(under_way)
+    rise = growth * (late[-1][0] - late[0][0])
+    by_more = rise > _SURE * math.sqrt(1 + sum(count for _, count in late) / len(late))
+    return Steadiness(growth, ttft_growth, sure and by_more and growth > FALLING_BEHIND * rate)
 
 
 def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -20,6 +20,8 @@ DEFINITIONS = {
     "ITL": "inter-token latency: the gaps between tokens of all requests together; a gap before a piece of m tokens "
     "counts as m gaps of 1/m of it, m being (T - 1) / (k - 1) of its request.",
     "chunk gap": "the gaps between pieces as they came. Other tools call this ITL.",
+    "server TTFT": "by the server's own clock, where it tells: from the arrival in its engine to the first token. "
+    "What service TTFT has beyond it is HTTP, the network and text.",
     "worst gap": "the longest chunk gap of each request.",
     "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2.",
     "E2E": "ck - a: the whole answer, from the intended moment.",
@@ -140,6 +142,7 @@ def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[st
         "service TTFT": [record.service_ttft for record in answered],
         "TPOT": [record.tpot for record in answered],
         "E2E": [record.e2e for record in answered],
+        "server TTFT": [None if r.server_ttft is None else r.server_ttft * 1e6 for r in answered],
         "worst gap": [max(record.gaps, default=None) for record in answered],
         "queue delay": [record.queue_delay for record in records],
         "lateness": [record.lateness for record in records],

@@ -1,0 +1,198 @@
+"""How far the load generator's own figures are from the truth: it measures a server whose times are known.
+
+    python benchmarks/load_generator.py [--quick]
+
+The server is another process. It answers every request after `first`, then a token each `gap`, at moments that are
+counted from the one at which it had read the request, with timers of microseconds. It says how late it was itself,
+which is part of the truth. What is left between its times and those that are measured is the load generator's error,
+with the loopback between them. Prints a table in Markdown, and exits with 1 where an error is above 2 %.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from ridgeline.bench.job import Data, Job, Load, Target, Wording
+from ridgeline.bench.run import Run, run, warm_up
+from ridgeline.traffic.percentiles import Distribution
+
+ALLOWED = 0.02
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A server's times in milliseconds, the tokens of an answer, and how it is asked."""
+
+    first: float
+    gap: float
+    tokens: int
+    load: Load
+    processes: int = 1
+
+    @property
+    def words(self) -> str:
+        """How it is asked."""
+        load = self.load
+        asked = f"{load.users} users" if load.users else f"{load.rate:g}/s"
+        return f"{asked}, {self.processes} process{'es' if self.processes > 1 else ''}"
+
+
+def cases(quick: bool) -> list[Case]:
+    """From one request at a time to hundreds of streams."""
+    seconds = 4.0 if quick else 20.0
+    return [
+        Case(20, 20, 16, Load(users=1, seconds=seconds)),
+        Case(20, 20, 16, Load(arrivals="constant", rate=10.0, seconds=seconds)),
+        Case(20, 20, 16, Load(rate=20.0, seconds=seconds)),
+        Case(50, 20, 32, Load(rate=40.0, seconds=seconds)),
+        Case(50, 20, 32, Load(rate=40.0, seconds=seconds), processes=2),
+        Case(200, 40, 64, Load(rate=40.0, seconds=seconds)),
+        Case(500, 50, 32, Load(users=64, seconds=seconds)),
+    ]
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+class KnownServer:
+    """Answers every POST by its path: /FIRST/GAP/TOKENS/v1/completions, in microseconds. late: by how many nanoseconds
+    each token was sent after its moment."""
+
+    def __init__(self) -> None:
+        self.late: list[int] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, kept open."""
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                path, body = head.split(b" ", 2)[1].decode(), b""
+                for line in head.split(b"\r\n"):
+                    if line.lower().startswith(b"content-length:"):
+                        body = await reader.readexactly(int(line.split(b":")[1]))
+                if path == "/late":
+                    self._say(writer, json.dumps(sorted(self.late)[:: max(1, len(self.late) // 1000)]).encode())
+                    self.late = []
+                else:
+                    assert b'"stream": true' in body
+                    await self._stream(writer, *map(int, path.split("/")[1:4]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def _say(self, writer: asyncio.StreamWriter, body: bytes) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+    async def _stream(self, writer: asyncio.StreamWriter, first: int, gap: int, tokens: int) -> None:
+        read = time.perf_counter_ns()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for place in range(tokens):
+            moment = read + (first + place * gap) * 1000
+            if (left := moment - time.perf_counter_ns()) > 0:
+                await asyncio.sleep(left / 1e9)
+            self.late.append(time.perf_counter_ns() - moment)
+            self._chunk(writer, {"choices": [{"index": 0, "text": "x", "finish_reason": None}]})
+        self._chunk(writer, {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
+        self._chunk(writer, {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}})
+        writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+
+    def _chunk(self, writer: asyncio.StreamWriter, value: object) -> None:
+        data = f"data: {json.dumps(value)}\n\n".encode()
+        writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+async def serve() -> None:
+    """On a free port, which is printed."""
+    server = await asyncio.start_server(KnownServer().handle, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+# -- the measurement --------------------------------------------------------------------------------------------------
+
+
+async def measure(case: Case, port: int) -> tuple[Run, float]:
+    """A run against the server, and the median of its own lateness in milliseconds."""
+    base = f"http://127.0.0.1:{port}/{case.first * 1000:.0f}/{case.gap * 1000:.0f}/{case.tokens}"
+    data = Data(input="16", output=str(case.tokens), wording=Wording())
+    job = Job(Target(base, "known"), data, case.load)
+    await warm_up(job, 2)
+    await late_of(port)
+    found = await run(job, case.processes, case.processes, None, lambda text: None)
+    late = await late_of(port)
+    return found, late[len(late) // 2] / MS
+
+
+async def late_of(port: int) -> list[int]:
+    """The server's lateness since it was asked before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /late HTTP/1.1\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    body = await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
+    writer.close()
+    return list(json.loads(body))
+
+
+def rows_of(case: Case, found: Run, late: float) -> tuple[list[str], float]:
+    """The case's rows, and its greatest error as a share."""
+    last = (case.tokens - 1) * case.gap
+    true = {"TTFT": case.first + late, "ITL": case.gap, "TPOT": case.gap, "E2E": case.first + last + late}
+    rows, worst = [], 0.0
+    for name, value in true.items():
+        got = found.summary.latencies[name]
+        assert got is not None
+        middle, error = _median(got), _median(got) / value - 1
+        worst = max(worst, abs(error))
+        asked = case.words if name == "TTFT" else ""
+        spread = f"{got.mean * 1e3:.3f} | {got.most * 1e3:.2f}"
+        rows.append(f"| {asked} | {name} | {value:.2f} | {middle:.3f} | {error:+.2%} | {spread} |")
+    lateness = found.summary.latencies["lateness"]
+    assert lateness is not None
+    rows.append(
+        f"| | | | | | {found.summary.answered} requests, {found.cpu:.0%} of a core, sent "
+        f"{_median(lateness):.2f} ms late (most {lateness.most * 1e3:.2f}), server {late:.2f} | |"
+    )
+    return rows, worst
+
+
+def _median(found: Distribution) -> float:
+    """Milliseconds."""
+    at = found.percentiles[50]
+    return (found.mean if at is None else at.mid) * 1e3
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="4 seconds a case instead of 20")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:  # select's timers count microseconds, epoll's milliseconds
+        asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())).run(serve())
+    server = subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        print(f"load of the machine before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores\n")
+        print("| asked | figure | true ms | median ms | error | mean ms | most ms |\n|---|---|---|---|---|---|---|")
+        worst = 0.0
+        for case in cases(arguments.quick):
+            rows, error = rows_of(case, *asyncio.run(measure(case, port)))
+            print("\n".join(rows), flush=True)
+            worst = max(worst, error)
+        print(f"\nGreatest error of a median: {worst:.2%} (allowed {ALLOWED:.0%})")
+        return int(worst > ALLOWED)
+    finally:
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Answer: what the frames of a stream say, of a chat or a completion."""
+
+from typing import Any
+
+import msgspec
+
+DONE = b"[DONE]"
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Frame(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    timings: dict[str, float] | None = None
+    error: Any = None
+
+
+_READER = msgspec.json.Decoder(_Frame)
+
+
+class Answer:
+    """What has come so far. text: of the answer, its reasoning left out. finished: a finish_reason or [DONE] came.
+    error: the server's words where it said that it failed. prompt, output, cached: tokens, by its usage. timings: in
+    milliseconds, of servers that tell (llama.cpp's names, and `queued_ms` and `first_token_ms` of ours)."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.finished = False
+        self.error: str | None = None
+        self.prompt: int | None = None
+        self.output: int | None = None
+        self.cached: int | None = None
+        self.timings: dict[str, float] = {}
+
+    def take(self, frame: bytes) -> bool:
+        """Read a frame; whether it has content. A chunk that only says who speaks, or only counts, has none.
+
+        Raises ValueError for what is no frame of OpenAI's.
+        """
+        if frame == DONE:
+            self.finished = True
+            return False
+        try:
+            read = _READER.decode(frame)
+        except (msgspec.DecodeError, RecursionError):
+            raise ValueError("a frame that is not OpenAI's") from None
+        if read.error is not None:
+            self.error = _words(read.error)
+        if read.usage is not None:
+            self._count(read.usage)
+        self.timings |= read.timings or {}
+        pieces = [self._choice(choice) for choice in read.choices]
+        return any(pieces)
+
+    def _count(self, usage: _Usage) -> None:
+        details = usage.prompt_tokens_details
+        self.prompt, self.output = usage.prompt_tokens, usage.completion_tokens
+        self.cached = None if details is None else details.cached_tokens
+
+    def _choice(self, choice: _Choice) -> bool:
+        """Whether it has content."""
+        self.finished |= choice.finish_reason is not None
+        delta = choice.delta or _Delta()
+        said = (choice.text or "") + (delta.content or "")
+        self.text += said
+        return bool(said or delta.reasoning or delta.reasoning_content or delta.tool_calls)
+
+
+def error_in(body: bytes) -> str:
+    """The words of an answer that is no success, in one line; empty where there are none."""
+    try:
+        return _words(_READER.decode(body).error)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+
+
+def _words(error: Any) -> str:
+    message = error.get("message") if isinstance(error, dict) else error
+    return " ".join(str(message or "").split())[:200]

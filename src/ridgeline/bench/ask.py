@@ -1,0 +1,85 @@
+"""Ask: one request from its bytes to its record."""
+
+import asyncio
+from collections import deque
+
+from ridgeline.bench.answer import Answer, error_in
+from ridgeline.bench.clock import Clock
+from ridgeline.bench.sse import Frames
+from ridgeline.bench.transport import Reply, Transport, Unanswered, error_body
+from ridgeline.traffic.record import Record
+
+REJECTED = (429, 503)
+_MOST_LEAD = 2_000_000  # nanoseconds
+
+
+class Asker:
+    """Who sends requests and writes down what becomes of them. start: the clock's moment that records count from.
+    timeout: seconds after which a request is given up."""
+
+    def __init__(self, transport: Transport, clock: Clock, start: int, timeout: float) -> None:
+        self.transport, self.clock, self.start, self.timeout = transport, clock, start, timeout
+        self._took: deque[int] = deque(maxlen=32)
+
+    @property
+    def lead(self) -> int:
+        """Nanoseconds that it lately took to hand a request to the socket, at most 2 ms: who begins so much earlier
+        sends at the moment that was intended."""
+        return min(_MOST_LEAD, sorted(self._took)[len(self._took) // 2]) if self._took else 0
+
+    def now(self) -> int:
+        """Nanoseconds after the start."""
+        return self.clock.now() - self.start
+
+    async def ask(self, body: bytes, record: Record) -> str:
+        """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError."""
+        answer, begun = Answer(), self.clock.now()
+        try:
+            async with asyncio.timeout(self.timeout), self.transport.post(body) as reply:
+                self._took.append(reply.sent - begun)
+                record.sent, record.status = reply.sent - self.start, reply.status
+                if reply.status == 200:
+                    await self._read(reply, record, answer)
+                else:
+                    _refused(record, error_in(await error_body(reply)))
+        except TimeoutError:
+            _failed(record, f"no whole answer within {self.timeout:g} s")
+        except Unanswered as error:
+            _failed(record, error.reason)
+        except ValueError as error:
+            _failed(record, str(error))
+        finally:
+            record.ended = self.now()
+        return answer.text
+
+    async def _read(self, reply: Reply, record: Record, answer: Answer) -> None:
+        """Follow the stream to its end. All frames of one read were decoded at one moment."""
+        frames = Frames()
+        try:
+            async for piece in reply.pieces():
+                now = self.now()
+                for frame in frames.feed(piece):
+                    if answer.take(frame):
+                        record.chunks.append(now)
+        finally:  # what is known of an answer that broke off
+            record.input, record.cached = answer.prompt, answer.cached
+            record.counted = answer.output is not None
+            record.output = len(record.chunks) if answer.output is None else answer.output
+            record.server_queue, record.server_ttft = map(answer.timings.get, ("queued_ms", "first_token_ms"))
+        if answer.error is not None:
+            _failed(record, f"an error in the stream: {answer.error}")
+        elif not answer.finished:
+            _failed(record, "the stream ended before the answer did")
+        elif not record.chunks:
+            _failed(record, "an answer without content")
+        else:
+            record.outcome = "ok"
+
+
+def _refused(record: Record, words: str) -> None:
+    record.outcome = "rejected" if record.status in REJECTED else "failed"
+    record.reason = f"HTTP {record.status}" + (f": {words}" if words else "")
+
+
+def _failed(record: Record, reason: str) -> None:
+    record.outcome, record.reason = "failed", reason

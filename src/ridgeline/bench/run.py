@@ -1,0 +1,101 @@
+"""Run: a job done, and what it showed of the server and of the load generator itself."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ridgeline.bench import fleet
+from ridgeline.bench.job import Data, Job
+from ridgeline.traffic.record import Record
+from ridgeline.traffic.series import Second, seconds, ttfts_by_arrival, under_way
+from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.steadiness import Steadiness, steadiness
+from ridgeline.traffic.summary import Summary, summarise
+
+BUSY = 0.8  # share of a core from which a client process is no longer sure to be in time
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
+    core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
+    too short to tell."""
+
+    job: Job
+    processes: int
+    records: list[Record]
+    summary: Summary
+    cpu: float
+    stopped: str
+    steadiness: Steadiness | None
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether requests came faster than they were answered for as long as one looked."""
+        return self.steadiness is not None and self.steadiness.overloaded
+
+    @property
+    def client_limited(self) -> bool:
+        """Whether the load generator was late or busy by too much for its figures to be the server's."""
+        return self.summary.client_late or self.cpu > BUSY
+
+    @property
+    def seconds(self) -> list[Second]:
+        """The run second by second."""
+        return seconds(self.records)
+
+    @property
+    def offered(self) -> float:
+        """Requests a second that were intended, over the time in which they were."""
+        intended = [record.intended for record in self.records]
+        span = (max(intended) - min(intended)) / 1e9 if intended else 0.0
+        return (len(intended) - 1) / span if span else 0.0
+
+
+def run_of(job: Job, parts: Sequence[fleet.Part], slo: SLO | None) -> Run:
+    """What the parts of a job say together."""
+    records = sorted((r for part in parts for r in part.records), key=lambda record: (record.intended, record.index))
+    end = max((record.over for record in records), default=0)
+    last = max((record.intended for record in records), default=0)
+    rate = len(records) / (last / 1e9) if last else 0.0
+    steady = None
+    if job.load.users is None:  # a closed loop cannot fall behind
+        steady = steadiness(under_way(records, min(end, last)), ttfts_by_arrival(records), rate)
+    stopped = [part.stopped for part in parts if part.stopped]
+    cpu = max(part.cpu / part.wall for part in parts)
+    return Run(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
+
+
+async def run(job: Job, processes: int | None, most: int, slo: SLO | None, told: Callable[[str], None]) -> Run:
+    """Do a job. processes: None to begin with one and, where that was late or busy and `most` allows it, do it again
+    with as many as its share of a core asks for. told: of how far it is, in words."""
+    limit = min(most, job.load.users or most, job.load.most_under_way or most)
+    count = min(processes or 1, limit)
+    found = run_of(job, await fleet.run(job, count, lambda at: told(_words(at))), slo)
+    if processes is None and found.client_limited and limit > 1 and not found.stopped:
+        count = min(limit, max(2, round(found.cpu / (BUSY / 2))))
+        told(f"one process was late or busy ({found.cpu:.0%} of a core): once more with {count}\n")
+        found = run_of(job, await fleet.run(job, count, lambda at: told(_words(at))), slo)
+    return found
+
+
+async def warm_up(job: Job, requests: int) -> None:
+    """A few requests of the job, one after another, that are not counted: connections, caches, the first compile.
+
+    Raises ValueError where none of them is answered, with the server's reason.
+    """
+    load = msgspec.structs.replace(
+        job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0
+    )
+    if job.data.kind == "file":  # its own prompts would be cached when their turn comes
+        data = Data(input="64", output="16")
+    else:
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + 1_000_003)
+    (part,) = await fleet.run(msgspec.structs.replace(job, load=load, data=data), 1, lambda at: None)
+    if part.records and not any(record.outcome in ("ok", "rejected") for record in part.records):
+        raise ValueError(f"the server answers no request of this kind: {part.records[0].reason}")
+
+
+def _words(at: fleet.Progress) -> str:
+    return f"{at.sent} sent, {at.over} over" + (f", {at.bad} failed or rejected" if at.bad else "")

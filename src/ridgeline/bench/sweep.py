@@ -1,0 +1,75 @@
+"""Sweep: the knee, the highest rate at which a server still serves nearly every request well."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ridgeline.bench.run import Run
+
+ATTAIN = 0.99  # of all requests that must be good
+_NEAR = 0.1  # of the rate: closer than that the knee is not looked for
+_MOST_DOUBLINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A rate that was tried. why: what was wrong with it, empty where nothing was."""
+
+    rate: float
+    run: Run
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The rates that were tried, lowest first. knee: the highest that was good, None where none was. ended: why no
+    higher rate was tried."""
+
+    levels: tuple[Level, ...]
+    knee: Level | None
+    ended: str
+
+    @property
+    def shown(self) -> Run:
+        """The run to look at closely: the knee's, else the lowest."""
+        return (self.knee or self.levels[0]).run
+
+
+async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Sweep:
+    """Double the rate until a level is not good, then halve the interval until it is within 10 %.
+
+    A level of which the load generator itself is the limit says nothing of the server and ends the sweep.
+    """
+    levels: list[Level] = []
+
+    async def tried(rate: float) -> Level:
+        run = await measure(rate)
+        levels.append(Level(rate, run, fault(run)))
+        return levels[-1]
+
+    good, bad = 0.0, 0.0
+    ended = "the rate was doubled as often as it may be"
+    for _ in range(_MOST_DOUBLINGS):
+        level = await tried(2 * good or start)
+        if level.why:
+            bad, ended = level.rate, level.why
+            break
+        good = level.rate
+    while bad and good and bad - good > _NEAR * bad and not levels[-1].run.client_limited:
+        level = await tried((good + bad) / 2)
+        good, bad = (good, level.rate) if level.why else (level.rate, bad)
+    levels.sort(key=lambda level: level.rate)
+    return Sweep(tuple(levels), next((level for level in levels if level.rate == good), None), ended)
+
+
+def fault(run: Run) -> str:
+    """What is wrong with a run, empty where nothing is."""
+    if run.client_limited:
+        return "the load generator is the limit"
+    if run.overloaded or run.stopped:
+        return run.stopped or "the server falls behind"
+    share = run.summary.good_share
+    if share >= ATTAIN:
+        return ""
+    lost = run.summary.total - run.summary.answered
+    what = "good" if run.summary.goodput is not None else "answered"
+    return f"{share:.1%} {what}" + (f", {lost} not answered" if lost and what == "good" else "")

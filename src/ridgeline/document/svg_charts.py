@@ -1,0 +1,135 @@
+"""Charts and spans as SVG."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+
+from ridgeline.document.charts import Chart, Series, Span, Spans
+from ridgeline.document.svg_parts import SERIES, WIDTH, line, words
+
+_LEFT, _RIGHT, _TOP = 84, 28, 52
+_PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 48, 18
+_ROW = 13  # pixels of a row of spans
+_CHARACTER = 6.7
+_GRID, _DIM = "#e0e0e0", "#666666"
+
+
+def chart_height(chart: Chart) -> int:
+    """Pixels."""
+    return _TOP + _PLOT_HEIGHT + _FOOT + _LEGEND_ROW * len(_legend_rows([series.name for series in chart.series]))
+
+
+def chart(chart: Chart) -> Iterator[str]:
+    """Axes, marks, series, and below them what is what."""
+    across, bottom = chart.across, _TOP + _PLOT_HEIGHT
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return _x(x, across), bottom - _PLOT_HEIGHT * chart.height(y)
+
+    yield words(16, 26, chart.title + (" (logarithmic upwards)" if chart.log_y else ""), size=15, weight="bold")
+    yield words(_LEFT, _TOP - 8, chart.y, size=12, colour=_DIM)
+    for y in chart.up:
+        level = place(0, y)[1]
+        yield line(_LEFT, level, WIDTH - _RIGHT, level, _GRID)
+        yield words(_LEFT - 8, level + 4, f"{y:g}", anchor="end")
+    yield from _time_axis(across, chart.x, bottom)
+    for x, label in chart.marks:
+        at = _x(x, across)
+        yield line(at, _TOP, at, bottom, _DIM, 1.2, "5 4")
+        left = at + 6 + _CHARACTER * len(label) > WIDTH - _RIGHT
+        yield words(at - 6 if left else at + 6, _TOP + 14, label, anchor="end" if left else "start", colour=_DIM)
+    for index, series in enumerate(chart.series):
+        yield from _series(series, [place(x, y) for x, y in series.points], _colour(index))
+    names = [(series.name, series.style) for series in chart.series]
+    yield from _legend(names, bottom + _FOOT)
+
+
+def _series(series: Series, points: list[tuple[float, float]], colour: str) -> Iterator[str]:
+    if series.style == "points":
+        for x, y in points:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}" fill-opacity="0.8"/>'
+        return
+    if series.style == "steps":
+        points = [*(corner for (x, y), (after, _) in pairwise(points) for corner in ((x, y), (after, y))), *points[-1:]]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    dashes = ' stroke-dasharray="6 4"' if series.style == "dashed" else ""
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
+    if series.style == "line" and len(points) <= 40:  # few enough to be measurements that one counts
+        for x, y in points:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
+
+
+# -- spans ------------------------------------------------------------------------------------------------------------
+
+
+def spans_height(spans: Spans) -> int:
+    """Pixels."""
+    return _TOP + _ROW * len(spans.rows) + _FOOT + _LEGEND_ROW * len(_legend_rows(list(spans.kinds)))
+
+
+def spans(spans: Spans) -> Iterator[str]:
+    """A row each, from above."""
+    across, bottom = spans.across, _TOP + _ROW * len(spans.rows)
+    yield words(16, 26, spans.title, size=15, weight="bold")
+    yield from _time_axis(across, spans.x, bottom)
+    for index, (label, row) in enumerate(spans.rows):
+        y = _TOP + _ROW * index
+        yield words(_LEFT - 8, y + _ROW - 3, label, anchor="end", size=10, colour=_DIM)
+        yield from (_span(span, y, across, spans.kinds) for span in row)
+    yield from _legend([(kind, "points") for kind in spans.kinds], bottom + _FOOT)
+
+
+def _span(span: Span, y: float, across: tuple[float, ...], kinds: tuple[str, ...]) -> str:
+    """A bar, never narrower than can be seen; pointing at it says what it is."""
+    left, right = _x(span.start, across), _x(span.end, across)
+    said = escape(f"{kinds[span.kind]}: {span.end - span.start:.3g} s")
+    return (
+        f'<rect x="{left:.1f}" y="{y + 1}" width="{max(0.8, right - left):.1f}" height="{_ROW - 3}" '
+        f'fill="{_colour(span.kind)}"><title>{said}</title></rect>'
+    )
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+
+
+def _time_axis(across: tuple[float, ...], name: str, bottom: float) -> Iterator[str]:
+    for x in across:
+        yield line(_x(x, across), _TOP, _x(x, across), bottom, _GRID)
+        yield words(_x(x, across), bottom + 16, f"{x:g}", anchor="middle")
+    yield words((_LEFT + WIDTH - _RIGHT) / 2, bottom + 34, name, anchor="middle", size=12, colour=_DIM)
+
+
+def _x(value: float, across: tuple[float, ...]) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * (value - across[0]) / (across[-1] - across[0])
+
+
+def _colour(index: int) -> str:
+    return SERIES[index % len(SERIES)]
+
+
+def _legend_rows(names: list[str]) -> list[list[int]]:
+    """Which names stand in which row, so that none is cut."""
+    rows: list[list[int]] = [[]]
+    used = 0.0
+    for index, name in enumerate(names):
+        width = 44 + _CHARACTER * len(name)
+        if rows[-1] and used + width > WIDTH - _LEFT - _RIGHT:
+            rows.append([])
+            used = 0.0
+        rows[-1].append(index)
+        used += width
+    return rows
+
+
+def _legend(names: Sequence[tuple[str, str]], y: float) -> Iterator[str]:
+    for row in _legend_rows([name for name, _ in names]):
+        x = float(_LEFT)
+        for index in row:
+            name, style = names[index]
+            if style == "points":
+                yield f'<circle cx="{x + 9:.1f}" cy="{y - 4}" r="4" fill="{_colour(index)}"/>'
+            else:
+                yield line(x, y - 4, x + 18, y - 4, _colour(index), 2, "6 4" if style == "dashed" else "")
+            yield words(x + 24, y, name)
+            x += 44 + _CHARACTER * len(name)
+        y += _LEGEND_ROW

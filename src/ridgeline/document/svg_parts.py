@@ -1,0 +1,48 @@
+"""What every SVG picture is made of: the page, lines, words, and the colours of both on light and dark ground."""
+
+from collections.abc import Iterable
+from html import escape
+
+WIDTH = 900
+SERIES = ("#d1495b", "#1f6fb4", "#5b8c2a", "#7a4fb5")
+DARK = {
+    "#ffffff": "#16191d", "#222222": "#e8e8e8", "#333333": "#d8d8d8", "#444444": "#c8c8c8", "#666666": "#a8a8a8",
+    "#999": "#777777", "#b8b8b8": "#5c5c5c", "#e0e0e0": "#33383e", "#e6e6e6": "#33383e", "#d1495b": "#f0808d",
+    "#1f6fb4": "#6db3ee", "#5b8c2a": "#9ccc65", "#7a4fb5": "#b79be6", "#2b5f80": "#8fc1e0", "#a63d6f": "#e08ab4",
+}  # fmt: skip
+"""What a page on dark ground takes for each colour; a picture by itself is always on white."""
+
+_FONT = "Helvetica, Arial, sans-serif"
+
+
+def document(width: int, height: int, title: str, parts: Iterable[str]) -> str:
+    """The whole, on white."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{escape(title)}">'
+    )
+    return "\n".join([head, f'<rect width="{width}" height="{height}" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
+
+
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:
+    """A line from one point to another; `dash`: lengths of strokes and gaps."""
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashes}/>'
+
+
+def words(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    anchor: str = "start",
+    size: int = 12,
+    weight: str = "normal",
+    colour: str = "#222222",
+) -> str:
+    """A text whose foot is at y, and whose start, middle or end is at x."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-family="{_FONT}" font-size="{size}" font-weight="{weight}" '
+        f'fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
+    )

@@ -1,0 +1,83 @@
+"""The knee, of a server whose knee is known: requests of 100 ms, one at a time, in virtual time."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from tests.bench.test_load import always, job, played
+from tests.bench.virtual import MS, tokens
+
+from ridgeline.bench.fleet import Part
+from ridgeline.bench.job import Load
+from ridgeline.bench.run import Run, run_of
+from ridgeline.bench.sweep import Sweep, sweep
+from ridgeline.traffic.record import Record
+from ridgeline.traffic.slo import SLO, parse_slo
+
+EVERY = parse_slo("ttft=101ms")
+
+
+def at_once(found: Coroutine[Any, Any, Sweep]) -> Sweep:
+    """What a sweep found that has nothing to wait for: its runs have loops of their own."""
+    with pytest.raises(StopIteration) as ended:
+        found.send(None)
+    sweep: Sweep = ended.value.value
+    return sweep
+
+
+def swept(start: float, slo: SLO | None = EVERY, requests: int = 200) -> Sweep:
+    async def measure(rate: float) -> Run:
+        load = Load(arrivals="constant", rate=rate, requests=requests, stop_overloaded=True)
+        return played(job(load), lambda fields, number: (200, tokens(1, 99 * MS, MS)), at_once=1, slo=slo)[0]
+
+    return at_once(sweep(start, measure))
+
+
+@pytest.mark.parametrize("start", [0.5, 3.0, 9.0])
+def test_the_knee_is_found_within_a_tenth(start: float) -> None:
+    """Evenly spaced requests of 100 ms all keep to 101 ms up to ten a second, and none for long beyond it."""
+    found = swept(start)
+    assert found.knee is not None
+    assert 9.0 <= found.knee.rate <= 10.0
+    rates = [level.rate for level in found.levels]
+    assert rates == sorted(rates)
+    assert all(bool(level.why) == (level.rate > 10.0) for level in found.levels)
+    assert found.shown is found.knee.run
+
+
+def test_without_objectives_the_knee_is_where_it_falls_behind() -> None:
+    found = swept(4.0, None, 600)
+    assert found.knee is not None
+    assert 9.0 <= found.knee.rate <= 10.5
+    assert found.ended == "the server falls behind"
+
+
+def test_a_start_above_the_knee_has_none() -> None:
+    found = swept(40.0)
+    assert found.knee is None
+    assert len(found.levels) == 1
+    assert found.shown is found.levels[0].run
+
+
+def test_a_busy_client_ends_a_sweep() -> None:
+    """Of a client at 90 % of a core nobody knows whose latencies it saw."""
+
+    async def measure(rate: float) -> Run:
+        record = Record(0, 0, 0, sent=0, chunks=[MS], ended=MS, output=1, outcome="ok")
+        return run_of(job(Load(rate=rate)), [Part([record], "", 0.9 if rate > 5 else 0.1, 1.0)], None)
+
+    found = at_once(sweep(1.0, measure))
+    assert [level.rate for level in found.levels] == [1.0, 2.0, 4.0, 8.0]
+    assert found.ended == "the load generator is the limit"
+    assert found.knee is not None
+    assert found.knee.rate == 4.0
+
+
+def test_rejections_are_no_good_answers() -> None:
+    async def measure(rate: float) -> Run:
+        answers = always() if rate < 3 else always(status=429)
+        return played(job(Load(arrivals="constant", rate=rate, requests=50)), answers)[0]
+
+    found = at_once(sweep(2.0, measure))
+    assert found.levels[-1].why == "0.0% answered"
+    assert found.knee is not None

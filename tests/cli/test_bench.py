@@ -1,0 +1,167 @@
+"""`ridgeline bench serve` against a small server in this process: what it prints, writes and refuses."""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.bench.wire import SmallServer, running
+from tests.cli.running import Run, assert_one_line
+
+from ridgeline.cli.process import FAILED, UNREACHABLE, USAGE
+from ridgeline.traffic.record import COLUMNS
+
+FEW = ("--requests", "6", "--output", "3", "--input", "20", "--warmup", "1")
+
+
+@pytest.fixture
+def server() -> Iterator[SmallServer]:
+    with running(SmallServer()) as up:
+        yield up
+
+
+def test_a_run_is_told_and_written(ridgeline: Run, server: SmallServer, tmp_path: Path) -> None:
+    """Text: answers first, definitions last; a line a request; a page with its figures."""
+    table, page = tmp_path / "requests.csv", tmp_path / "report.html"
+    ended = ridgeline(
+        "bench", "serve", server.url, "--concurrency", "2", *FEW, "--slo", "ttft=9s", "--csv", table, "--report", page
+    )
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert lines[0] == f"small at {server.url}: closed loop of 2 users"
+    assert lines[2].startswith("- 6 of 6 requests answered")
+    assert "goodput" in ended.out
+    assert "c1 - a: time to first token" in ended.out
+    rows = list(csv.DictReader(table.open()))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["outcome"], row["input_tokens"], row["output_tokens"]) for row in rows] == [("ok", "20", "3")] * 6
+    assert page.read_text().count("<svg") >= 2
+
+
+def test_the_object_has_all_that_was_seen(ridgeline: Run, server: SmallServer) -> None:
+    """And what was asked for: 18 words and the two tokens that this server adds are the 20 that were."""
+    key = ("--api-key", "s3cret")
+    ended = ridgeline("bench", "serve", f"{server.url}/v1/", "--rate", "99", *FEW, "--json", "--processes", "1", *key)
+    found = json.loads(ended.out)
+    assert found["inputs"]["data"]["wording"] == {"fixed": 2.0, "per_word": 1.0, "measured": True}
+    assert (found["metrics"]["requests"], found["metrics"]["ok"], found["metrics"]["output_tokens"]) == (6, 6, 18)
+    assert {len(column) for column in found["per_request"].values()} == {6}
+    assert set(found["per_request"]["input_tokens"]) == {20}
+    assert found["definitions"]["TTFT"].startswith("c1 - a")
+    assert found["predicted"] is None
+    assert "s3cret" not in ended.out + ended.err
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer s3cret"}
+    assert len(server.seen) == 2 + 1 + 6  # two that count words, one to warm up
+
+
+def test_a_sweep_is_told_rate_by_rate(ridgeline: Run) -> None:
+    """A server that turns everybody away after a while is good at no rate that comes then."""
+    with running(SmallServer(refuse=429, before_refusing=40)) as server:
+        ended = ridgeline(
+            "bench", "serve", server.url, "--sweep", "--rate", "100", "--arrival", "constant", "--output", "2",
+            "--requests", "60", "--input", "20", "--json", "--processes", "1", "--warmup", "0",
+        )  # fmt: skip
+    assert ended.code == 0, ended.err
+    (level,) = json.loads(ended.out)["sweep"]["levels"]
+    assert (level["rate"], level["metrics"]["ok"], level["metrics"]["rejected"]) == (100, 38, 22)
+    assert level["fault"]
+    assert json.loads(ended.out)["sweep"]["knee"] is None
+
+
+def test_one_of_ours_is_held_against_its_price(ridgeline: Run) -> None:
+    """Which needs no flag: it says whose it is, its model can be read here, and it tells of its steps."""
+    with running(SmallServer(owner="ridgeline")) as server:
+        ended = ridgeline("bench", "serve", server.url, *FEW, "--json", "--processes", "1", "--predict-on", "h100-sxm")
+    found = json.loads(ended.out)
+    assert found["inputs"]["ignore_eos"] is True
+    assert server.seen[-1]["ignore_eos"] is True
+    steps = found["steps"]["server"]["decode"]
+    assert steps == {"count": 6, "measured": pytest.approx(0.12), "priced": 6, "predicted": pytest.approx(0.06)}
+    predicted = found["predicted"]
+    assert (predicted["model"], predicted["input"], predicted["output"]) == ("tales", 20, 3)
+    one, two, *_ = (point["tokens_per_second"] for point in predicted["points"])
+    assert one < two < 2 * one
+
+
+def test_chat_files_and_traces(ridgeline: Run, server: SmallServer, tmp_path: Path) -> None:
+    prompts, trace = tmp_path / "p.jsonl", tmp_path / "t.csv"
+    prompts.write_text('{"prompt": "one two", "max_tokens": 2}\n')
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,9,2\n2023-11-16 18:15:46,8,3\n")
+    few = ("--prompts", prompts, "--requests", "2", "--json")
+    ended = ridgeline("bench", "serve", server.url, "--endpoint", "chat", *few)
+    assert ended.code == 0, ended.err
+    assert server.seen[-1]["messages"] == [{"role": "user", "content": "one two"}]
+    assert server.seen[-1]["max_tokens"] == 2
+    found = json.loads(ridgeline("bench", "serve", server.url, "--trace", trace, "--warmup", "0", "--json").out)
+    assert sorted(found["per_request"]["input_tokens"]) == [8, 9]
+    assert sorted(found["per_request"]["output_tokens"]) == [2, 3]
+
+
+def test_processes_share_the_work(ridgeline: Run, server: SmallServer) -> None:
+    ended = ridgeline("bench", "serve", server.url, "--rate", "100", *FEW, "--processes", "2", "--json")
+    found = json.loads(ended.out)
+    assert found["metrics"]["ok"] == 6
+    assert sorted(found["per_request"]["index"]) == list(range(6))
+    assert set(found["per_request"]["process"]) == {0, 1}
+
+
+def test_nobody_there_is_exit_code_4(ridgeline: Run) -> None:
+    assert_one_line(ridgeline("bench", "serve", "http://127.0.0.1:1"), UNREACHABLE, "no server answers", "127.0.0.1:1")
+
+
+def test_a_server_that_wants_a_key_says_so(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(SmallServer(key="k")) as server:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        assert_one_line(ridgeline("bench", "serve", server.url), USAGE, "wants a key", "--api-key")
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        assert ridgeline("bench", "serve", server.url, *FEW).code == 0
+        assert_one_line(ridgeline("bench", "serve", server.url, "--model", "large"), USAGE, "no model 'large'", "small")
+
+
+def test_a_server_that_answers_nothing(ridgeline: Run) -> None:
+    """Its own words, before a hundred requests are sent; all turned away is a result, and exit code 1."""
+    with running(SmallServer(refuse=400)) as server:
+        assert_one_line(ridgeline("bench", "serve", server.url), USAGE, "HTTP 400: not now")
+        assert len(server.seen) == 1
+    with running(SmallServer(refuse=429)) as server:
+        ended = ridgeline("bench", "serve", server.url, *FEW)
+        assert ended.code == FAILED
+        assert "0 of 6 requests answered, 6 rejected" in ended.out
+        assert "HTTP 429: not now" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rate", "5", "--concurrency", "2"], "give one"),
+        (["--rate", "0"], "--rate is 0.0"),
+        (["--rate", "nan"], "--rate is nan"),
+        (["--concurrency", "0"], "--concurrency is 0"),
+        (["--concurrency", "2", "--max-concurrency", "1"], "--max-concurrency"),
+        (["--requests", "0"], "--requests is 0"),
+        (["--input", "none"], "--input is 'none'; write 512"),
+        (["--output", "0"], "--output is '0'"),
+        (["--slo", "ttft=fast"], "--slo has 'ttft=fast'"),
+        (["--duration", "60"], "--duration is '60'"),
+        (["--token-ids", "100", "--endpoint", "chat"], "--token-ids"),
+        (["--extra-body", "[1]"], "--extra-body"),
+        (["--trace", "nowhere.csv"], "nowhere.csv cannot be read"),
+        (["--csv", "a", "--report", "a"], "both name"),
+        (["--report", "no/where.html"], "no folder"),
+        (["--max-errors", "2"], "--max-errors"),
+    ],
+)
+def test_what_goes_together_with_nothing_is_refused_unasked(ridgeline: Run, arguments: list[str], says: str) -> None:
+    assert_one_line(ridgeline("bench", "serve", "127.0.0.1:1", *arguments), USAGE, says)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://a:b", "http://x:99999999"])
+def test_a_url_that_is_none_is_refused(ridgeline: Run, url: str) -> None:
+    assert_one_line(ridgeline("bench", "serve", url), USAGE, "no URL of a server")
+
+
+def test_the_help_teaches_what_words_mean(ridgeline: Run) -> None:
+    text = " ".join(ridgeline("bench", "serve", "--help").out.split())
+    for word in ("TTFT:", "TPOT:", "ITL:", "E2E:", "Goodput:", "uniform:50:200", "Open loop"):
+        assert word in text, word
