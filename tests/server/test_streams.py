@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 from tests.server.conftest import Running, running
+from tests.server.wire import connect, exchange, listening, read_all
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
@@ -251,6 +253,72 @@ def test_a_comment_keeps_a_silent_stream_open(monkeypatch: pytest.MonkeyPatch) -
     play(produce, reader)
     assert reader.data.startswith(b": waiting\n\n")
     assert reader.data.endswith(DONE)
+
+
+@contextlib.contextmanager
+def streaming(produce: Callable[[Outbox], Awaitable[None]], limit: int) -> Iterator[int]:
+    """The port of a server whose one answer is this stream, behind our own protocol."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await EventStream(produce, limit)(scope, receive, send)
+
+    with listening(app, ServerSettings()) as port:
+        yield port
+
+
+def test_who_does_not_read_is_cut_off_by_the_server_and_holds_up_nobody() -> None:
+    """At the limit, not after a while; what the kernel holds comes on top."""
+    slow = threading.Event()
+
+    async def produce(outbox: Outbox) -> None:
+        try:
+            while True:
+                outbox.put(frame({"x": "y" * 5000}))
+                await asyncio.sleep(0)
+        except SlowReader:
+            slow.set()
+            raise
+
+    with streaming(produce, 1 << 18) as port, connect(port) as deaf:
+        deaf.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert slow.wait(20)
+        data = read_all(deaf)
+        assert b"[DONE]" not in data
+        assert not data.endswith(b"0\r\n\r\n"), "an answer that was cut off must not look whole"
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_stream_is_whole_for_both_versions_of_http(version: str) -> None:
+    """HTTP/1.0 knows no chunks: there the connection's end is the answer's."""
+
+    async def produce(outbox: Outbox) -> None:
+        for number in range(100):
+            outbox.put(frame({"number": number}))
+            if number % 10 == 0:
+                await asyncio.sleep(0.001)
+        outbox.put(DONE)
+
+    with streaming(produce, 1 << 18) as port:
+        head = f"GET / HTTP/{version}\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+        header, _, body = exchange(port, head).partition(b"\r\n\r\n")
+    wanted = b"".join(frame({"number": number}) for number in range(100)) + DONE
+    if version == "1.1":
+        assert b"transfer-encoding: chunked" in header.lower()
+        assert _unchunked(body) == wanted
+    else:
+        assert body == wanted
+
+
+def _unchunked(body: bytes) -> bytes:
+    """The bytes of a body in chunks, which must be complete."""
+    whole = b""
+    while True:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size, 16)
+        if not length:
+            assert rest == b"\r\n"
+            return whole
+        whole, body = whole + rest[:length], rest[length + 2 :]
 
 
 def test_an_outbox_counts_what_the_connection_has_taken() -> None:

@@ -15,10 +15,12 @@ from typing import Any, Literal, cast
 
 import h11
 import msgspec
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from ridgeline.server.direct import EXTENSION, DirectWriter
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
 
@@ -77,6 +79,17 @@ class LimitedProtocol(H11Protocol):
         self.deadline: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
         self.lingering = False
+        self.app = self._offering(self.app)
+
+    def _offering(self, app: ASGI3Application) -> ASGI3Application:
+        """The application, told of the connection where it may write to it."""
+
+        async def told(scope: Any, receive: Any, send: Any) -> None:
+            if scope["http_version"] == "1.1":
+                scope.setdefault("extensions", {})[EXTENSION] = DirectWriter(self.transport)
+            await app(scope, receive, send)
+
+        return told
 
     # -- what asyncio tells -------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from ridgeline.server.errors import ApiError, internal
+from ridgeline.server.direct import EXTENSION, DirectWriter
+from ridgeline.server.errors import ApiError
 from ridgeline.server.generation import end, until_gone
 
 DONE = b"data: [DONE]\n\n"
@@ -31,30 +32,38 @@ class SlowReader(Exception):
 
 
 class Outbox:
-    """Frames that wait for the client to read them, at most `limit` bytes beside what the connection itself buffers."""
+    """Frames that wait for the client to read them, at most `limit` bytes.
+
+    They are taken by whoever sends them on; once there is a direct way to the connection, they go it by themselves.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit, self._size = limit, 0
         self._frames: list[bytes] = []
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
+        self._direct: DirectWriter | None = None
+        self._loop = asyncio.get_running_loop()
 
     @property
     def waiting(self) -> int:
         """Bytes that the connection has not taken."""
-        return self._size
+        return self._size + (self._direct.unread if self._direct is not None else 0)
 
     def put(self, frame: bytes) -> None:
         """Queue a frame. Raises SlowReader where too many wait."""
-        self._size += len(frame)
-        if self._size > self._limit:
+        if self.waiting + len(frame) > self._limit:
             raise SlowReader
+        self._size += len(frame)
         self._frames.append(frame)
-        self._wake()
+        if self._direct is None:
+            self._wake()
+        elif len(self._frames) == 1:  # all that one step of the engine gives goes at once
+            self._loop.call_soon(self.flush)
 
     def keep_alive(self) -> None:
         """A comment, where nothing else waits."""
-        if not self._size:
+        if not self.waiting:
             self.put(ALIVE)
 
     def close(self) -> None:
@@ -65,8 +74,26 @@ class Outbox:
     async def take(self) -> bytes:
         """All that waits, once there is something; b"" when there will be nothing more."""
         if not self._frames and not self._closed:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
+        return self._all()
+
+    def read(self, size: int) -> None:
+        """The connection has taken so many bytes."""
+        self._size -= size
+
+    def open(self, direct: DirectWriter) -> None:
+        """From now on frames go this way."""
+        self._direct = direct
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._direct is not None:
+            self._direct.write(self._all())
+            self._size = 0
+
+    def _all(self) -> bytes:
         data = b"".join(self._frames)
         self._frames.clear()
         return data
@@ -76,10 +103,6 @@ class Outbox:
             if not self._waiter.done():
                 self._waiter.set_result(None)
             self._waiter = None
-
-    def read(self, size: int) -> None:
-        """The connection has taken so many bytes."""
-        self._size -= size
 
 
 class EventStream:
@@ -104,30 +127,40 @@ class EventStream:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outbox = Outbox(self._limit)
+        outbox, direct = Outbox(self._limit), scope.get("extensions", {}).get(EXTENSION)
         producer = asyncio.ensure_future(self._produce(outbox))
         producer.add_done_callback(lambda _: outbox.close())
-        writer = asyncio.ensure_future(self._write(outbox, producer, send))
+        writer = asyncio.ensure_future(self._write(outbox, producer, direct, send))
         gone = asyncio.ensure_future(until_gone(receive))
         alive = asyncio.ensure_future(_keep_alive(outbox))
         try:
             await asyncio.wait((producer, writer, gone), return_when=asyncio.FIRST_COMPLETED)
-            if producer.done() and not isinstance(producer.exception(), SlowReader):
+            slow = producer.done() and isinstance(producer.exception(), SlowReader)
+            if slow and direct is not None:
+                direct.abort()
+            elif producer.done() and not slow:
                 await asyncio.wait((writer, gone), timeout=LAST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if writer.done():
                 writer.result()
         finally:
             await end(producer, writer, gone, alive)
 
-    async def _write(self, outbox: Outbox, producer: "asyncio.Future[None]", send: Send) -> None:
+    async def _write(
+        self, outbox: Outbox, producer: "asyncio.Future[None]", direct: DirectWriter | None, send: Send
+    ) -> None:
         """Send what the outbox gives. Raises what the producer raised where nothing has been sent yet."""
-        started = False
-        while data := await outbox.take():
-            if not started:
-                await send(self._start)
-                started = True
+        data = await outbox.take()
+        started = bool(data)
+        if started:
+            await send(self._start)
+        while data:
             await send({"type": "http.response.body", "body": data, "more_body": True})
             outbox.read(len(data))
+            if direct is not None:
+                outbox.open(direct)
+                await asyncio.wait((producer,))
+                outbox.flush()
+            data = await outbox.take()
         await self._close(producer, started, send)
 
     async def _close(self, producer: "asyncio.Future[None]", started: bool, send: Send) -> None:
@@ -137,7 +170,7 @@ class EventStream:
             raise error
         if error is not None and not isinstance(error, ApiError):
             _log.error("a stream failed", exc_info=error)
-            error = internal()
+            error = ApiError(500, "the server failed on this request", kind="server_error", retry=False)
         last = b"" if error is None else error_frame(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
