@@ -1,0 +1,69 @@
+"""The grammar that makes a model call functions, in its own format: Lark as llguidance reads it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ridgeline.text.tokenizer import Tokenizer
+from ridgeline.text.tools.formats import ToolFormat
+from ridgeline.text.vocabulary import literal_pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that may be called. parameters: the JSON schema of its arguments, an object."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+
+
+def forced_calls(
+    form: ToolFormat,
+    functions: Sequence[Function],
+    tokenizer: Tokenizer,
+    *,
+    several: bool = True,
+    or_schema: str | None = None,
+) -> str:
+    """A grammar of one call or, where `several` are wanted and the format has them, more. or_schema: the answer may be
+    JSON of this schema instead."""
+    layout = form.layout
+    names = [f"call_{index}" for index in range(len(functions))]
+    more = f" ({_literal(layout.between, form, tokenizer)} call)*" if several and layout.between is not None else ""
+    calls = " ".join(filter(None, (_literal(layout.start, form, tokenizer), "call")))
+    rules = [
+        f"start: calls{'' if or_schema is None else ' | answer'}",
+        f"calls: {calls}{more} {_literal(layout.end, form, tokenizer)}",
+        f"call: {' | '.join(names)}",
+    ]
+    if or_schema is not None:
+        rules.append(f"answer: %json {_guided(json.loads(or_schema))}")
+    for index, function in enumerate(functions):
+        name = json.dumps(function.name, ensure_ascii=False)[1:-1] if layout.before else function.name
+        before = _literal(layout.before + name + layout.middle, form, tokenizer)
+        rules.append(f"call_{index}: {before} arguments_{index} {_literal(layout.after, form, tokenizer)}")
+        rules.append(f"arguments_{index}: %json {_guided(function.parameters)}")
+    return "\n".join(rules) + "\n"
+
+
+def _guided(schema: Mapping[str, Any]) -> str:
+    """A schema as text, with how its JSON is written; it cannot ask for less than it says."""
+    options = {"whitespace_pattern": r"\x20|\x0A[\x20\x09]{0,32}", "lenient": False, "coerce_one_of": False}
+    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+
+
+def _literal(text: str, form: ToolFormat, tokenizer: Tokenizer) -> str:
+    """A text as Lark has it: markers that are tokens by their ids, the rest in quotes."""
+    control = [marker for marker in form.markers if marker in tokenizer.control]
+    written: list[str] = []
+    end = 0
+    for match in re.finditer(literal_pattern(control), text):
+        written += [_quoted(text[end : match.start()]), f"<[{tokenizer.control[match[0]]}]>"]
+        end = match.end()
+    return " ".join(filter(None, (*written, _quoted(text[end:]))))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""

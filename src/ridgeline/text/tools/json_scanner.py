@@ -1,0 +1,120 @@
+"""One JSON object, read character by character: where it ends, or that it is none (RFC 8259)."""
+
+import enum
+import re
+
+MOST_DEPTH = 64
+MOST_NUMBER = 400  # characters
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_WORDS = ("true", "false", "null")
+BLANK = " \t\n\r"
+
+
+class Malformed(ValueError):
+    """What was read is no JSON."""
+
+
+class Place(enum.Enum):
+    """What may come next."""
+
+    START = enum.auto()
+    FIRST_KEY = enum.auto()  # or the object's end
+    KEY = enum.auto()
+    COLON = enum.auto()
+    FIRST_VALUE = enum.auto()  # of a list, or its end
+    VALUE = enum.auto()
+    AFTER = enum.auto()  # a comma, or the end of what is open
+    STRING = enum.auto()
+    ESCAPE = enum.auto()
+    WORD = enum.auto()  # a number, true, false or null
+    END = enum.auto()
+
+
+class JsonScanner:
+    """Reads an object. `place`: what may come next. `depth`: objects and lists that are open. Constant time a
+    character, and no memory but the open brackets."""
+
+    def __init__(self) -> None:
+        self.place = Place.START
+        self._open: list[str] = []
+        self._is_key = False
+        self._word = ""
+        self._hex = 0  # digits of \u that are still to come
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def push(self, c: str) -> None:
+        """The next character. Raises Malformed; at the END nothing more may be pushed."""
+        place = self.place
+        if place is Place.STRING:
+            self._string(c)
+        elif place is Place.ESCAPE:
+            self._escape(c)
+        elif place is Place.WORD and c not in ",]}" and c not in BLANK:
+            self._word += c
+            self._check(len(self._word) <= MOST_NUMBER)
+        else:
+            if place is Place.WORD:
+                self._check(self._word in _WORDS or _NUMBER.fullmatch(self._word) is not None)
+                self.place = Place.AFTER
+            if c not in BLANK:
+                self._structure(c)
+
+    @staticmethod
+    def _check(good: bool) -> None:
+        if not good:
+            raise Malformed
+
+    def _structure(self, c: str) -> None:
+        """A character outside strings and words."""
+        place = self.place
+        if c in "}]":
+            closes = {Place.AFTER: "{[", Place.FIRST_KEY: "{", Place.FIRST_VALUE: "["}.get(place, "")
+            self._check(bool(self._open) and self._open[-1] in closes and (self._open[-1] == "{") == (c == "}"))
+            self._open.pop()
+            self.place = Place.AFTER if self._open else Place.END
+        elif place in (Place.FIRST_KEY, Place.KEY):
+            self._check(c == '"')
+            self._is_key, self.place = True, Place.STRING
+        elif place is Place.COLON:
+            self._check(c == ":")
+            self.place = Place.VALUE
+        elif place is Place.AFTER:
+            self._check(c == ",")
+            self.place = Place.KEY if self._open[-1] == "{" else Place.VALUE
+        else:
+            self._value(c)
+
+    def _value(self, c: str) -> None:
+        """The first character of a value."""
+        self._check(self.place is not Place.START or c == "{")
+        if c in "{[":
+            self._open.append(c)
+            self._check(len(self._open) <= MOST_DEPTH)
+            self.place = Place.FIRST_KEY if c == "{" else Place.FIRST_VALUE
+        elif c == '"':
+            self._is_key, self.place = False, Place.STRING
+        else:
+            self._check(c in "-0123456789tfn")
+            self._word, self.place = c, Place.WORD
+
+    def _string(self, c: str) -> None:
+        if c == '"':
+            self.place = Place.COLON if self._is_key else Place.AFTER
+        elif c == "\\":
+            self.place = Place.ESCAPE
+        else:
+            self._check(c >= " ")
+
+    def _escape(self, c: str) -> None:
+        if self._hex:
+            self._check(c in "0123456789abcdefABCDEF")
+            self._hex -= 1
+        elif c == "u":
+            self._hex = 4
+        else:
+            self._check(c in '"\\/bfnrt')
+        if not self._hex:
+            self.place = Place.STRING

@@ -1,0 +1,367 @@
+"""Tool calls: taken out of answers in any pieces, forced by grammars, and put back into conversations."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ridgeline.engine.guidance.grammar import compiled
+from ridgeline.engine.guidance.tables import Tables
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.tools import FORMATS, CallDelta, Function, ToolParser, forced_calls, format_of, with_calls
+from ridgeline.text.tools.json_scanner import JsonScanner, Malformed, Place
+
+NAMES = {"weather", "now", "näme"}
+B, C, S, E, Z = (
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+)
+ARGS = '{"city": "P\\"ari}s</tool_call>", "n": [1, -2.5e3, {"a": null}], "u": "\\u00e9"}'
+
+Told = tuple[str, list[tuple[str, str]], list[int]]
+
+
+def parse(name: str, pieces: Sequence[str], *, cut: bool = False, **options: Any) -> Told:
+    """Content, calls as (name, arguments) and what was undone."""
+    parser = ToolParser(FORMATS[name], NAMES, **options)
+    content, calls, undone = "", dict[int, list[str]](), list[int]()
+    for piece in (*pieces, None):
+        delta = parser.finish(cut=cut) if piece is None else parser.push(piece)
+        content += delta.content
+        undone += delta.undone
+        for call in delta.calls:
+            if call.index not in calls:
+                assert call.id
+                assert call.name
+                calls[call.index] = [call.name, ""]
+            else:
+                assert not call.id
+                assert not call.name
+            calls[call.index][1] += call.arguments
+    assert parser.complete == len(calls) - len(undone) - (cut and bool(calls) and not complete(calls))
+    return content, [(name, arguments) for name, arguments in calls.values()], undone
+
+
+def complete(calls: dict[int, list[str]]) -> bool:
+    try:
+        json.loads(calls[max(calls)][1])
+    except ValueError:
+        return False
+    return True
+
+
+def one(name: str, arguments: str, key: str = "arguments") -> str:
+    return f'{{"name": "{name}", "{key}": {arguments}}}'
+
+
+GOOD: list[tuple[str, str, Told]] = [
+    ("hermes", "no calls < at <tool all ", ("no calls < at <tool all ", [], [])),
+    (
+        "hermes",
+        f"I look.\n<tool_call>\n{one('weather', ARGS)}\n</tool_call>\n<tool_call>\n{one('now', '{}')}\n</tool_call>\n",
+        ("I look.", [("weather", ARGS), ("now", "{}")], []),
+    ),
+    ("hermes", f"<tool_call>{one('now', '{}')}</tool_call> and so on", (" and so on", [("now", "{}")], [])),
+    ("hermes", f"<tool_call>{one('now', '{}')}", ("", [("now", "{}")], [])),
+    (
+        "hermes",
+        '<tool_call>{"arguments": {"a": 1}, "x": [1], "name": "now"}</tool_call>',
+        ("", [("now", '{"a": 1}')], []),
+    ),
+    ("hermes", '<tool_call>{"name": "n\\u00e4me"}</tool_call>', ("", [("näme", "{}")], [])),
+    (
+        "mistral",
+        f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]",
+        ("", [("weather", ARGS), ("now", "{}")], []),
+    ),
+    ("mistral", '[TOOL_CALLS] [{"name": "now", "arguments": {}, "id": "abcdefghi"}]', ("", [("now", "{}")], [])),
+    ("llama3_json", one("weather", ARGS, "parameters"), ("", [("weather", ARGS)], [])),
+    ("llama3_json", f"<|python_tag|>{one('now', '{}', 'parameters')}", ("", [("now", "{}")], [])),
+    (
+        "llama3_json",
+        f" {one('now', '{}', 'parameters')}; {one('weather', ARGS, 'parameters')}",
+        ("", [("now", "{}"), ("weather", ARGS)], []),
+    ),
+    ("llama3_json", 'It is {"name": "now"}.', ('It is {"name": "now"}.', [], [])),
+    ("deepseek_v31", f"{B}{C}weather{S}{ARGS}{E}{C}now{S}{{}}{E}{Z}", ("", [("weather", ARGS), ("now", "{}")], [])),
+    ("deepseek_v31", f"Wait. {B}{C}now{S}{{}}{E}{Z}", ("Wait.", [("now", "{}")], [])),
+]
+
+# What is no call is text, whole and unchanged.
+BAD: list[tuple[str, str]] = [
+    ("hermes", "<tool_call>hello</tool_call>"),
+    ("hermes", '<tool_call>\n{"name": "format_disk", "arguments": {}}\n</tool_call>'),
+    ("hermes", '<tool_call>{"name": now, "arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"arguments": {}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "name": "weather"}</tool_call>'),
+    ("hermes", '<tool_call>{"name": 3}</tool_call>'),
+    ("hermes", "<tool_call>"),
+    ("hermes", "a <tool_call> <tool_call> b"),
+    ("hermes", '<tool_call>{"name": "' + "n" * 300 + '"}'),
+    ("hermes", '<tool_call>{"x": ' + "[" * 100 + "]" * 100 + ', "name": "now"}</tool_call>'),
+    ("mistral", "[TOOL_CALLS] now()"),
+    ("mistral", '[TOOL_CALLS][{"name": "other", "arguments": {}}]'),
+    ("llama3_json", '{"city": "Paris", "temperature": 21}'),
+    ("llama3_json", '{"name": "Paul", "parameters": {}} is a man'),
+    ("llama3_json", '<|python_tag|>weather.call(query="Paris")'),
+    ("llama3_json", "{ and so on"),
+    ("deepseek_v31", f"{B}{C}other{S}{{}}{E}{Z}"),
+    ("deepseek_v31", f"{B} hm"),
+    ("deepseek_v31", f"{B}{C}" + "w" * 400),
+]
+
+
+def splits(text: str, count: int = 12) -> list[list[str]]:
+    """The text whole, character by character, and in random pieces."""
+    ways = [[text], list(text)]
+    for seed in range(count):
+        chance = random.Random(seed)
+        cuts = sorted(chance.sample(range(1, len(text)), min(len(text) - 1, chance.randint(1, 12))))
+        ways.append([text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
+    return ways
+
+
+@pytest.mark.parametrize(("name", "text", "told"), GOOD)
+def test_calls_are_found_in_any_pieces(name: str, text: str, told: Told) -> None:
+    for pieces in splits(text):
+        assert parse(name, pieces) == told
+
+
+@pytest.mark.parametrize(("name", "text"), BAD)
+def test_what_is_no_call_is_text(name: str, text: str) -> None:
+    for pieces in splits(text):
+        content, calls, _ = parse(name, pieces)
+        assert content == text
+        assert calls == []
+
+
+@pytest.mark.parametrize(("name", "text", "told"), GOOD)
+def test_no_half_marker_is_told_and_no_content_late(name: str, text: str, told: Told) -> None:
+    """Whatever the answer's first characters are, what was told of them is a beginning of what is told in the end."""
+    for end in range(len(text)):
+        parser = ToolParser(FORMATS[name], NAMES)
+        assert told[0].startswith(parser.push(text[:end]).content)
+
+
+def test_arguments_are_told_as_they_come() -> None:
+    parser = ToolParser(FORMATS["hermes"], NAMES)
+    assert parser.push('<tool_call>{"name": "now"').calls == ()
+    (first,) = parser.push(', "arguments": {"a"').calls
+    assert (first.index, first.name, first.arguments) == (0, "now", '{"a"')
+    assert parser.push(": 12").calls == (CallDelta(0, arguments=": 12"),)
+    assert parser.push("3}").calls == (CallDelta(0, arguments="3}"),)
+    assert parser.push("}").calls == ()
+    assert parser.complete == 1
+
+
+@pytest.mark.parametrize("broken", ['{"a": 01}', '{"a": "\n"}', "{a: 1}", '{"a" 1}', '{"a": 1,}', '{"a": tru}'])
+def test_a_call_that_breaks_after_its_name_was_told_is_undone_and_its_text_follows(broken: str) -> None:
+    text = f"<tool_call>{one('now', broken)}</tool_call>"
+    content, _, undone = parse("hermes", list(text))
+    assert content == text
+    assert undone == [0]
+    assert parse("hermes", [text]) == (text, [], [])
+
+
+def test_calls_after_a_broken_one_count() -> None:
+    good = f"<tool_call>{one('now', '{}')}</tool_call>"
+    content, calls, _ = parse("hermes", [f"<tool_call>{{oops {good}"])
+    assert content == "<tool_call>{oops"
+    assert calls == [("now", "{}")]
+
+
+def test_an_answer_that_is_cut_keeps_what_there_is_of_its_call() -> None:
+    content, calls, undone = parse("hermes", list('Hm. <tool_call>{"name": "now", "arguments": {"a": "b'), cut=True)
+    assert (content, calls, undone) == ("Hm.", [("now", '{"a": "b')], [])
+
+
+def test_one_call_at_a_time() -> None:
+    text = f"[TOOL_CALLS][{one('weather', ARGS)}, {one('now', '{}')}]"
+    parser = ToolParser(FORMATS["mistral"], NAMES, several=False)
+    names = [call.name for delta in (parser.push(text), parser.finish()) for call in delta.calls]
+    assert names == ["weather"]
+
+
+@pytest.mark.parametrize(
+    ("name", "piece"),
+    [
+        ("hermes", "<tool_call>"),
+        ("hermes", '<tool_call>{"'),
+        ("hermes", '<tool_call>{"name":"now","arguments":{"a":"'),
+        ("hermes", '<tool_call>{"name":"now","arguments":{}}'),
+        ("mistral", "[TOOL_CALLS]["),
+        ("llama3_json", "{"),
+        ("deepseek_v31", f"{B}{C}"),
+    ],
+)
+def test_no_character_of_a_hostile_answer_is_read_twice(name: str, piece: str) -> None:
+    """Sections that break off are not gone back to: a character is read in one section at most, and once after it."""
+    form, sent = FORMATS[name], 0
+
+    def read(new: Any) -> Any:
+        nonlocal sent
+        calls = form.read(new)
+        next(calls)
+        while True:
+            c = yield
+            sent += 1
+            try:
+                calls.send(c)
+            except StopIteration:
+                return
+
+    text = piece * 500
+    parser = ToolParser(replace(form, read=read), NAMES)
+    content = parser.push(text).content + parser.finish().content
+    assert sent <= len(text)
+    assert parser.complete or content == text
+
+
+class Marked(ByteTokenizer):
+    """A vocabulary in which markers are tokens."""
+
+    def __init__(self, *markers: str) -> None:
+        super().__init__()
+        self._vocabulary.control.update({marker: 300 + i for i, marker in enumerate(markers)})  # type: ignore[attr-defined]
+
+
+def test_a_marker_that_is_a_token_counts_only_as_that_token() -> None:
+    text, tokenizer = f"[TOOL_CALLS][{one('now', '{}')}]", Marked("[TOOL_CALLS]")
+    spelled = ToolParser(FORMATS["mistral"], NAMES, tokenizer)
+    assert spelled.push(text, range(100)).content + spelled.finish().content == text
+    assert spelled.complete == 0
+    as_token = ToolParser(FORMATS["mistral"], NAMES, tokenizer)
+    (call,) = as_token.push(text, [300]).calls
+    assert call.name == "now"
+    assert len(call.id) == 9
+    assert call.id.isalnum()
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_scanner_agrees_with_json_on_texts_and_on_damaged_ones(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def value(depth: int) -> Any:
+        kinds = [lambda: chance.choice([1, -2.5, 1e300, 0, True, False, None, 'é"\\\n', ""])]
+        if depth < 4:
+            kinds += [
+                lambda: [value(depth + 1) for _ in range(chance.randint(0, 3))],
+                lambda: {str(i) + "ü": value(depth + 1) for i in range(chance.randint(0, 3))},
+            ]
+        return chance.choice(kinds)()
+
+    for _ in range(30):
+        text = json.dumps({"a": value(0)}, ensure_ascii=chance.random() < 0.5, indent=chance.choice([None, 1]))
+        if chance.random() < 0.7:
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice(['"', "{", "}", ",", ":", "x", "0", "", "\\", "]"]) + text[at + 1 :]
+        assert scanned(text) == loaded(text), text
+
+
+def scanned(text: str) -> bool:
+    scanner = JsonScanner()
+    try:
+        for c in text:
+            if scanner.place is Place.END:
+                return False
+            scanner.push(c)
+    except Malformed:
+        return False
+    return scanner.place is Place.END
+
+
+def loaded(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, parse_constant=lambda name: 1 / 0), dict)
+    except (ValueError, ZeroDivisionError):
+        return False
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{{ '[TOOL_CALLS][' }}", "mistral"),
+        ('<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>', "hermes"),
+        ("<tool_call>\n<function=x>{{ arguments }}", None),
+        ("Environment: ipython {{ '\"parameters\": ' }}", "llama3_json"),
+        (f"{{{{ '{B}{C}' + name + '{S}' }}}}", "deepseek_v31"),
+        (f"{{{{ '{B}{C}' + type + '{S}' }}}}```json", None),
+        ("{{ messages }}", None),
+    ],
+)
+def test_a_template_says_its_format(template: str, name: str | None) -> None:
+    found = format_of(template)
+    assert (found.name if found else None) == name
+
+
+CALL = {"id": "call_123", "type": "function", "function": {"name": "now", "arguments": '{"zone": "é"}'}}
+RESULT = {"role": "tool", "tool_call_id": "call_123", "content": "12:00"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_calls_go_back_as_templates_take_them(name: str) -> None:
+    form = FORMATS[name]
+    call, result = with_calls([{"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT], form)
+    arguments = call["tool_calls"][0]["function"]["arguments"]
+    assert arguments == ('{"zone": "é"}' if form.arguments_as_text else {"zone": "é"})
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+    assert (len(result["tool_call_id"]) == 9) == form.short_ids
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "{", "3", [1], "[" * 100_000])
+def test_arguments_that_are_no_object_are_refused(arguments: object) -> None:
+    call = {**CALL, "function": {"name": "now", "arguments": arguments}}
+    with pytest.raises(ValueError, match="no JSON object"):
+        with_calls([{"role": "assistant", "tool_calls": [call]}], FORMATS["hermes"])
+
+
+# -- forced calls -----------------------------------------------------------------------------------------------------
+
+FUNCTIONS = [
+    Function("weather", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}),
+    Function("now"),
+]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_grammar_forces_calls_in_the_format(name: str, several: bool) -> None:
+    """Whatever a drunken speaker says within the grammar, the parser takes whole calls of offered functions from it."""
+    tokenizer = ByteTokenizer()
+    tables = Tables(tokenizer, 257)
+    grammar = forced_calls(FORMATS[name], FUNCTIONS, tokenizer, several=several)
+    start = compiled(StructuredOutputs(grammar=grammar), tables.library)
+    most = 0
+    for seed in range(12):
+        chance, matcher, said = random.Random(seed), start.deep_copy(), bytearray()
+        while not matcher.is_stopped() and len(said) < 3_000:
+            mask, done = tables.next_of(matcher)
+            bits = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            if done and (not len(bits) or chance.random() < 0.3):
+                break
+            closing = [byte for byte in bits if chr(byte) in '}]",']
+            said.append(int(chance.choice(closing if closing and chance.random() < 0.6 else bits)))
+            assert matcher.consume_token(said[-1])
+        else:
+            if not matcher.is_accepting():
+                continue
+        content, calls, undone = parse(name, [said.decode()])
+        assert (content.strip(), undone) == ("", [])
+        assert calls
+        assert all(isinstance(json.loads(arguments), dict) for _, arguments in calls)
+        most = max(most, len(calls))
+    assert (most > 1) == (several and FORMATS[name].layout.between is not None)
