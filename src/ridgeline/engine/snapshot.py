@@ -42,7 +42,7 @@ class PageWatch:
 
     def ran(self, plan: StepPlan) -> None:
         """A plan's new entries say whose the pages are."""
-        for item in plan.items:
+        for item in [item for item in plan.items if any(item.pages)]:
             for group, pages in enumerate(item.pages):
                 self._owners.update(dict.fromkeys(pages, (group, item.request)))
 

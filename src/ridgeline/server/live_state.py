@@ -108,6 +108,8 @@ class LiveState:
         self._told = Stats()
         self._ticking: asyncio.Task[None] | None = None
         self._last_step = -1
+        self._picture: asyncio.Future[bytes | None] | None = None
+        self._taken = 0.0
         self._llm.page_observers.append(partial(service.on_loop, self._paged))
 
     def routes(self) -> list[Route]:
@@ -138,17 +140,18 @@ class LiveState:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     async def _state(self, request: Request) -> Response:
-        told: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
-
-        def tell(snapshot: Snapshot | None) -> None:
-            if not told.done():
-                told.set_result(None if snapshot is None else self._snapshot(snapshot))
-
-        self._look(tell)
-        value = await told
-        if value is None:
+        """A snapshot, of now or of a tenth of a second ago: an engine stops for it, however many ask."""
+        loop = asyncio.get_running_loop()
+        if self._picture is None or (self._picture.done() and loop.time() - self._taken > FRAME_SECONDS):
+            self._picture, self._taken = loop.create_future(), loop.time()
+            self._look(partial(self._show, self._picture))
+        data = await asyncio.shield(self._picture)
+        if data is None:
             raise gone()
-        return Response(msgspec.json.encode(value), media_type="application/json")
+        return Response(data, media_type="application/json")
+
+    def _show(self, picture: "asyncio.Future[bytes | None]", snapshot: Snapshot | None) -> None:
+        picture.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
 
     def _look(self, tell: Callable[[Snapshot | None], None]) -> None:
         self._service.bind()
