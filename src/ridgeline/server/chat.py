@@ -21,6 +21,7 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import Outbox
 from ridgeline.server.structured import form_of
 from ridgeline.text import ChatTemplate, RenderedPrompt
+from ridgeline.untrusted import ModelRefused
 
 ROUTE = "/v1/chat/completions"
 
@@ -46,6 +47,8 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     try:
         return await beside(size, encode)
+    except ModelRefused:  # the words are Python's, and the fault the template's
+        raise invalid("the model's chat template fails on this conversation", "messages", code="template") from None
     except ValueError as error:  # what the template refuses, and what is too long or no Unicode
         raise invalid(str(error), "messages") from None
 

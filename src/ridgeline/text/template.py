@@ -44,7 +44,6 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE:
             raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
         self.source = source
-        self._where = where
         self._tokenizer = tokenizer
         self._keeps_null_content = bool(_ASKS_FOR_NONE.search(source))
         self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
@@ -74,7 +73,7 @@ class ChatTemplate:
         unknown = sorted(variables.keys() - self.variables)
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
-            raise ValueError(f"{self._where}: no variable {', '.join(unknown)}; the template reads: {known}")
+            raise ValueError(f"chat template: no variable {', '.join(unknown)}; the template reads: {known}")
         context = {
             **self._named,
             **{name: _plain(value) for name, value in variables.items()},
@@ -87,9 +86,9 @@ class ChatTemplate:
             with self._environment.budgeted():
                 rendered = self._compiled.render(context)
         except RefusedByTemplate as error:
-            raise ValueError(f"{self._where}: {_one_line(error)}") from error
+            raise ValueError(f"chat template: {_one_line(error)}") from error
         except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
-            raise ModelRefused(f"{self._where}: {_one_line(error)}") from error
+            raise ModelRefused(f"chat template: {_one_line(error)}") from error
         written = rendered if isinstance(rendered, Written) else concat([rendered])
         text = "".join([text for text, _ in written.runs()])
         if most_tokens is not None:
