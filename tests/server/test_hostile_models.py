@@ -81,6 +81,11 @@ def _long_header(folder: Path) -> None:
     path.write_bytes(struct.pack("<Q", 1 << 30) + path.read_bytes()[8:])
 
 
+def _device(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("/dev/zero")
+
+
 def _outside(folder: Path) -> None:
     header, _ = header_of(folder)
     (folder / "model.safetensors").rename(folder.parent / "x.safetensors")
@@ -99,6 +104,7 @@ def _outside(folder: Path) -> None:
         ("47-shape", with_header(lambda h: largest(h).update(shape=[-1, -64])), "shape"),
         ("47-huge-shape", with_header(lambda h: largest(h).update(shape=[1 << 40, 1 << 40])), "shape|bytes"),
         ("47-twice", with_header(lambda h: None, _twice), "twice|name"),
+        ("47-device", _device, "safetensors"),
         ("47-outside", _outside, r"\.\./x"),
     ),
 )

@@ -7,12 +7,14 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
 
 from ridgeline.server.logs import JsonFormatter, TextFormatter
+from ridgeline.server.observability import Observability
 from ridgeline.server.settings import ServerSettings
 
 CONTEXT, VOCABULARY = 512, 2048
@@ -395,6 +397,20 @@ class _Trap:
 
     def __exit__(self, *error: object) -> None:
         self._listener.close()
+
+
+def test_49_a_record_is_not_written_over_another_file(server: Attacked, tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept", tmp_path / "link"
+    kept.write_text("mine")
+    link.symlink_to(kept)
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nowhere")
+    for path in (kept, link, dangling, tmp_path, tmp_path / "none" / ".." / "x" / "y"):
+        with pytest.raises(ValueError, match="record") as refused:
+            Observability(server.service, ServerSettings(record=str(path)), "tales")
+        assert "\n" not in str(refused.value)
+    assert kept.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
