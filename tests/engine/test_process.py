@@ -17,7 +17,7 @@ from engine.folders import write_model
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.events import Stats, TokenEvent
-from ridgeline.engine.messages import Add, Added, FromEngine, Stepped, StepReport, ToEngine
+from ridgeline.engine.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
 from ridgeline.engine.params import LogitBias
 from ridgeline.engine.process import EngineProcess
 from ridgeline.engine.request import Finish, Timing
@@ -84,8 +84,11 @@ def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) ->
                 with pytest.raises(ValueError, match=r"prompt|token id"):
                     await server.generate(bad, GREEDY)
             await leave_early(server)
+            pages = await watch(server)
             await die(server, process)
+            pages.clear()
             assert said_by(await server.generate("abc", GREEDY)) == said_by(wanted[0]), "the second is another"
+            assert pages, "the second engine is watched as the first was"
             os.kill(process.pid, signal.SIGKILL)
             assert await asyncio.wrap_future(server.ended) == "its process was killed by signal 9"
             with pytest.raises(EngineDied, match="the engine is closed"):
@@ -123,6 +126,26 @@ async def leave_early(server: AsyncLLM) -> None:
     await server.generate("d", GREEDY)
     stats = await until_idle(server)
     assert stats.held_pages == 0
+
+
+async def watch(server: AsyncLLM) -> list[PageChange]:
+    """The pages that change from now on; they add up to what a snapshot says."""
+    pages, told = list[PageChange](), asyncio.get_running_loop().create_future()
+    server.page_observers.append(pages.extend)
+    server.watch(True)
+    first = asyncio.get_running_loop().create_future()
+    server.look(first.set_result)
+    before = {page.page: page for page in (await first).pages}
+    await server.generate("watched as its pages are taken and let go", GREEDY)
+    server.look(told.set_result)
+    snapshot = await told
+    after = {page.page: page for page in snapshot.pages}
+    assert pages
+    assert {
+        page: one for page, one in (before | {one.page: one for one in pages}).items() if one.state != "free"
+    } == after
+    assert snapshot.stats == server.stats
+    return pages
 
 
 async def die(server: AsyncLLM, process: EngineProcess) -> None:

@@ -28,7 +28,7 @@ from ridgeline.server.families import (
     STAGES,
     Family,
 )
-from ridgeline.server.service import Live
+from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.version import __version__
 
 _KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
@@ -143,7 +143,7 @@ class Metrics:
         missing = live.params.n - len(live.finishes)
         if isinstance(error, ValueError):
             return  # it could not run, and did not
-        if missing and isinstance(error, Exception) and not isinstance(error, ApiError):  # the engine's fault
+        if missing and failed_by_engine(error):
             self._one("request_success", "error").inc(missing)
             return
         if missing:

@@ -24,7 +24,7 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import EngineInfo, StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live
+from ridgeline.server.service import Live, failed_by_engine
 
 _MOST_WAITING = 100_000  # lines that the disk may lag behind; further ones are lost, and counted
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Recorder:
         """Write it, and those that waited for it."""
         pending = self._open.pop(live)
         whole = len(live.finishes) == live.params.n and Finish.ERROR not in live.finishes
-        finish = str(live.finishes[-1]) if whole else "error" if isinstance(error, Exception) else "abort"
+        finish = str(live.finishes[-1]) if whole else "error" if failed_by_engine(error) else "abort"
         pending.line |= {"output": live.tokens, "cached": live.cached, "finish": finish}
         pending.ended = True
         while self._pending and self._pending[0].ended:

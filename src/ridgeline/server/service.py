@@ -72,6 +72,11 @@ class Admission(Protocol):
         """Count it out."""
 
 
+def failed_by_engine(error: BaseException | None) -> bool:
+    """Whether a request ended because the engine could not go on; else it was given up, by its client or a limit."""
+    return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
+
+
 class Service:
     """A model that is served: engine, admission and observers.
 

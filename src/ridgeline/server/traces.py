@@ -12,7 +12,7 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live, Service
+from ridgeline.server.service import Live, Service, failed_by_engine
 
 _MOST_STEPS = 4096  # rows of a ledger; what comes after is in its sums
 _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
@@ -143,7 +143,7 @@ def _outcome(live: Live, error: BaseException | None) -> str:
         return "failed"
     if len(live.finishes) == live.params.n:
         return "finished"
-    return "failed" if isinstance(error, Exception) else "aborted"
+    return "failed" if failed_by_engine(error) else "aborted"
 
 
 def _told(trace: _Trace) -> dict[str, Any]:
