@@ -445,7 +445,7 @@ def test_commands_and_options_are_those_of_the_list() -> None:
 # Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the
 # lengths and the seed of a load, a server's own name for a model.
 OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
-OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos"}
+OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
@@ -457,8 +457,9 @@ def test_a_flag_means_the_same_in_every_command() -> None:
             if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}
-    # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already.
-    assert set(differing) <= {"--max-tokens", "--dtype"}, differing
+    # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already; a
+    # server draws seeds from the third.
+    assert set(differing) <= {"--max-tokens", "--dtype", "--seed"}, differing
 
 
 def test_a_plan_waits_for_neither_the_engine_nor_symbols() -> None:

@@ -91,6 +91,24 @@ ALIASES: tuple[Alias, ...] = (
     Same(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
     Same(("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"),
     Same(("--device",), ("auto", "cpu"), "models run on the processor so far; give cpu"),
+    # -- the server
+    Means(("--max-logprobs",), "--max-top-logprobs"),
+    Means(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),
+    Same(("--tool-call-parser",), (), "tools are not served yet; leave it out", marks="--port"),
+    Same(
+        ("--enable-auto-tool-choice",), ("true",),
+        "a model whose template has tools may always call them; send tool_choice none instead",
+        flag=True, marks="--port",
+    ),
+    Same(
+        ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), (),
+        "the server speaks plain HTTP; put a proxy that ends TLS in front", marks="--port",
+    ),
+    Same(
+        ("--enable-log-requests",), ("false",), "no text of a request is ever logged; leave it out",
+        flag=True, marks="--port",
+    ),
+    Same(("--api-server-count", "-asc"), ("1",), "one process answers; give 1", marks="--port"),
 )  # fmt: skip
 
 
@@ -200,7 +218,8 @@ def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[st
     if not alias.flag:
         return [option, ours]
     param = spellings.by_name[option]
-    return [option] if ours == "true" else param.secondary_opts[:1]
+    opposite = param.opts if option in param.secondary_opts else param.secondary_opts
+    return [option] if ours == "true" else opposite[:1]
 
 
 def _next(rest: Iterator[str]) -> Iterator[str]:

@@ -64,7 +64,9 @@ def _parameter(key: str, value: Any, spellings: Spellings) -> tuple[str, Any] | 
         if meant is None:
             return None
         param = spellings.by_name[meant[0]]
-        return str(param.name), meant[1] == "true" if alias.flag else meant[1]
+        if alias.flag:
+            return str(param.name), (meant[1] == "true") is not (meant[0] in param.secondary_opts)
+        return str(param.name), meant[1]
     if is_flag(param):
         return str(param.name), _truth(key, value) is not (name in param.secondary_opts)
     if isinstance(value, list):

@@ -4,6 +4,7 @@ Nothing here needs the engine: a plan should not wait for it.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from ridgeline.cli.terminal import say
 from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.device import Device
+from ridgeline.text.reasoning import BY_PARSER
 
 _SAMPLING, _ENGINE = "Sampling", "Engine"
 
@@ -85,6 +87,10 @@ def _engine(text: str, **more: Any) -> Any:
     return typer.Option(help=text, rich_help_panel=_ENGINE, **more)
 
 
+def _text(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Text", **more)
+
+
 _PREFIX_CACHE = (
     "Keep and share the KV pages of equal prefixes. In fp32 a seed's text is the same with it and without. In bf16 and "
     "fp16 a prompt's last positions, at least two, go through the same kernels as without, but fewer rows together: "
@@ -99,6 +105,13 @@ KVMemory = Annotated[
     str | None, _engine("Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB.")
 ]
 MemoryShare = Annotated[float | None, _engine(_SHARE)]
+ChatTemplate = Annotated[
+    Path | None, _text("A chat template in Jinja, instead of the model's own.", metavar="FILE", dir_okay=False)
+]
+ReasoningParser = Annotated[
+    str | None,
+    _text(f"How the model marks its thoughts, by default as its template does: {', '.join(BY_PARSER)}."),
+]
 Context = Annotated[
     str | None, _engine("Positions a request may have, prompt and text together; by default the model's. 1k is 1,024.")
 ]
@@ -119,8 +132,8 @@ Threads = Annotated[
 
 # -- what people write in them -----------------------------------------------------------------------------------------
 
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)")
-_BYTE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?B|B)")
+_BYTE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kKM]?)")
 _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")

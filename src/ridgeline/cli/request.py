@@ -12,6 +12,7 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.ops.formats import Format, format_of
 from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.reasoning import BY_PARSER
 
 
 def read_prompt(prompt: str) -> str:
@@ -38,9 +39,12 @@ class EngineFlags:
     page_size: options.PageSize = 16
     prefix_cache: options.PrefixCache = True
     threads: options.Threads = None
+    chat_template: options.ChatTemplate = None
+    reasoning_parser: options.ReasoningParser = None
 
-    def settings(self, model: str) -> EngineSettings:
-        """What the engine is told for a model. Raises ValueError, also for a format that the model is not stored in."""
+    def settings(self, model: str, **more: Any) -> EngineSettings:
+        """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
+        is not stored in."""
         fields = open_source(model).config
         stored = format_of(fields.dtype)
         _check_format("--dtype", self.dtype, stored, f"{model} is stored in {stored.long}, and is never converted")
@@ -59,11 +63,20 @@ class EngineFlags:
             ),
             page_size=self.page_size,
             prefix_cache=self.prefix_cache,
+            chat_template=None if self.chat_template is None else str(self.chat_template),
+            reasoning=_reasoning_tags(self.reasoning_parser),
+            **more,
         )
 
     def load(self, model: str) -> LLM:
         """The model in an engine, as `load`."""
         return load(model, self.settings(model), dummy_weights=self.dummy_weights, threads=self.threads)
+
+
+def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
+    if parser is not None and parser not in BY_PARSER:
+        raise ValueError(f"--reasoning-parser is {parser!r}; give one of {', '.join(BY_PARSER)}")
+    return None if parser is None else BY_PARSER[parser]
 
 
 _SHORT = {"half": "float16", "float": "float32"}  # torch's and vLLM's other names

@@ -25,6 +25,7 @@ def engine_around(
     context: int | None = None,
     executor: Executor | None = None,
     prefix_cache: bool = True,
+    seed: int | None = None,
     eos_ids: Collection[int] = (),
     guides: Guides | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
@@ -40,6 +41,7 @@ def engine_around(
         reaches=model.reaches,
         has_head=model.has_head,
         eos_ids=eos_ids,
+        seed=seed,
         guides=guides,
         on_step=on_step,
     )

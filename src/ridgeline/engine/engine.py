@@ -92,14 +92,16 @@ class Engine:
         has_head: bool = True,
         guides: "Guides | None" = None,
         on_step: Observer | None = None,
+        seed: int | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
         the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
         a request ends when its prompt has run, with the hidden states. guides: hold answers to a form, where they are
-        asked to be. on_step: told of each step that ran.
+        asked to be. on_step: told of each step that ran. seed: where the seeds of requests that state none come from.
         clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
+        self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
@@ -173,7 +175,7 @@ class Engine:
         self, prompt: Sequence[int], params: SamplingParams, limit: int, encoder: tuple[int, ...], root: bytes
     ) -> list[Request]:
         """A request for each choice. What is said of the prompt itself, the first one says."""
-        seed = params.seed if params.seed is not None else random.getrandbits(63)
+        seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
         group, timing, names = self._next_id, Timing(self.clock()), self._names(prompt, root)
         guide = self._guide(prompt, params, stop_ids)

@@ -88,7 +88,12 @@ class EngineProcess:
             check_threads(threads)
         settings = settings or EngineSettings()
         texts = await asyncio.to_thread(
-            lambda: load_texts(open_source(model), or_bytes=dummy_weights, chat_template=settings.chat_template)
+            lambda: load_texts(
+                open_source(model),
+                or_bytes=dummy_weights,
+                chat_template=settings.chat_template,
+                reasoning=settings.reasoning,
+            )
         )
         start = Start(model, settings, dummy_weights, threads, device)
         process = cls(start, texts, restarts, progress)

@@ -38,6 +38,7 @@ class EngineSettings:
     positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
     positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
     compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
+    reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
     """
 
     kv_bytes: float | None = None
@@ -48,6 +49,8 @@ class EngineSettings:
     prefix_cache: bool = True
     grammar_bytes: int = 64 << 20
     chat_template: str | None = None
+    reasoning: tuple[str, ...] | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -135,13 +138,16 @@ def load_engine(
     price, context = Price(built), _context(built, settings)
     layout = _layout(source, built, price, settings, context)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
-    texts = load_texts(source, or_bytes=dummy_weights, chat_template=settings.chat_template)
+    texts = load_texts(
+        source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
+    )
     engine = engine_around(
         built,
         layout,
         settings.limits,
         context=context,
         prefix_cache=settings.prefix_cache,
+        seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
         guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes),
         on_step=on_step,

@@ -24,7 +24,8 @@ class Texts:
 
     templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
     it. most_tokens: what that file has for the tokens of an answer, None where it does not say. unfollowed: what it
-    asks for beyond that.
+    asks for beyond that. reasoning: the tags between which the model writes its thoughts; () for none, None for those
+    that its templates write.
     """
 
     tokenizer: Tokenizer
@@ -32,6 +33,7 @@ class Texts:
     defaults: SamplingParams
     unfollowed: tuple[str, ...] = ()
     most_tokens: int | None = None
+    reasoning: tuple[str, ...] | None = None
 
     def transcript(self) -> Transcript:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
@@ -39,7 +41,9 @@ class Texts:
 
     @property
     def reasoning_tags(self) -> tuple[str, str] | None:
-        """The thinking tags that one of the model's templates writes, or None."""
+        """The thinking tags that are stated, or else that one of the model's templates writes; None for none."""
+        if self.reasoning is not None:
+            return (self.reasoning[0], self.reasoning[1]) if self.reasoning else None
         by_name = self.templates.by_name if self.templates is not None else {}
         found = (tags_of(template.source) for template in by_name.values())
         return next((tags for tags in found if tags is not None), None)
@@ -64,10 +68,16 @@ class Texts:
         return picked.encode(messages, most_tokens=context, **template).ids
 
 
-def load_texts(model: Source | str, *, or_bytes: bool = False, chat_template: str | None = None) -> Texts:
+def load_texts(
+    model: Source | str,
+    *,
+    or_bytes: bool = False,
+    chat_template: str | None = None,
+    reasoning: tuple[str, ...] | None = None,
+) -> Texts:
     """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
-    there is no tokenizer. chat_template: a file with one, instead of the folder's. Raises ModelRefused (a ValueError)
-    in one line, ValueError for a file that holds no template."""
+    there is no tokenizer. chat_template: a file with one, instead of the folder's. reasoning: as in Texts. Raises
+    ModelRefused (a ValueError) in one line, ValueError for a file that holds no template."""
     source = as_source(model)
     tokenizer = tokenizer_of(source, or_bytes=or_bytes)
     if chat_template is None:
@@ -79,7 +89,7 @@ def load_texts(model: Source | str, *, or_bytes: bool = False, chat_template: st
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
-    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens)
+    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens, reasoning)
 
 
 def checked(params: Any) -> SamplingParams:

@@ -8,7 +8,7 @@ Line breaks between tags and text are the template's, not the answer's, and are 
 they write the answer back into a conversation (`strip('\\n')`, `lstrip('\\n')`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ridgeline.text.stops import StopMatcher
@@ -20,6 +20,14 @@ TAGS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
 """Pairs in use: Qwen, DeepSeek and most others; ByteDance Seed; Cohere."""
+
+BY_PARSER: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("deepseek_r1", "deepseek_v3", "glm45", "qwen3"), TAGS[0]),
+    "seed_oss": TAGS[1],
+    "cohere_command3": TAGS[2],
+    "none": (),
+}
+"""The tags by the names that vLLM has for those who read them, and none at all."""
 
 _TAIL = 64  # tokens of the prompt's end that are read where tags are text
 

@@ -1,0 +1,134 @@
+"""`ridgeline serve`: a model behind OpenAI's interface, until a signal ends it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint.fill import weight_bytes
+from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.limits import LimitFlags, limits_of
+from ridgeline.cli.options import device_named
+from ridgeline.cli.request import EngineFlags
+from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.document.numbers import three
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.host import threads_for
+from ridgeline.models import build
+from ridgeline.server.auth import read_keys
+from ridgeline.server.logs import set_up_logs
+from ridgeline.server.serve import Served, run_server
+from ridgeline.server.settings import ServerSettings, is_loopback
+
+
+def _server(*names: str, text: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="Server", **more)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFlags:
+    """Where the server listens, who may ask it, and what it tells."""
+
+    host: Annotated[str, _server(text="Where to listen; beyond this machine only with a key or --insecure.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, _server(text="The port; 0 takes a free one.")] = 8000
+    served_model_name: options.ServedModelName = None
+    api_key: Annotated[
+        list[str] | None,
+        _server(text="A key that clients give; may be repeated. Others on this machine can read it: better a file."),
+    ] = None
+    api_key_file: Annotated[Path | None, _server(text="A file with a key a line.", metavar="FILE")] = None
+    insecure: Annotated[bool, _server("--insecure", text="Listen beyond this machine without a key.")] = False
+    allowed_origins: Annotated[
+        list[str] | None, _server(text="A web origin whose pages may ask, * for all; may be repeated, or a JSON list.")
+    ] = None
+    allowed_hosts: Annotated[
+        list[str] | None, _server(text="A name by which a keyless server may be called, too; may be repeated.")
+    ] = None
+    strict: Annotated[bool, _server("--strict", text="A field that nobody knows is an error.")] = False
+    access_log: Annotated[bool, _server(text="A line for each request, without its text.")] = True
+    log_format: Annotated[str, _server(text="text, or json for an object a line.")] = "text"
+    metrics_alias: Annotated[str | None, _server(text="vllm: the metrics that vLLM has under its names as well.")] = (
+        None
+    )
+    record: Annotated[
+        str | None, _server(text="Write what traffic comes to this new file, without text.", metavar="FILE")
+    ] = None
+
+    def settings(self, limits: dict[str, Any]) -> ServerSettings:
+        """The server's settings with these limits. Raises ValueError."""
+        keys = (*(self.api_key or ()), *(read_keys(self.api_key_file) if self.api_key_file is not None else ()))
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            models=tuple(self.served_model_name or ()),
+            keys=keys,
+            insecure=self.insecure,
+            allowed_origins=_each(self.allowed_origins),
+            allowed_hosts=_each(self.allowed_hosts),
+            strict=self.strict,
+            access_log=self.access_log,
+            log_format=self.log_format,
+            metrics_alias=self.metrics_alias,
+            record=self.record,
+            **limits,
+        )
+
+
+@with_flags
+def serve(
+    model: options.ModelName,
+    *,
+    server: ServerFlags,
+    engine: EngineFlags,
+    seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
+    limits: LimitFlags,
+) -> int:
+    """Serve a model over HTTP: OpenAI's chat and completions, metrics, health.
+
+    Ctrl-C or SIGTERM lets requests under way finish, a second ends them. Exit codes: 0 ended by a signal, 1 the engine
+    is gone, 130 ended by the second signal.
+    """
+    settings = server.settings(limits_of(limits))
+    engine_settings = engine.settings(model, seed=seed, grammar_bytes=settings.grammar_cache_bytes)
+    threads = threads_for(weight_bytes(build(open_source(model).config)), engine.threads)
+    device = device_named("this", threads)
+    set_up_logs("json" if settings.log_format == "json" else "text")
+    name = Path(model).resolve().name if Path(model).exists() else model
+    with loading_bar(model) as progress:
+        served = Served(model, name, engine_settings, engine.dummy_weights, threads, device, progress)
+        return run_server(served, settings, lambda url, llm: say_ready(url, llm, name, settings))
+
+
+def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
+    """What a client needs to know, what there is room for, and what a request is held to."""
+    info, names = llm.info, ", ".join(settings.models or (name,))
+    queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
+    who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
+    say(f"serving {names} {who} at {url}/v1")
+    say(f"{info.layout}; {info.threads} thread{'s' if info.threads > 1 else ''}")
+    say(
+        f"limits: {info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
+        f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "
+        f"{three(settings.body_bytes / (1 << 20))} MiB (all: {url}/v1/models)"
+    )
+
+
+def _each(values: list[str] | None) -> tuple[str, ...]:
+    """The values of an option that may be repeated, or that has a JSON list as vLLM's do. Raises ValueError."""
+    found: list[str] = []
+    for value in values or ():
+        if not value.startswith("["):
+            found.append(value)
+            continue
+        try:
+            listed = json.loads(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no JSON list; repeat the option instead") from None
+        found += map(str, listed)
+    return tuple(found)

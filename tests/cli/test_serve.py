@@ -1,0 +1,149 @@
+"""`ridgeline serve`: its options become settings, and it says what it serves. The server is tests/server's matter."""
+
+import http.client
+import json
+import os
+import signal
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
+from engine.folders import write_model
+from ridgeline.cli import serve as command
+from ridgeline.cli.limits import LIMITS
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.texts import load_texts
+from ridgeline.server.serve import Served
+from ridgeline.server.settings import ServerSettings
+
+Told = tuple[Served, ServerSettings]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+    """What the server would be told."""
+    calls: list[Told] = []
+
+    def run_server(served: Served, settings: ServerSettings, ready: object) -> int:
+        calls.append((served, settings))
+        return OK
+
+    monkeypatch.setattr(command, "run_server", run_server)
+    monkeypatch.setattr(command, "set_up_logs", lambda _: None)
+    return calls
+
+
+def test_defaults_are_the_settings_own(ridgeline: Run, told: list[Told]) -> None:
+    assert ridgeline("serve", "tales").code == OK
+    ((served, settings),) = told
+    assert settings == ServerSettings()
+    assert (served.model, served.name, served.settings) == ("tales", "tales", EngineSettings())
+    assert served.device is not None
+
+
+def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path: Path) -> None:
+    """Each changes its own field of the settings and no other."""
+    (tmp_path / "keys").write_text("# ours\nsecond\n")
+    own: dict[str, tuple[list[str], Any]] = {
+        "host": (["--host", "::1"], "::1"),
+        "port": (["--port", "0"], 0),
+        "models": (["--served-model-name", "a", "--served_model_name=b"], ("a", "b")),
+        "keys": (["--api-key", "first", "--api-key-file", str(tmp_path / "keys")], ("first", "second")),
+        "insecure": (["--insecure"], True),
+        "allowed_origins": (["--allowed-origins", '["http://a.b", "http://c.d:1"]'], ("http://a.b", "http://c.d:1")),
+        "allowed_hosts": (["--allowed-hosts", "a.b", "--allowed-hosts", "c.d"], ("a.b", "c.d")),
+        "strict": (["--strict"], True),
+        "access_log": (["--disable-uvicorn-access-log"], False),
+        "log_format": (["--log-format", "json"], "json"),
+        "metrics_alias": (["--metrics-alias", "vllm"], "vllm"),
+        "record": (["--record", "new"], "new"),
+    }
+    for each in fields(ServerSettings):
+        arguments, value = own.get(each.name) or limit(each.name)
+        assert ridgeline("serve", "tales", *arguments).code == OK
+        settings = told[-1][1]
+        changed = {f.name for f in fields(settings) if getattr(settings, f.name) != f.default}
+        assert changed == {each.name}, arguments
+        assert getattr(settings, each.name) == value
+
+
+def limit(name: str) -> tuple[list[str], Any]:
+    option = LIMITS[name][0]
+    if name.endswith("_bytes"):
+        return [option, "3KiB"], 3072
+    return ([option, "1500ms"], 1.5) if name.endswith("_seconds") else ([option, "7"], 7)
+
+
+def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Path) -> None:
+    """Under vLLM's names; a folder is called by its last name, not by its path."""
+    folder = write_model(tmp_path / "mine")
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages[0].content }}<think>")
+    ended = ridgeline(
+        "serve", "--model", folder, "--max_model_len", "32", "--max-num-seqs", 5, "--kv-cache-memory-bytes", "2MB",
+        "--no-enable-prefix-caching", "--seed", 3, "--chat-template", template, "--reasoning-parser", "deepseek_r1",
+        "--grammar-cache", "1MiB", "--enforce-eager", "--max-logprobs", "4", "--dtype", "auto",
+    )  # fmt: skip
+    assert ended.code == OK, ended.err
+    ((served, settings),) = told
+    engine = served.settings
+    assert engine is not None
+    assert (engine.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
+    assert (engine.seed, engine.grammar_bytes, settings.top_logprobs, served.name) == (3, 1 << 20, 4, "mine")
+    texts = load_texts(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
+    assert texts.reasoning_tags == ("<think>", "</think>")
+    assert texts.templates is not None
+    assert texts.templates.pick().source == template.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["nowhere"], REFUSED, "no such model or folder: nowhere"),
+        (["tales", "--host", "0.0.0.0"], USAGE, "give an API key (--api-key-file), or --insecure"),
+        (["tales", "--port", "70000"], USAGE, "port is 70000"),
+        (["tales", "--max-body", "3"], USAGE, "'3' is not an amount of memory"),
+        (["tales", "--queue-timeout", "5"], USAGE, "--queue-timeout is '5'; write a time above 0 with its unit"),
+        (["tales", "--max-choices", "0"], USAGE, "choices is 0"),
+        (["tales", "--allowed-origins", "[1"], USAGE, "is no JSON list"),
+        (["tales", "--api-key-file", "none"], USAGE, "none cannot be read"),
+        (["tales", "--reasoning-parser", "none at all"], USAGE, "--reasoning-parser is 'none at all'; give one of"),
+        (["tales", "--ssl-keyfile", "x"], USAGE, "put a proxy that ends TLS in front"),
+        (["tales", "--prot", "1"], USAGE, "there is no option --prot; did you mean --port"),
+    ],
+)
+def test_what_is_refused(ridgeline: Run, told: list[Told], arguments: list[str], code: int, says: str) -> None:
+    assert_one_line(ridgeline("serve", *arguments), code, says)
+    assert not told
+
+
+def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the command to an answer and to the signal that ends it: URL, model, capacity and limits are said."""
+    answers: list[Any] = []
+    say_ready = command.say_ready
+
+    def ask(url: str) -> None:
+        host = urlsplit(url)
+        connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 3, "seed": 1}))
+        answers.append(json.loads(connection.getresponse().read()))
+        connection.close()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def ready(url: str, *others: Any) -> None:
+        say_ready(url, *others)
+        threading.Thread(target=ask, args=(url,), daemon=True).start()
+
+    monkeypatch.setattr(command, "say_ready", ready)
+    ended = ridgeline("serve", "tales", "--port", 0, "--max-model-len", 64, "--served-model-name", "mine")
+    assert ended.code == OK, ended.err
+    assert answers[0]["model"] == "mine"
+    assert answers[0]["usage"]["completion_tokens"] == 3
+    assert "serving mine for this machine at http://127.0.0.1:" in ended.err
+    assert "maximum concurrency for 64 tokens" in ended.err
+    assert "limits: 256 requests under way, 1,024 in the queue for 60 s, 600 s in all; n up to 8" in ended.err
