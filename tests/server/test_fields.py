@@ -5,11 +5,13 @@ from typing import Any
 
 import openai
 import pytest
+from openai.resources.responses import Responses
 from tests.server.conftest import Running
 
 from ridgeline.server.app import IGNORED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
+from ridgeline.server.response_request import ResponseFields
 from ridgeline.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(models=("m",))
@@ -48,11 +50,12 @@ def test_what_is_refused_is_named_and_passes_with_what_it_means_anyway(kind: Any
 
 
 def test_what_openai_calls_its_own_fields_is_known_in_each_of_them() -> None:
-    """No field of the official client's two methods is unknown: each is taken, neutral or refused."""
+    """No field of the official client's three methods is unknown: each is taken, neutral or refused."""
     ours = {"extra_headers", "extra_query", "extra_body", "timeout", "self"}
     for create, kind in (
         (openai.resources.chat.Completions.create, ChatFields),
         (openai.resources.Completions.create, CompletionFields),
+        (Responses.create, ResponseFields),
     ):
         theirs = set(inspect.signature(create).parameters) - ours
         assert len(theirs) > 15

@@ -20,6 +20,8 @@ from ridgeline.server.fields import ChatFields, CompletionFields, DetokenizeFiel
 from ridgeline.server.generation import ClientGone, Gathered, Generation, gather, unless_gone
 from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.model import ServedModel, served_model
+from ridgeline.server.response_request import ResponseFields
+from ridgeline.server.responses import response_generation
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import EventStream, Outbox
@@ -48,6 +50,7 @@ def build_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/chat/completions/render", api.render, methods=["POST"]),
             Route("/v1/completions", api.complete, methods=["POST"]),
+            Route("/v1/responses", api.respond, methods=["POST"]),
             Route("/tokenize", api.tokenize, methods=["POST"]),
             Route("/detokenize", api.detokenize, methods=["POST"]),
             Route("/v1/models", api.models),
@@ -100,6 +103,12 @@ class Api:
         fields, headers = await self._read(request, CompletionFields)
         generation = await completion_generation(fields, self._model, self._settings, self.grammars)
         return await self._reply(request, generation, CompletionAnswer(fields, self._model), headers)
+
+    async def respond(self, request: Request) -> Response | EventStream:
+        """/v1/responses"""
+        fields, headers = await self._read(request, ResponseFields)
+        generation, reply = await response_generation(fields, self._model, self._settings, self.grammars)
+        return await self._reply(request, generation, reply, headers)
 
     async def render(self, request: Request) -> Response:
         """/v1/chat/completions/render"""
