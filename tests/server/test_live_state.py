@@ -152,6 +152,18 @@ def test_another_engine_begins_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) 
     run(script(), monkeypatch)
 
 
+def test_streams_end_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        llm, state = served()
+        async with listening(state) as client:
+            await client.read()
+            state.close()
+            await client.task
+            assert llm.watched == [True, False]
+
+    run(script(), monkeypatch)
+
+
 def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script() -> None:
         _, state = served()

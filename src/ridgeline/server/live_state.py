@@ -119,6 +119,12 @@ class LiveState:
             Route("/v1/engine/events", self._events, methods=["GET"]),
         ]
 
+    def close(self) -> None:
+        """The server ends: so do the streams."""
+        for listener in self._listeners:
+            if not listener.over.done():
+                listener.over.set_result(None)
+
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Remember the step, and merge it for those who listen."""
         seconds = (report.finished - report.started) * NANOSECONDS

@@ -59,6 +59,7 @@ class Observability:
         try:
             yield
         finally:
+            self.live_state.close()
             for task in tasks:
                 task.cancel()
             with suppress(asyncio.CancelledError):
