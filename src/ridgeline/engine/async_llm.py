@@ -195,13 +195,6 @@ class AsyncLLM:
         else:
             told(None)
 
-    def fail(self, request: int, error: Exception) -> None:
-        """Have whoever waits for a request of this number meet an error next, which aborts it. Nothing happens where
-        nobody waits any more."""
-        caller = self._callers.get(self._tickets.get(request, 0))
-        if caller is not None:
-            self._tell([(caller, error)])
-
     def close(self) -> None:
         """End the engine after its present step. Requests under way get an EngineDied."""
         self._host.close()

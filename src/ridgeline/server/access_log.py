@@ -11,6 +11,8 @@ from ridgeline.server.auth import PUBLIC
 from ridgeline.server.errors import error_response, internal
 
 MOST_PATH = 200
+GONE = 499
+"""Said of a request whose client left before an answer began; the status is nginx's."""
 
 logger = logging.getLogger("ridgeline.server.access")
 
@@ -41,6 +43,7 @@ class AccessLog:
             if not status:
                 await error_response(internal())(scope, receive, watched)
         finally:
+            status = status or GONE
             if self._lines and scope["path"] not in PUBLIC:
                 logger.info("%s %d %.3f s", _of(scope), status, (time.perf_counter_ns() - started) * NANOSECONDS)
 

@@ -11,13 +11,14 @@ import re
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Literal, cast
 
 import h11
 import msgspec
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from ridgeline.server.direct import EXTENSION, DirectWriter
@@ -205,15 +206,11 @@ class LimitedProtocol(H11Protocol):
     def refuse(self, error: ApiError) -> None:
         """Say why, if no answer has begun, and close."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            # Not through h11, which would hold it to what it thinks of a request that it may not have understood.
             body = msgspec.json.encode(error.body())
-            headers = [
-                ("content-type", "application/json"),
-                ("content-length", str(len(body))),
-                ("connection", "close"),
-            ]
-            head = h11.Response(status_code=error.status, headers=headers, reason=STATUS_PHRASES[error.status])
-            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+            head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
+            head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            self.transport.write(head.encode() + body)
             self._linger()
         else:
             self._close()

@@ -27,7 +27,7 @@ class Live:
     came by. arrived: nanoseconds of time.perf_counter_ns. begun: a step has run some of its prompt. cached: positions
     of its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
     choice ended. sections: whether its reasoning is told apart. progress: told how many of its prompt's positions were
-    computed before a step, and are after it. failure: what it is to end with, instead of its next event.
+    computed before a step, and are after it. fail: ends it with an error.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Live:
     finishes: list[Finish] = field(default_factory=list)
     sections: bool = True
     progress: Callable[[int, int], None] | None = None
-    failure: ApiError | None = None
+    fail: Callable[[Exception], None] | None = None
 
 
 class Observer(Protocol):
@@ -146,6 +146,7 @@ class Service:
                 if len(live.finishes) == live.params.n:
                     done.set_result(None)
 
+        live.fail = told
         added = partial(self.on_loop, self._added, live)
         leave = self.llm.submit(prompt, live.params, told, root=root, added=added, sections=live.sections)
         try:
@@ -154,10 +155,9 @@ class Service:
             leave()
 
     def end(self, live: Live, error: ApiError) -> None:
-        """Have a request under way end with an error, as soon as the engine has a number for it."""
-        live.failure = error
-        if live.request is not None:
-            self.llm.fail(live.request, error)
+        """Have a request under way end with an error, whatever the engine does."""
+        if live.fail is not None:
+            live.fail(error)
 
     def _limit(self, live: Live, loop: asyncio.AbstractEventLoop) -> list[asyncio.TimerHandle]:
         limits = ((self.queue_seconds, self._end_if_waiting), (self.total_seconds, self._end_overdue))
@@ -175,8 +175,6 @@ class Service:
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
             live.request, self.by_request[request] = request, live
-            if live.failure is not None:
-                self.llm.fail(request, live.failure)
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """The running event loop, which is now the one on which observers are told."""
