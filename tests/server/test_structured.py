@@ -181,8 +181,6 @@ def test_a_process_that_dies_of_a_form_is_replaced() -> None:
 
     async def run() -> None:
         check = GrammarCheck(ServerSettings(compile_bytes=1 << 20))
-        seconds: list[float] = []
-        check.observers.append(seconds.append)
         try:
             big = StructuredOutputs(regex="|".join(f"[a-z]{{{i}}}x{i}" for i in range(1, 600)))
             (message,) = await verdicts(check, big)
@@ -191,7 +189,6 @@ def test_a_process_that_dies_of_a_form_is_replaced() -> None:
             assert check.failures == 1
             check._settings = ServerSettings()
             assert await verdicts(check, big, GOOD) == [None, None]
-            assert len(seconds) == 3
         finally:
             await check.close()
 

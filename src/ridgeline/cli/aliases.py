@@ -94,7 +94,6 @@ ALIASES: tuple[Alias, ...] = (
     # -- the server
     Means(("--max-logprobs",), "--max-top-logprobs"),
     Means(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),
-    Same(("--tool-call-parser",), (), "tools are not served yet; leave it out", marks="--port"),
     Same(
         ("--enable-auto-tool-choice",), ("true",),
         "a model whose template has tools may always call them; send tool_choice none instead",

@@ -51,6 +51,9 @@ class ServerFlags:
         list[str] | None, _server(text="A name by which a keyless server may be called, too; may be repeated.")
     ] = None
     strict: Annotated[bool, _server("--strict", text="A field that nobody knows is an error.")] = False
+    tool_call_parser: Annotated[
+        str | None, _server(text="How the model calls functions, where its chat template does not say: hermes, ...")
+    ] = None
     access_log: Annotated[bool, _server(text="A line for each request, without its text.")] = True
     log_format: Annotated[str, _server(text="text, or json for an object a line.")] = "text"
     metrics_alias: Annotated[str | None, _server(text="vllm: the metrics that vLLM has under its names as well.")] = (
@@ -72,6 +75,7 @@ class ServerFlags:
             allowed_origins=_each(self.allowed_origins),
             allowed_hosts=_each(self.allowed_hosts),
             strict=self.strict,
+            tool_parser=self.tool_call_parser,
             access_log=self.access_log,
             log_format=self.log_format,
             metrics_alias=self.metrics_alias,

@@ -107,6 +107,7 @@ class SamplingParams:
         stop_token_ids: tokens that end the text, beside the model's own.
         ignore_eos: do not stop at the model's end token.
         include_stop: leave the stop string or token in the output.
+        skip_special_tokens: leave control tokens out of the text; else it has their literals.
         structured_outputs: the form that the answer has to have; None for any.
 
     Raises:
@@ -131,6 +132,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop: bool = False
+    skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
 
     def __post_init__(self) -> None:
@@ -195,7 +197,7 @@ class SamplingParams:
             _integer("stop_token_ids", token, 0, COUNT_MAX, "one for each entry")
         # Sorted, so that equal sets are equal params whatever order they came in.
         self._set("stop_token_ids", tuple(sorted(set(ids))))
-        for name in ("ignore_eos", "include_stop"):
+        for name in ("ignore_eos", "include_stop", "skip_special_tokens"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "give True or False")
         form = self.structured_outputs

@@ -96,7 +96,7 @@ class Api:
         """/v1/chat/completions"""
         fields, headers = await self._read(request, ChatFields)
         generation = await chat_generation(fields, self._model, self._settings, self.grammars)
-        return await self._reply(request, generation, ChatAnswer(fields, self._model), headers)
+        return await self._reply(request, generation, ChatAnswer.of(fields, self._model, self._settings), headers)
 
     async def complete(self, request: Request) -> Response | EventStream:
         """/v1/completions"""

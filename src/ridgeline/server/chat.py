@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.engine.events import Event
+from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.chunks import ChoiceState, Chunks
 from ridgeline.server.errors import invalid
 from ridgeline.server.fields import ChatFields, Conversation
@@ -19,8 +21,10 @@ from ridgeline.server.model import ServedModel, beside, cache_root
 from ridgeline.server.sampling import room_for, sampling_params
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.sse import Outbox
-from ridgeline.server.structured import form_of
+from ridgeline.server.structured import asked_form, form_of
+from ridgeline.server.tools import Calls, ToolUse, call_delta, check_calls, read_tools, tool_format
 from ridgeline.text import ChatTemplate, RenderedPrompt
+from ridgeline.text.tools import CallDelta, ToolParser, with_calls
 from ridgeline.untrusted import ModelRefused
 
 ROUTE = "/v1/chat/completions"
@@ -28,8 +32,11 @@ ROUTE = "/v1/chat/completions"
 
 async def render(fields: Conversation, model: ServedModel, settings: ServerSettings) -> RenderedPrompt:
     """The prompt that a conversation becomes, as text and as ids. Raises ApiError."""
-    template = model.template(tools=bool(fields.tools))
+    tools = None if getattr(fields, "tool_choice", None) == "none" else fields.tools
+    template = model.template(tools=bool(tools))
     messages = read_messages(fields.messages)
+    check_calls(messages)
+    form = tool_format(template, settings)
     variables = _variables(fields, template)
     size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
     if size > most:
@@ -37,8 +44,8 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     def encode() -> RenderedPrompt:
         return template.encode(
-            messages,
-            tools=fields.tools,
+            with_calls(messages, form),
+            tools=tools,
             documents=fields.documents,
             add_generation_prompt=fields.add_generation_prompt,
             most_tokens=model.context,
@@ -76,23 +83,51 @@ async def chat_generation(
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
+    answer, _ = asked_form(fields, settings)
+    tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=answer is not None)
     prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model, most, logprobs)
-    params = replace(params, structured_outputs=await form_of(fields, settings, grammars))
+    if tools is None:
+        params = replace(params, structured_outputs=await form_of(fields, settings, grammars))
+    else:
+        params = await with_tools(params, tools, answer, model, grammars)
     return Generation(
         new_id("chatcmpl"), model.name, ROUTE, [prompt], params, cache_root(fields.cache_salt, settings), fields.stream
     )
 
 
+async def with_tools(
+    params: SamplingParams, tools: ToolUse, answer: StructuredOutputs | None, model: ServedModel, grammars: GrammarCheck
+) -> SamplingParams:
+    """The parameters of a request that offers tools; answer: the form of an answer that calls none. Raises ApiError."""
+    trial = tools.trial(answer)
+    if trial is not None:
+        await grammars.check(trial, "tools")
+    shows = tools.shows_special(model.tokenizer)
+    return replace(
+        params,
+        structured_outputs=tools.outputs(model.tokenizer, answer),
+        skip_special_tokens=params.skip_special_tokens and not shows,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """How this route writes an answer."""
+    """How this route writes an answer. tools: that it may call."""
 
     fields: ChatFields
     model: ServedModel
+    tools: ToolUse | None = None
+
+    @classmethod
+    def of(cls, fields: ChatFields, model: ServedModel, settings: ServerSettings) -> "ChatAnswer":
+        """For a request that chat_generation has taken."""
+        if not fields.tools:
+            return cls(fields, model)
+        return cls(fields, model, read_tools(fields, model.template(tools=True), settings))
 
     @property
     def names(self) -> TokenNames:
@@ -129,14 +164,22 @@ class ChatAnswer:
         message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
         if choice.reasoning:
             message |= self.reasoning(choice.reasoning)
-        return self.choice(choice.index, "message", message, choice.tokens, choice.finish)
+        finish: str | None = choice.finish
+        if self.tools is not None:
+            parser, calls = self.tools.parser(self.model.tokenizer), Calls()
+            calls.take((parser.push(choice.text, choice.token_ids), parser.finish(cut=choice.finish is Finish.LENGTH)))
+            message["content"] = calls.content
+            if calls.by_index:
+                message |= {"content": calls.content or None, "tool_calls": calls.body()}
+            finish = finish_reason(choice.finish, parser)
+        return self.choice(choice.index, "message", message, choice.tokens, finish)
 
     def reasoning(self, text: str) -> dict[str, object]:
         """A model's thoughts, under both of the names that clients read."""
         return {"reasoning": text, "reasoning_content": text} if self.fields.include_reasoning else {}
 
     def choice(
-        self, index: int, name: str, message: dict[str, object], tokens: Sequence[Sampled], finish: Finish | None
+        self, index: int, name: str, message: dict[str, object], tokens: Sequence[Sampled], finish: str | None
     ) -> dict[str, object]:
         """An entry of `choices`: a whole message, or a delta of one."""
         choice: dict[str, object] = {
@@ -150,12 +193,40 @@ class ChatAnswer:
         return choice
 
 
+def finish_reason(finish: Finish | None, parser: ToolParser) -> str | None:
+    """Why an answer ended, if it has: an answer that calls functions ends for their sake."""
+    return "tool_calls" if finish is Finish.STOP and parser.complete else finish
+
+
 class ChatChunks(Chunks):
     """Its frames. The role comes with the first content: by itself it would look like a first token."""
 
     def __init__(self, generation: Generation, answer: ChatAnswer, outbox: Outbox) -> None:
         super().__init__(generation, answer.fields, outbox, "chat.completion.chunk")
         self._answer = answer
+        self._parsers: dict[int, ToolParser] = {}
+        self._calls: dict[int, list[CallDelta]] = {}
+
+    def take(self, prompt: int, event: Event) -> None:
+        """Calls are taken out of the text before it is told."""
+        if self._answer.tools is not None:
+            event = event._replace(text=self._without_calls(self.generation.index(prompt, event.choice), event))
+        super().take(prompt, event)
+
+    def has_news(self, index: int, event: Event) -> bool:
+        return super().has_news(index, event) or bool(self._calls.get(index))
+
+    def _without_calls(self, index: int, event: Event) -> str:
+        """The text of an event that is no call; calls wait for their frame."""
+        assert self._answer.tools is not None
+        if index not in self._parsers:
+            self._parsers[index] = self._answer.tools.parser(self._answer.model.tokenizer)
+        parser = self._parsers[index]
+        deltas = [parser.push(event.text, () if event.token is None else (event.token.token,))]
+        if event.finish is not None:
+            deltas.append(parser.finish(cut=event.finish is Finish.LENGTH))
+        self._calls.setdefault(index, []).extend(call for delta in deltas for call in delta.calls)
+        return "".join(delta.content for delta in deltas)
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         delta: dict[str, Any] = {} if state.begun else {"role": "assistant"}
@@ -163,7 +234,12 @@ class ChatChunks(Chunks):
             delta["content"] = event.text
         if event.reasoning:
             delta |= self._answer.reasoning(event.reasoning)
-        return self._answer.choice(index, "delta", delta, state.take(event), event.finish)
+        if calls := self._calls.pop(index, []):
+            delta["tool_calls"] = [call_delta(call) for call in calls]
+        finish: str | None = event.finish
+        if index in self._parsers:
+            finish = finish_reason(event.finish, self._parsers[index])
+        return self._answer.choice(index, "delta", delta, state.take(event), finish)
 
     def first(self) -> dict[str, object]:
         return self._answer.of_prompt(self.generation.prompts[0], self.scores.get(0))

@@ -77,7 +77,7 @@ class Chunks(ABC):
             state.tokens.append(event.token)
         if event.prompt_logprobs is not None:
             self.scores[prompt] = event.prompt_logprobs
-        if not (event.text or event.reasoning or event.finish is not None):
+        if not self.has_news(index, event):
             return
         choice = self.choice(prompt, index, state, event)
         state.begun = True
@@ -86,6 +86,10 @@ class Chunks(ABC):
             self._begun = True
             beside |= self.first()
         self.put([choice], beside)
+
+    def has_news(self, index: int, event: Event) -> bool:
+        """Whether an event has something to tell."""
+        return bool(event.text or event.reasoning or event.finish is not None)
 
     @abstractmethod
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:

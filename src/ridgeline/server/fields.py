@@ -50,6 +50,7 @@ class Fields(msgspec.Struct, kw_only=True, frozen=True):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
 
     prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
     response_format: dict[str, Any] | None = None
@@ -95,6 +96,8 @@ class ChatFields(Fields, kw_only=True, frozen=True):
 
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -171,20 +174,19 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
     "previous_response_id": (),
     "priority": (0,),
     "prompt": (),
     "prompt_embeds": (),
     "reasoning_effort": (),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "store": (False,),
     "suffix": ("",),
     "thinking_token_budget": (),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
+    "parallel_tool_calls": (True, False),
     "top_logprobs": (),
     "truncate_prompt_tokens": (),
     "truncation": ("disabled",),

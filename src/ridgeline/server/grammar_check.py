@@ -2,10 +2,8 @@
 
 import asyncio
 import sys
-import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -22,13 +20,12 @@ _START_SECONDS = 60.0
 class GrammarCheck:
     """Tries one form at a time. The process is started by the first one, and replaced when one was too much for it.
 
-    failures: processes that were ended by a form. observers: told of the seconds that each trial took.
+    failures: processes that were ended by a form.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._process: Process | None = None
-        self.observers: list[Callable[[float], None]] = []
         self._lock = asyncio.Lock()
         self._waiting = 0
         self._passed: OrderedDict[StructuredOutputs, None] = OrderedDict()
@@ -68,7 +65,7 @@ class GrammarCheck:
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        whole, begun = False, time.perf_counter()
+        whole = False
         try:
             process.stdin.write(msgspec.json.encode(form) + b"\n")
             line = await asyncio.wait_for(process.stdout.readline(), self._settings.compile_seconds)
@@ -76,8 +73,6 @@ class GrammarCheck:
         except TimeoutError:
             return f"it takes more than {self._settings.compile_seconds:g} s to compile"
         finally:
-            for observer in self.observers:
-                observer(time.perf_counter() - begun)
             if not whole:  # also where whoever asked has gone: nobody may read the answer to another's question
                 self.failures += 1
                 await self._end()

@@ -21,6 +21,7 @@ _SAME = (
     "n",
     "min_tokens",
     "ignore_eos",
+    "skip_special_tokens",
     "prompt_logprobs",
 )
 """Fields that have the same name and meaning in SamplingParams."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ridgeline.text.tools import format_named
+
 MOST = 2**31 - 1
 
 # What table 2c-bis calls a limit: these are shown to clients (`public_limits`), the rest is the operator's business.
@@ -44,7 +46,8 @@ class ServerSettings:
     answers say. keys: API keys, one of which every route but /health wants; none wants none. insecure: listen beyond
     loopback without a key. allowed_origins: web origins whose pages may ask, `*` for all. allowed_hosts: names besides
     loopback's and `host` by which a keyless server on loopback may be called. strict: a field that nobody knows is an
-    error. access_log: a line for each request. log_format: `text`, or `json` for a JSON object a line. metrics_alias:
+    error. tool_parser: the format of tool calls, where it is not to be found in the chat template. access_log: a line
+    for each request. log_format: `text`, or `json` for a JSON object a line. metrics_alias:
     `vllm` has the metrics that vLLM has told under its names as well. trace_bytes: of the traces of requests that have
     ended. record: a file that does not exist yet, for what traffic comes, without text.
 
@@ -79,6 +82,7 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     strict: bool = False
+    tool_parser: str | None = None
     access_log: bool = True
     log_format: str = "text"
     metrics_alias: str | None = None
@@ -125,6 +129,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             _check_number(each.name, getattr(self, each.name))
+        if self.tool_parser is not None:
+            format_named(self.tool_parser)
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; give one from 1 to 65535, or 0 for a free one")
         for name, choices in (("log_format", ("text", "json")), ("metrics_alias", (None, "vllm"))):

@@ -63,7 +63,7 @@ def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -
     """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
     schema = form.get("json")
     if schema is not None:
-        _check_schema(_decoded(schema, name), name, settings)
+        check_schema(_decoded(schema, name), name, settings)
     try:
         outputs = StructuredOutputs(**form)
     except ValueError as error:
@@ -111,7 +111,8 @@ def _decoded(schema: object, name: str) -> object:
         raise invalid(f"{name}: the schema is not valid JSON", name) from None
 
 
-def _check_schema(schema: object, name: str, settings: ServerSettings) -> None:
+def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes: int | None = None) -> None:
+    """Raises ApiError naming the field for a schema beyond the server's bounds. most_bytes: as text."""
     if not isinstance(schema, dict):
         raise invalid(f"{name}: a JSON schema is an object", name)
     for depth, key, value in _entries(schema):
@@ -121,6 +122,8 @@ def _check_schema(schema: object, name: str, settings: ServerSettings) -> None:
             raise invalid(f"{name}: a $ref leads out of the schema; nothing is fetched", name)
         if key in _SIZES and isinstance(value, int | float) and value > MOST_SIZE:
             raise invalid(f"{name}: {key} is more than {MOST_SIZE}", name)
+    if most_bytes is not None and len(msgspec.json.encode(schema)) > most_bytes:
+        raise invalid(f"{name}: a schema has more than {most_bytes} bytes", name)
 
 
 def _entries(value: object) -> Iterator[tuple[int, str, object]]:

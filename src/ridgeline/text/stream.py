@@ -32,11 +32,13 @@ class OutputStream:
         *,
         stops: Sequence[str] = (),
         include_stop: bool = False,
+        skip_special: bool = True,
         reasoning: Reasoning | None = None,
         continues: bool = False,
     ) -> None:
-        """`continues`: the text goes on from a prompt's, so that a first space is one."""
-        self._detokenizer = Detokenizer(tokenizer, continues=continues)
+        """`continues`: the text goes on from a prompt's, so that a first space is one. skip_special: special tokens
+        have no text."""
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
         self._ends: list[int] | None = [] if stops else None  # of each token, in characters of the answer
         self.reasoning = reasoning

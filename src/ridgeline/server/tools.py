@@ -1,0 +1,197 @@
+"""Functions that a request offers to the model: which calls may or must come, and how they are told."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.errors import invalid
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.structured import check_schema
+from ridgeline.text import ChatTemplate, Tokenizer
+from ridgeline.text.bytes import ByteTokenizer
+from ridgeline.text.tools import (
+    CallDelta,
+    Function,
+    ToolDelta,
+    ToolFormat,
+    ToolParser,
+    forced_calls,
+    format_named,
+    format_of,
+)
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_MOST_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
+
+
+class ToolFields(Protocol):
+    """The fields that offer functions."""
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def tool_choice(self) -> str | dict[str, Any] | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Functions that may be called. called: those that the answer must call one of, where it must."""
+
+    form: ToolFormat
+    functions: tuple[Function, ...]
+    called: tuple[Function, ...]
+    several: bool
+
+    def shows_special(self, tokenizer: Tokenizer) -> bool:
+        """Whether markers are special tokens, which have to be in the text for the parser to see them."""
+        return any(tokenizer.control.get(marker) in tokenizer.special_ids for marker in self.form.markers)
+
+    def parser(self, tokenizer: Tokenizer) -> ToolParser:
+        """Takes the calls out of one answer."""
+        names = {function.name for function in self.called or self.functions}
+        return ToolParser(self.form, names, tokenizer, several=self.several)
+
+    def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
+        """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
+        of its own. Raises ApiError for two that do not go together."""
+        if self.called:
+            if answer is not None:
+                raise invalid("tool_choice: a call is asked for and another form too; give one of them", "tool_choice")
+            grammar = forced_calls(self.form, self.called, tokenizer, several=self.several)
+        elif answer is None:
+            return None
+        else:
+            schema = '{"type": "object"}' if answer.json_object else answer.json
+            if not isinstance(schema, str):
+                raise invalid("tools: beside tools the answer's form may be a JSON schema only", "tools")
+            grammar = forced_calls(self.form, self.functions, tokenizer, several=self.several, or_schema=schema)
+        return StructuredOutputs(grammar=grammar)
+
+    def trial(self, answer: StructuredOutputs | None) -> StructuredOutputs | None:
+        """As `outputs`, over a vocabulary without control tokens: what is to be tried first."""
+        return self.outputs(ByteTokenizer(), answer)
+
+
+def read_tools(
+    fields: ToolFields, template: ChatTemplate, settings: ServerSettings, *, shaped: bool = False
+) -> ToolUse | None:
+    """What a request offers; None where nothing may be called. shaped: the answer has a form too. Raises ApiError."""
+    choice = fields.tool_choice
+    if choice == "none" or not fields.tools:
+        if choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: a call is asked for, but no tools are given", "tool_choice")
+        return None
+    form = tool_format(template, settings)
+    if form is None:
+        raise invalid(
+            "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, or "
+            "leave them out",
+            "tools",
+            code="no_tool_format",
+        )
+    functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools))
+    if len({function.name for function in functions}) < len(functions):
+        raise invalid("tools: two functions have one name", "tools")
+    called = _called(choice, functions)
+    if called or shaped:
+        for function in called or functions:
+            check_schema(function.parameters, "tools", settings, settings.schema_bytes)
+        size = sum(len(str(function.parameters)) for function in called or functions)
+        if size > _MOST_SCHEMAS * settings.schema_bytes:
+            raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
+    return ToolUse(form, functions, called, fields.parallel_tool_calls)
+
+
+def tool_format(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
+    """The format of a model's calls: the one that the server was told, else its template's."""
+    return format_named(settings.tool_parser) if settings.tool_parser is not None else format_of(template.source)
+
+
+def _function(tool: Mapping[str, Any], where: str) -> Function:
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        raise invalid(f"{where}: give a tool of the type function", "tools")
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise invalid(f"{where}.function.name: give 1 to 64 letters, digits, dots, dashes and underscores", "tools")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise invalid(f"{where}.function.parameters: a JSON schema is an object", "tools")
+    return Function(name, {"type": "object", **(parameters or {})})
+
+
+def _called(choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """The functions of which one must be called."""
+    if choice is None or choice == "auto":
+        return ()
+    if choice == "required":
+        return functions
+    function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
+    if not isinstance(function, dict):
+        raise invalid("tool_choice: give none, auto, required, or a function by its name", "tool_choice")
+    found = tuple(own for own in functions if own.name == function.get("name"))
+    if not found:
+        raise invalid("tool_choice: no such function is among the tools", "tool_choice")
+    return found
+
+
+def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ApiError for calls in a conversation that are none."""
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if calls is None:
+            continue
+        whole = isinstance(calls, list) and all(_is_call(call) for call in calls)
+        if not whole or message.get("role") != "assistant":
+            raise invalid(
+                f"messages[{index}].tool_calls: give the assistant's calls, each with id, function.name and "
+                "function.arguments",
+                "messages",
+            )
+
+
+def _is_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return (
+        isinstance(call, dict)
+        and isinstance(call.get("id"), str)
+        and isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+    )
+
+
+@dataclass(slots=True)
+class Calls:
+    """The calls of a whole answer, and what is left as its content."""
+
+    content: str = ""
+    by_index: dict[int, CallDelta] = field(default_factory=dict)
+
+    def take(self, deltas: Iterable[ToolDelta]) -> None:
+        for delta in deltas:
+            self.content += delta.content
+            for call in delta.calls:
+                old = self.by_index.get(call.index, CallDelta(call.index))
+                self.by_index[call.index] = CallDelta(
+                    call.index, old.id or call.id, old.name or call.name, old.arguments + call.arguments
+                )
+            for index in delta.undone:
+                del self.by_index[index]
+
+    def body(self) -> list[dict[str, object]]:
+        """As a message has them."""
+        return [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in self.by_index.values()
+        ]
+
+
+def call_delta(call: CallDelta) -> dict[str, object]:
+    """As a chunk's delta has it."""
+    if call.id:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"index": call.index, "id": call.id, "type": "function", "function": function}
+    return {"index": call.index, "function": {"arguments": call.arguments}}

@@ -1,0 +1,338 @@
+"""Tool calls over HTTP, with the official client: scripted models behind real templates, and forced calls."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.folders import write_tokenizer
+from engine.small_models import LLAMA, small_model
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.sampling import Sampled, SampleRow
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.step_plan import StepPlan
+from ridgeline.server.service import Service
+from ridgeline.server.settings import ServerSettings
+from ridgeline.text.tools import FORMATS
+from server.conftest import Everybody, Running, running
+from text.tiny_tokenizers import byte_level
+
+TEMPLATES = Path(os.environ.get("RIDGELINE_DATA", "")) / "chat-templates"
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "description": "Weather.", "parameters": WEATHER}},
+    {
+        "type": "function",
+        "function": {
+            "name": "now",
+            "description": "Time.",
+            "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+        },
+    },
+]
+ASK: list[Any] = [{"role": "user", "content": "How is it?"}]
+ARGS = '{"city": "Aé", "days": 3}'
+
+# Small templates that write what the real ones do.
+SMALL = {
+    "hermes": "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}<tool_call>{# arguments #}{% for m in messages %}"
+    "{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n'
+    "{% endfor %}assistant:",
+    "llama3_json": "ipython{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.role }}: "
+    '{{ m.content or \'\' }}{% for c in m.tool_calls or [] %}{"name": "{{ c.function.name }}", '
+    "{{ '\"parameters\": ' }}{{ c.function.arguments | tojson }}}{% endfor %}\n{% endfor %}assistant:",
+}
+REAL = {
+    "hermes": ("Qwen-Qwen2.5-7B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"),
+    "llama3_json": ("meta-llama-Llama-3.1-8B-Instruct",),
+    "mistral": ("mistralai-Mistral-Nemo-Instruct-2407",),
+    "deepseek_v31": ("deepseek-ai-DeepSeek-V3.1",),
+}
+
+
+def written(name: str, *calls: tuple[str, str]) -> str:
+    """Calls as a model of this format writes them."""
+    layout = FORMATS[name].layout
+    each = [f"{layout.before}{function}{layout.middle}{arguments}{layout.after}" for function, arguments in calls]
+    return layout.start + (layout.between or "; ").join(each) + layout.end
+
+
+class Says:
+    """An executor that says one script, whatever the model would."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self.script = script
+
+    def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled]:
+        return [Sampled(self.script[min(row.generated, len(self.script) - 1)]) for row in rows]
+
+
+def load(folder: Path, template: str, markers: Sequence[str]) -> Loaded:
+    """A small random model whose tokenizer has these markers as special tokens."""
+    pipeline = byte_level()
+    pipeline.add_special_tokens(list(markers))
+    size = write_tokenizer(folder, pipeline, template)
+    config = {**LLAMA, "vocab_size": size, "eos_token_id": size - 3, "max_position_embeddings": 6000}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    model = small_model(config)
+    save_file({model.checkpoint_name(n): p for n, p in model.named_parameters()}, folder / "model.safetensors")
+    torch.set_num_threads(1)
+    return load_engine(str(folder), EngineSettings(kv_bytes=16e6))
+
+
+@contextmanager
+def served(loaded: Loaded, **settings: Any) -> Iterator[tuple[Running, openai.OpenAI]]:
+    llm = AsyncLLM(loaded)
+    try:
+        with (
+            running(Service(llm, Everybody()), ServerSettings(models=("m",), **settings)) as up,
+            openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            yield up, client
+    finally:
+        llm.close()
+
+
+def ids_of(loaded: Loaded, text: str) -> list[int]:
+    return loaded.tokenizer.encode(text, add_special=False)
+
+
+def templates() -> list[Any]:
+    found = [pytest.param((name, source), id=f"small {name}") for name, source in SMALL.items()]
+    for name, files in REAL.items():
+        for file in files:
+            path = TEMPLATES / f"{file}.jinja"
+            if path.is_file():
+                found.append(pytest.param((name, path.read_text(encoding="utf-8")), id=file))
+    return found
+
+
+@pytest.fixture(scope="module", params=templates())
+def scripted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server behind a template, what it says being the test's to write."""
+    name, template = request.param
+    special = FORMATS[name].markers if name != "hermes" else ()
+    loaded = load(tmp_path_factory.mktemp("tools"), template, special)
+    own = loaded.engine.executor
+    with served(loaded) as (up, client):
+
+        def say(text: str | None) -> None:
+            eos = list(loaded.tokenizer.eos_ids)
+            loaded.engine.executor = own if text is None else Says([*ids_of(loaded, text), *eos])
+
+        yield Behind(name, up, client, say)
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A server behind a template of this format. say: makes its model say a text; None lets it say what it would."""
+
+    name: str
+    up: Running
+    client: openai.OpenAI
+    say: Callable[[str | None], None]
+
+
+def streamed(chunks: Any) -> tuple[str, list[list[str]], str | None]:
+    """Content, calls as [id, name, arguments], and why it ended."""
+    content, calls, finish = "", list[list[str]](), None
+    for chunk in chunks:
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            finish = choice.finish_reason or finish
+            for call in choice.delta.tool_calls or []:
+                if call.index == len(calls):
+                    assert call.type == "function"
+                    calls.append([call.id, call.function.name, ""])
+                else:
+                    assert call.id is None
+                calls[call.index][2] += call.function.arguments or ""
+    return content, calls, finish
+
+
+def test_calls_are_told_whole_streamed_and_back_again(scripted: Behind) -> None:
+    scripted.say(written(scripted.name, ("weather", ARGS)))
+    reply = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400)
+    (choice,) = reply.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls or []
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", json.loads(ARGS))
+    stream = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400, stream=True)
+    content, calls, finish = streamed(stream)
+    assert (content, finish) == ("", "tool_calls")
+    assert [(c[1], c[2]) for c in calls] == [("weather", ARGS)]
+    # The next turn: the template takes what it wrote.
+    scripted.say("It is sunny.")
+    turn = [
+        *ASK,
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "1"},
+    ]
+    answer = scripted.client.chat.completions.create(model="m", messages=turn, tools=TOOLS, max_tokens=400)
+    assert answer.choices[0].message.content == "It is sunny."
+    assert answer.choices[0].finish_reason == "stop"
+    rendered = scripted.up.post("/v1/chat/completions/render", {"messages": turn, "tools": TOOLS})
+    assert rendered.status == 200, rendered.data
+    assert '"city": "A' in rendered.data.decode().replace("\\", "").replace("\\u00e9", "é")
+    scripted.up.idle()
+
+
+def test_several_calls_in_one_answer(scripted: Behind) -> None:
+    scripted.say(written(scripted.name, ("weather", ARGS), ("now", "{}")))
+    stream = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=500, stream=True)
+    assert [c[1:] for c in streamed(stream)[1]] == [["weather", ARGS], ["now", "{}"]]
+    only = scripted.client.chat.completions.create(
+        model="m", messages=ASK, tools=TOOLS, max_tokens=500, parallel_tool_calls=False
+    )
+    assert [c.function.name for c in only.choices[0].message.tool_calls or []] == ["weather"]
+
+
+def test_a_malformed_call_is_text(scripted: Behind) -> None:
+    text = written(scripted.name, ("rm_rf", ARGS))
+    scripted.say(text)
+    reply = scripted.client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=400)
+    assert reply.choices[0].message.content == text
+    assert reply.choices[0].message.tool_calls is None
+    assert reply.choices[0].finish_reason == "stop"
+
+
+def test_without_tools_a_call_is_text_without_its_control_tokens(scripted: Behind) -> None:
+    scripted.say(written(scripted.name, ("now", "{}")))
+    for options in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        reply = scripted.up.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 400, **options})
+        if reply.status == 400:  # Hermes' template for tools cannot do without them
+            assert "chat template" in reply.json()["error"]["message"]
+            continue
+        message = reply.json()["choices"][0]["message"]
+        assert "tool_calls" not in message
+        assert "now" in message["content"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_forced_calls_fit_their_schemas(scripted: Behind, choice: Any) -> None:
+    """A random model, held to the format."""
+    scripted.say(None)
+    names = set()
+    for seed in range(2):
+        reply = scripted.client.chat.completions.create(
+            model="m",
+            messages=ASK,
+            tools=TOOLS,
+            tool_choice=choice,
+            max_tokens=600,
+            seed=seed,
+            parallel_tool_calls=False,
+        )
+        (answer,) = reply.choices
+        assert answer.finish_reason == "tool_calls"
+        (call,) = answer.message.tool_calls or []
+        names.add(call.function.name)
+        schema = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}[call.function.name]
+        jsonschema.validate(json.loads(call.function.arguments), schema)
+    assert names <= ({"weather"} if isinstance(choice, dict) else {"weather", "now"})
+    scripted.up.idle()
+
+
+def test_a_schema_and_tools_together_give_either(scripted: Behind) -> None:
+    scripted.say(None)
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    for seed in range(1, 2):
+        reply = scripted.client.chat.completions.create(
+            model="m",
+            messages=ASK,
+            tools=TOOLS,
+            max_tokens=700,
+            seed=seed,
+            response_format={"type": "json_schema", "json_schema": {"name": "ok", "schema": schema}},
+        )
+        (answer,) = reply.choices
+        if answer.message.tool_calls:
+            assert {call.function.name for call in answer.message.tool_calls} <= {"weather", "now"}
+        elif answer.finish_reason == "stop":
+            jsonschema.validate(json.loads(answer.message.content or ""), schema)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no tools": ({"tool_choice": "required"}, "no tools"),
+    "unknown function": (
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
+        "no such function",
+    ),
+    "unknown choice": ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice"),
+    "bad name": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    "twice": ({"tools": [TOOLS[0], TOOLS[0]]}, "one name"),
+    "no function": ({"tools": [{"type": "web_search"}]}, "type function"),
+    "regex too": ({"tools": TOOLS, "guided_regex": "a"}, "JSON schema only"),
+    "forced and shaped": (
+        {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        "give one of them",
+    ),
+    "bad schema": (
+        {
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+            "tool_choice": "required",
+        },
+        "not",
+    ),
+    "bad call": ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "tool_calls"),
+    "bad arguments": (
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "[1]"}}],
+                }
+            ]
+        },
+        "no JSON object",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def hermes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with served(load(tmp_path_factory.mktemp("hermes"), SMALL["hermes"], ())) as (up, _):
+        yield up
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_makes_no_sense_is_a_400(hermes: Running, name: str) -> None:
+    fields, why = WRONG[name]
+    reply = hermes.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 5, **fields})
+    assert reply.status == 400, reply.data
+    assert why in reply.json()["error"]["message"]
+
+
+def test_a_model_without_a_known_format_says_so_and_the_server_may_be_told_one(server: Running, tmp_path: Path) -> None:
+    reply = server.post("/v1/chat/completions", {"messages": ASK, "max_tokens": 5, "tools": TOOLS})
+    assert reply.status == 400
+    assert "--tool-call-parser" in reply.json()["error"]["message"]
+    loaded = load(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}", ())
+    loaded.engine.executor = Says([*ids_of(loaded, written("hermes", ("now", "{}"))), *loaded.tokenizer.eos_ids])
+    with served(loaded, tool_parser="hermes") as (_, client):
+        reply = client.chat.completions.create(model="m", messages=ASK, tools=TOOLS, max_tokens=200)
+        assert reply.choices[0].finish_reason == "tool_calls"
+    with pytest.raises(ValueError, match="there are hermes"):
+        ServerSettings(tool_parser="kimi")
