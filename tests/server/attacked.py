@@ -60,7 +60,9 @@ class Attacked(Running):
         return self.service.llm.stats.held_pages
 
     def check(self) -> None:
-        super().check()
+        """One normal request succeeds, no KV page is held afterwards, and no answer so far had in it what none may."""
+        assert self.complete(max_tokens=1).json()["usage"]["completion_tokens"] == 1
+        self.idle()
         answers = self.answers[:]
         self.answers.clear()
         for answer in answers:

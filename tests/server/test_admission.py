@@ -1,13 +1,14 @@
 """Who is let into the queue, on a clock of the test's."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.server.scripted import INFO, live
+from tests.server.scripted import INFO, Gate, Scripted, consume, live
 
 from ridgeline.server.admission import MOST_RETRY_SECONDS, Queue
 from ridgeline.server.errors import ApiError
-from ridgeline.server.service import Live
+from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(queued_requests=3, queued_tokens=100)
@@ -126,3 +127,27 @@ def test_a_server_that_is_to_end_lets_nobody_in(clock: Clock) -> None:
     queue.draining = True
     error = refusal(queue, request())
     assert (error.status, error.code) == (503, "shutting_down")
+
+
+@pytest.mark.parametrize(
+    ("limit", "begun", "code"), [("queue_seconds", False, "queue_timeout"), ("total_seconds", True, "total_timeout")]
+)
+def test_limits_of_time_hold_though_the_engine_says_nothing(limit: str, begun: bool, code: str) -> None:
+    async def run() -> ApiError:
+        service = Service(Scripted(), Gate(), **{limit: 0.01})  # type: ignore[arg-type]
+        asked = request(begun=begun)
+        with pytest.raises(ApiError) as error:
+            await asyncio.wait_for(consume(service, asked), 10)
+        assert not service.live
+        return error.value
+
+    assert asyncio.run(run()).code == code
+
+
+def test_a_request_that_has_begun_does_not_wait_any_more() -> None:
+    async def run() -> None:
+        service = Service(Scripted(), Gate(), queue_seconds=0.01)  # type: ignore[arg-type]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consume(service, request(begun=True)), 0.1)
+
+    asyncio.run(run())

@@ -130,6 +130,9 @@ class LimitedProtocol(H11Protocol):
         """uvicorn's word for whatever the connection could not read."""
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1"))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever wants a WebSocket is answered in HTTP; uvicorn would have the log say which packages to install."""
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the idle phase has its own deadline
