@@ -11,6 +11,7 @@ from ridgeline.traffic.record import Record
 
 REJECTED = (429, 503)
 _MOST_LEAD = 2_000_000  # nanoseconds
+_ENOUGH = 4  # requests; the first ones open connections
 
 
 class Asker:
@@ -23,20 +24,28 @@ class Asker:
 
     @property
     def lead(self) -> int:
-        """Nanoseconds that it lately took to hand a request to the socket, at most 2 ms: who begins so much earlier
-        sends at the moment that was intended."""
-        return min(_MOST_LEAD, sorted(self._took)[len(self._took) // 2]) if self._took else 0
+        """Nanoseconds that it lately took to hand a request to the socket, the median and at most 2 ms: who begins so
+        much earlier sends at the moment that was intended. 0 until that is known."""
+        return min(_MOST_LEAD, sorted(self._took)[len(self._took) // 2]) if len(self._took) >= _ENOUGH else 0
+
+    async def aim(self, intended: int) -> int:
+        """Return when it is time to begin with a request that is intended at a moment; and that time, for `ask`."""
+        begun = self.start + intended - self.lead
+        await self.clock.until(begun)
+        return begun
 
     def now(self) -> int:
         """Nanoseconds after the start."""
         return self.clock.now() - self.start
 
-    async def ask(self, body: bytes, record: Record) -> str:
-        """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError."""
-        answer, begun = Answer(), self.clock.now()
+    async def ask(self, body: bytes, record: Record, begun: int | None = None) -> str:
+        """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError. begun: by
+        `aim`, where it was aimed."""
+        answer = Answer()
         try:
             async with asyncio.timeout(self.timeout), self.transport.post(body) as reply:
-                self._took.append(reply.sent - begun)
+                if begun is not None:
+                    self._took.append(reply.sent - begun)
                 record.sent, record.status = reply.sent - self.start, reply.status
                 if reply.status == 200:
                     await self._read(reply, record, answer)

@@ -48,7 +48,13 @@ def _rates(findings: Findings) -> Iterator[Chart]:
         if measured:
             series = [Series(f"{latency}, measured", measured), *_predicted_over_rate(findings, latency, most)]
             title = f"{latency} over the rate (medians)"
-            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_y=latency == "TTFT")
+            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_y=_decades(series))
+
+
+def _decades(series: Sequence[Series]) -> bool:
+    """Whether values differ by more than ten times, which a plain axis cannot show."""
+    values = [y for one in series for _, y in one.points if y > 0]
+    return bool(values) and max(values) > 10 * min(values)
 
 
 def _good_rate(run: Run) -> float:

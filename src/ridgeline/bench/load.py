@@ -56,8 +56,9 @@ class LoadRun:
         async with asyncio.TaskGroup() as tasks:
             for index, intended, item in self._schedule():
                 session = self.source.session(index, item)  # before its moment, so that it takes no time then
-                await self.asker.clock.until(self.asker.start + intended - self.asker.lead)
-                tasks.create_task(self._hold(index, session, intended))
+                body = body_of(self.job.target, [], session.turns[0])
+                begun = await self.asker.aim(intended)
+                tasks.create_task(self._hold(index, session, body, intended, begun))
 
     def _schedule(self) -> Iterator[tuple[int, int, TraceRequest | None]]:
         """This process's sessions with their moments: of the one schedule that all of them go through."""
@@ -81,31 +82,35 @@ class LoadRun:
         await self.asker.clock.until(self.asker.start)
         for index, item in sessions:
             session = self.source.session(index, item)
+            body = body_of(self.job.target, [], session.turns[0])
             now = self.asker.now()
             if now / 1e9 >= (self.job.load.seconds or float("inf")):
                 return
-            await self._hold(index, session, now)
+            await self._hold(index, session, body, now)
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
-    async def _hold(self, index: int, session: Session, intended: int) -> None:
-        """A conversation. Its later turns are intended when the user has thought about the answer before."""
+    async def _hold(self, index: int, session: Session, body: bytes, intended: int, begun: int | None = None) -> None:
+        """A conversation, its first turn being `body`. Its later turns are intended when the user has thought about the
+        answer before. begun: as Asker.ask."""
         said: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):
             record = Record(index, intended, intended, session=index, turn=place, process=self.job.process)
             self.records.append(record)
-            body = body_of(self.job.target, said, turn)
-            text = await self._in_place(body, record)
+            body = body_of(self.job.target, said, turn) if place else body
+            text = await self._in_place(body, record, begun if place == 0 else None)
+            if self.job.load.users is not None and record.sent is not None:
+                record.intended = record.sent  # nothing was scheduled: until then the user was thinking
             if record.outcome != "ok" or place + 1 == len(session.turns):
                 return
             said += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
             intended = self.asker.now() + round(self.job.data.think * 1e9)
             await self.asker.clock.until(self.asker.start + intended)
 
-    async def _in_place(self, body: bytes, record: Record) -> str:
+    async def _in_place(self, body: bytes, record: Record, begun: int | None) -> str:
         """Ask when there is a free place, where places are limited."""
         if self._places is None:
-            return await self.asker.ask(body, record)
+            return await self.asker.ask(body, record, begun)
         async with self._places:
             record.ready = max(record.intended, self.asker.now())
             return await self.asker.ask(body, record)

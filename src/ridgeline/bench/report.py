@@ -101,7 +101,9 @@ def _knee(findings: Findings) -> str:
     knee = findings.sweep.knee
     if knee is None:
         return f"No rate was good: at {findings.sweep.levels[0].rate:.3g} a second already {findings.sweep.ended}."
-    return f"The knee: up to {knee.rate:.3g} requests a second 99 % of them {met}. Above it: {findings.sweep.ended}."
+    above = next((level for level in findings.sweep.levels if level.rate > knee.rate), None)
+    then = findings.sweep.ended if above is None else f"at {above.rate:.3g} {above.why}"
+    return f"The knee: at {knee.rate:.3g} requests a second 99 % of them {met}; {then}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def _predicted(findings: Findings) -> Iterator[Block]:
     assert findings.predicted is not None
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
     rows = [_beside(run, findings) for run in runs if not run.summary.client_late and run.summary.answered]
-    heads = columns("load", "tokens/s", "predicted", "TTFT ms", "predicted", "TPOT ms", "predicted")
+    heads = columns("load", "tokens/s", "predicted", "TTFT ms", "predicted", "TPOT ms", "predicted", "", words=(0, 7))
     prediction = findings.predicted
     note = (
         f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and answers of "

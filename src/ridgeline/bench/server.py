@@ -85,6 +85,8 @@ async def who_is_there(base: str, headers: Mapping[str, str], model: str | None)
         models = msgspec.json.decode(body, type=_Models).data if status == 200 else []
     except (msgspec.DecodeError, RecursionError):
         models = []
+    if status == 503:
+        raise ValueError(f"{base} is not ready (HTTP 503); ask again when it has loaded its model")
     if model is None and not models:
         raise ValueError(f"{base}/v1/models names no model (HTTP {status}); name one with --model")
     found = next((one for one in models if model in (None, one.id)), None)

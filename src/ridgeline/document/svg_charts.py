@@ -8,7 +8,7 @@ from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.document.svg_parts import SERIES, WIDTH, line, words
 
 _LEFT, _RIGHT, _TOP = 84, 28, 52
-_PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 48, 18
+_PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 58, 18
 _ROW = 13  # pixels of a row of spans
 _CHARACTER = 6.7
 _GRID, _DIM = "#e0e0e0", "#666666"

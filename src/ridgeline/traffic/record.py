@@ -14,7 +14,8 @@ class Record(msgspec.Struct):
     """One request. All moments are nanoseconds after the start of the run.
 
     index: its place in the schedule. session, turn: the conversation that it belongs to. intended: when it was to be
-    sent (a). ready: when it might be: later than intended only where the number of requests under way is capped. sent:
+    sent (a); in a closed loop, where nothing is scheduled, when it was. ready: when it might be: later than intended
+    where the number of requests under way is capped, and when its user was free in a closed loop. sent:
     its bytes handed to the socket (s). chunks: when each piece with content was decoded (c_1..c_k). ended: when the
     answer was over. input, output: tokens by the server's count; counted: whether it gave one, else output is the
     number of pieces. cached: prompt tokens that the server had kept. server_queue, server_ttft: milliseconds that the
@@ -68,7 +69,7 @@ class Record(msgspec.Struct):
     @property
     def lateness(self) -> int | None:
         """s less when it might be sent: what the load generator is to blame for."""
-        return self.sent - self.ready if self.sent is not None else None
+        return self.sent - max(self.ready, self.intended) if self.sent is not None else None
 
     @property
     def gaps(self) -> list[int]:

@@ -11,7 +11,8 @@ from ridgeline.traffic.record import Record
 from ridgeline.traffic.slo import SLO
 
 SYMBOLS = (
-    "For one request: a is the moment at which it was intended to be sent, s when its bytes were handed to the socket, "
+    "For one request: a is the moment at which it was intended to be sent (in a closed loop, where nothing is "
+    "scheduled, s), s when its bytes were handed to the socket, "
     "c1 ... ck when the client decoded each piece of the stream that has content, T its output tokens."
 )
 DEFINITIONS = {

@@ -1,0 +1,150 @@
+"""The report and the JSON of runs that are known, and what neither tells when the load generator was too late."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.bench.test_load import always, job, played
+from tests.bench.test_sweep import swept
+from tests.bench.virtual import MS, text, tokens
+
+from ridgeline.bench.export import findings_json, requests_csv
+from ridgeline.bench.findings import Findings, load_in_words
+from ridgeline.bench.job import Data, Load
+from ridgeline.bench.prediction import LoadPoint, Prediction
+from ridgeline.bench.report import report
+from ridgeline.bench.server import Served, Steps, base_of
+from ridgeline.document.charts import Chart, Spans
+from ridgeline.document.html import html
+from ridgeline.document.terminal import plain
+from ridgeline.traffic.series import seconds, under_way
+from ridgeline.traffic.slo import SLO, parse_slo
+
+SERVED = Served("http://fake", "m", "ridgeline")
+POINTS = tuple(LoadPoint(users, 4.0 * users, 12.0 * users, 0.05, 0.01 + 0.001 * users) for users in (1, 2, 4))
+PREDICTED = Prediction("tales", "slate", True, 7, 3, POINTS)
+
+
+def findings(slo: SLO | None = None, handing_over: int = 0, **load: Any) -> Findings:
+    asked = job(Load(**{"arrivals": "constant", "rate": 5.0, "requests": 40, **load}))
+    run, _ = played(asked, always(), handing_over=handing_over, slo=slo)
+    steps = {"decode": Steps(100, 1.0, 100, 0.8), "prefill": Steps(0, 0.0, 0, 0.0)}
+    return Findings(SERVED, asked, run, slo, None, steps, PREDICTED)
+
+
+def table_row(page: str, name: str) -> list[str]:
+    return next(line.split()[len(name.split()) :] for line in page.splitlines() if line.startswith(f"{name} "))
+
+
+def test_figures_stand_in_the_text_with_their_count() -> None:
+    page = plain(report(findings(parse_slo("ttft=40ms,tpot=10ms")), drawn=True))
+    assert page.splitlines()[0] == "m at http://fake: constant arrivals, 5 a second"
+    assert "Goodput 5.09 a second: 40 of 40 met ttft 40 ms, tpot 10 ms." in page
+    assert "TTFT 40.0 ms (median), TPOT 10.0 ms (median), E2E 60.0 ms (median)." in page
+    few = ["n", "too", "small"]
+    assert table_row(page, "TTFT") == ["40.0", "40.0", *few * 3, "40.0", "40"]
+    assert table_row(page, "ITL")[-1] == "80"
+    assert table_row(page, "decode") == ["100", "10.0", "8.00", "+25%"]
+    assert table_row(page, "5.00/s") == ["15.3", "15.0", "40.0", "50.0", "10.0", "12.0"]
+    assert "predicted by the price of tales on slate (calibrated)" in page
+    assert "nan" not in page
+
+
+def test_a_late_load_generator_tells_no_latency_of_the_server() -> None:
+    """6 ms late for a TTFT of 46: not in the text, not in a figure, not in the JSON; what it is to blame for is."""
+    late = findings(parse_slo("ttft=40ms"), handing_over=6 * MS)
+    assert late.refused
+    document = report(late, drawn=True)
+    page = plain(document)
+    assert "client limited" in page
+    assert "none is given" in page
+    rows = page[: page.index("What the words mean")].splitlines()
+    assert not [line for line in rows if line.startswith(("TTFT", "service TTFT", "ITL", "TPOT", "E2E"))]
+    assert "Goodput" not in page[: page.index("What the words mean")]
+    assert not [figure for figure in document.figures if isinstance(figure, Spans) or "TTFT" in figure.title]
+    metrics = findings_json(late)["metrics"]
+    told = {name for name, found in metrics["latencies"].items() if found is not None}
+    assert told == {"lateness", "queue_delay"}
+    assert metrics["goodput"] is None
+
+
+def test_a_run_with_nothing_answered_is_a_report_too() -> None:
+    asked = job(Load(users=1, requests=3))
+    run, _ = played(asked, lambda fields, number: (429, [(MS, b'{"error": {"message": "<full>"}}')]))
+    found = Findings(SERVED, asked, run)
+    page = html(report(found, drawn=True))
+    assert "0 of 3 requests answered, 3 rejected" in page
+    assert "HTTP 429: &lt;full&gt;" in page
+    json.dumps(findings_json(found), allow_nan=False)
+
+
+def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
+    found = swept(3.0)
+    assert found.knee is not None
+    whole = Findings(SERVED, job(Load()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
+    document = report(whole, drawn=True)
+    drawn = {figure.title: figure for figure in document.figures}
+    goodput, ttft = drawn["Goodput over the rate"], drawn["TTFT over the rate (medians)"]
+    assert isinstance(goodput, Chart)
+    assert isinstance(ttft, Chart)
+    assert goodput.marks == ((found.knee.rate, "the knee"),)
+    assert [x for x, _ in goodput.series[0].points] == [level.rate for level in found.levels]
+    assert ttft.series[1].name == PREDICTED.label
+    assert ttft.series[1].points == ((4.0, 50.0), (8.0, 50.0))
+    assert f"The knee: at {found.knee.rate:.3g} requests a second" in plain(document)
+    exported = findings_json(whole)["sweep"]
+    assert exported["knee"] == found.knee.rate
+    assert [bool(level["fault"]) for level in exported["levels"]] == [bool(level.why) for level in found.levels]
+
+
+def test_tokens_that_nobody_counted_are_said_to_be_pieces() -> None:
+    asked = job(Load(users=1, requests=3))
+    run, _ = played(asked, lambda fields, number: (200, [(MS, text()), (2 * MS, text() + b"data: [DONE]\n\n")]))
+    assert "The server does not count tokens" in plain(report(Findings(SERVED, asked, run), drawn=False))
+
+
+def test_the_object_is_json_and_its_columns_are_the_records() -> None:
+    found = findings_json(findings())
+    assert json.loads(json.dumps(found, allow_nan=False))["per_request"]["ttft"] == [0.04] * 40
+    assert set(found) >= {"format", "inputs", "verdict", "metrics", "per_request", "steps", "replicas", "reasons"}
+    assert found["metrics"]["latencies"]["ttft"]["p50"] == {"low": 0.04, "mid": 0.04, "high": 0.04}
+    assert requests_csv(findings()).count("\n") == 41
+
+
+def test_a_run_second_by_second() -> None:
+    """Two users, 500 ms an answer of 5 tokens: two under way all the time, 20 tokens and 4 answers a second."""
+    asked = job(Load(users=2, seconds=5.0))
+    *words, (_, end) = tokens(5, 99 * MS, 100 * MS)
+    run, _ = played(asked, lambda fields, number: (200, [*words, (500 * MS, end)]))
+    whole = seconds(run.records)[1:-1]
+    assert {second.tokens for second in whole} == {20.0}
+    assert {second.finished for second in whole} == {4}
+    assert all(second.under_way == pytest.approx(2, abs=0.2) for second in whole)
+    assert under_way(run.records, 2_000 * MS, 3)[1] == (1.0, 2.0)
+    assert seconds([]) == []
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (Load(users=1), "closed loop of 1 user"),
+        (Load(rate=2.5, most_under_way=3), "Poisson arrivals, 2.5 a second, at most 3 under way"),
+        (Load(arrivals="gamma", burstiness=0.5), "gamma (0.5) arrivals, 1 a second"),
+        (Load(arrivals="trace", speed=2.0), "arrivals of the trace 2 times as fast"),
+    ],
+)
+def test_a_load_in_words(load: Load, words: str) -> None:
+    assert load_in_words(load) == words
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1", "http://localhost:8000/v1/"]
+)
+def test_a_server_is_named_in_several_ways(url: str) -> None:
+    assert base_of(url) == "http://localhost:8000"
+
+
+def test_data_in_words() -> None:
+    traced = findings()
+    traced = Findings(SERVED, job(Load(), Data(kind="file", path="p.jsonl")), traced.run)
+    assert "Prompts of p.jsonl" in plain(report(traced, drawn=False))
