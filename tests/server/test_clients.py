@@ -2,11 +2,11 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from tests.server.conftest import Running
 
 from ridgeline.engine.llm import LLM
@@ -47,6 +47,28 @@ class Weather(BaseModel):
 def test_langchain_gets_an_object_of_its_schema(server: Running, chat: ChatOpenAI) -> None:
     structured = chat.with_structured_output(Weather, method="json_schema")
     assert isinstance(structured.invoke(PROMPT, max_completion_tokens=100), Weather)
+    server.idle()
+
+
+class Trip(BaseModel):
+    """A trip to somewhere."""
+
+    city: Literal["Oslo", "Rome"]
+    days: int = Field(ge=1, le=9)
+
+
+def test_langchain_has_a_function_called_streamed_or_not(server: Running, chat: ChatOpenAI) -> None:
+    """The built-in model knows no functions: it calls one because nothing else is let through."""
+    bound = chat.bind_tools([Trip], tool_choice="Trip", strict=True, max_completion_tokens=60)
+    (call,) = bound.invoke(PROMPT).tool_calls
+    assert call["name"] == "Trip"
+    assert 1 <= Trip.model_validate(call["args"]).days <= 9
+    whole: Any = None
+    for part in bound.stream(PROMPT):
+        whole = part if whole is None else whole + part
+    assert [(again["name"], again["args"]) for again in whole.tool_calls] == [(call["name"], call["args"])]
+    structured = chat.with_structured_output(Trip, method="function_calling", strict=True)
+    assert structured.invoke(PROMPT, max_completion_tokens=60) == Trip.model_validate(call["args"])
     server.idle()
 
 

@@ -22,6 +22,9 @@ from ridgeline.text.tools import (
     format_of,
 )
 
+ANY_MODEL = "hermes"
+"""The format of a call that a grammar forces where the model has none of its own."""
+
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 
@@ -85,18 +88,20 @@ def read_tools(
         if choice not in (None, "none", "auto"):
             raise invalid("tool_choice: a call is asked for, but no tools are given", "tool_choice")
         return None
-    form = tool_format(template, settings)
-    if form is None:
-        raise invalid(
-            "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, or "
-            "leave them out",
-            "tools",
-            code="no_tool_format",
-        )
     functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(fields.tools))
     if len({function.name for function in functions}) < len(functions):
         raise invalid("tools: two functions have one name", "tools")
     called = _called(choice, functions)
+    form = tool_format(template, settings)
+    if form is None and called:
+        form = format_named(ANY_MODEL)
+    if form is None:
+        raise invalid(
+            "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, force "
+            "a call with tool_choice, or leave them out",
+            "tools",
+            code="no_tool_format",
+        )
     if called or shaped:
         for function in called or functions:
             check_schema(function.parameters, "tools", settings, settings.schema_bytes)
