@@ -151,3 +151,33 @@ def test_an_answer_may_be_held_to_a_schema(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     text: Any = {"format": {"type": "json_schema", "name": "x", "schema": {**schema, "additionalProperties": False}}}
     assert json.loads(create(client, text=text, max_output_tokens=100).output_text) in ({"a": True}, {"a": False})
+
+
+TEMPLATE = (
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{# <tool_call> arguments #}{% for m in messages %}"
+    "{{ m.role }}: {{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}{% endfor %}"
+)
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+
+
+def test_a_call_is_an_item_and_its_result_goes_back() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    tools: list[Any] = [{"type": "function", "name": "add", "description": "Adds.", "parameters": parameters}]
+    with saying(CALL, template=TEMPLATE, most_tokens=80) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+            (call,) = create(client, "add", tools=tools).output
+            events: list[Any] = list(client.responses.create(model="tales", input="add", tools=tools, stream=True))
+        assert call.type == "function_call"
+        assert (call.name, json.loads(call.arguments), call.status) == ("add", {"a": 1, "b": 2}, "completed")
+        assert call.call_id
+        told = [event for event in events if event.type.startswith("response.function_call_arguments")]
+        assert "".join(event.delta for event in told[:-1]) == told[-1].arguments == call.arguments
+        assert events[-1].response.output[0].arguments == call.arguments
+        prompts: list[Any] = []
+        server.service.observers.append(Listener(prompts))
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+        reply = server.post("/v1/responses", {"input": [{"role": "user", "content": "add"}, call.to_dict(), result]})
+        assert reply.status == 200, reply.data
+        assert bytes(prompts[0]).decode() == f"user: addassistant: {CALL}tool: 3"

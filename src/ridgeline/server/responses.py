@@ -31,7 +31,7 @@ async def response_generation(
     except ApiError as error:
         raise named_as_here(error) from None
     generation = replace(generation, id=new_id("resp"), route=ROUTE)
-    return generation, ResponseAnswer(fields, ChatAnswer(chat, model))
+    return generation, ResponseAnswer(fields, ChatAnswer.of(chat, model, settings))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.server.direct import EXTENSION, DirectWriter
-from ridgeline.server.errors import ApiError
+from ridgeline.server.errors import ApiError, internal
 from ridgeline.server.generation import end, until_gone
 
 DONE = b"data: [DONE]\n\n"
@@ -170,7 +170,7 @@ class EventStream:
             raise error
         if error is not None and not isinstance(error, ApiError):
             _log.error("a stream failed", exc_info=error)
-            error = ApiError(500, "the server failed on this request", kind="server_error", retry=False)
+            error = internal()
         last = b"" if error is None else error_frame(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
