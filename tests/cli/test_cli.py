@@ -458,8 +458,8 @@ def test_a_flag_means_the_same_in_every_command() -> None:
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}
     # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already; a
-    # server draws seeds from the third.
-    assert set(differing) <= {"--max-tokens", "--dtype", "--seed"}, differing
+    # server draws seeds from the third, and takes the key that a client gives.
+    assert set(differing) <= {"--max-tokens", "--dtype", "--seed", "--api-key"}, differing
 
 
 def test_a_plan_waits_for_neither_the_engine_nor_symbols() -> None:

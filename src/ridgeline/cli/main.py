@@ -19,7 +19,20 @@ FAULT, REFUSED = 1, 3
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name. Only the one
 # that is asked for is imported: a plan should not wait for what traces and calibrates.
-COMMANDS = ("run", "serve", "plan", "trace", "calibrate", "show", "tokenize", "env", "lab", "bench", "completion")
+COMMANDS = (
+    "run",
+    "chat",
+    "serve",
+    "plan",
+    "trace",
+    "calibrate",
+    "show",
+    "tokenize",
+    "env",
+    "lab",
+    "bench",
+    "completion",
+)
 
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

@@ -1,0 +1,220 @@
+"""`ridgeline chat`: a conversation in the terminal, with a model in this process or with a server."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.options import parse_tokens
+from ridgeline.cli.partner import Model, Partner, Piece, Server, Unreachable
+from ridgeline.cli.process import UNREACHABLE
+from ridgeline.cli.request import EngineFlags, SamplingFlags
+from ridgeline.cli.terminal import err, say
+from ridgeline.document.terminal import printable
+from ridgeline.files import write_whole
+
+_KEYS = ("RIDGELINE_API_KEY", "OPENAI_API_KEY")
+_URL = ("http://", "https://")
+_PARTNER = "A model as `ridgeline run` takes it, or the URL of a server, like http://127.0.0.1:8000."
+_HELP = """\
+/system TEXT   say what the model is to be, from the next answer on; without a text, nothing
+/reset         forget the conversation, but not what /system said
+/save FILE     write the conversation to a file, as JSON
+/help          this
+Ctrl-C ends an answer; Ctrl-D leaves."""
+
+
+@with_flags
+def chat(
+    model: Annotated[str, typer.Argument(help=_PARTNER, metavar="MODEL|URL", callback=options.say_which)],
+    *,
+    system: options.System = None,
+    api_key: Annotated[
+        str | None, typer.Option(help=f"Of a server; by default {' or '.join(_KEYS)} of the environment.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option("--server-model", help="Which model of a server answers; by default its first.")
+    ] = None,
+    sampling: SamplingFlags,
+    engine: EngineFlags,
+) -> None:
+    """Talk with a model: its history is kept, each answer is followed by what it took.
+
+    Ctrl-C ends an answer and not the program, Ctrl-D leaves; /help lists what else there is. Where standard input is no
+    terminal, each line is a message.
+    """
+    try:
+        if model.startswith(_URL):
+            partner = _server(model, sampling, engine, api_key, served_model_name)
+        else:
+            if api_key is not None or served_model_name is not None:
+                raise ValueError("--api-key and --server-model are for a server's URL; leave them out")
+            llm = engine.load(model)
+            partner = Model(model, llm, sampling.params(llm.loaded.defaults))
+        Chat(partner, system).run()
+    except Unreachable as error:
+        say(f"ridgeline: {error}")
+        raise typer.Exit(UNREACHABLE) from None
+
+
+def _server(url: str, sampling: SamplingFlags, engine: EngineFlags, key: str | None, name: str | None) -> Partner:
+    """A server as a partner. Raises ValueError for an option that is for an engine in this process."""
+    for option, default in asdict(EngineFlags()).items():
+        if getattr(engine, option) != default:
+            raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
+    most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")
+    key = key or next((os.environ[each] for each in _KEYS if os.environ.get(each)), None)
+    return Server(url, sampling.given() | {"max_tokens": most}, key, name)
+
+
+@dataclass(slots=True)
+class Took:
+    """What an answer took, by the clock here."""
+
+    began: float = field(default_factory=time.monotonic)
+    first: float | None = None
+    last: float = 0.0
+    tokens: int = 0
+    cached: int | None = None
+    finish: str | None = None
+
+    def take(self, piece: Piece) -> None:
+        """Note what came. What a server does not count is counted by its pieces."""
+        if piece.text or piece.reasoning:
+            self.last = time.monotonic()
+            self.first = self.last if self.first is None else self.first
+        counted = self.tokens + bool(piece.text or piece.reasoning)
+        self.tokens = counted if piece.tokens is None else piece.tokens
+        self.cached = self.cached if piece.cached is None else piece.cached
+        self.finish = self.finish or piece.finish
+
+    def line(self) -> str:
+        """TTFT, tokens, their rate, what of the prompt was cached, and why it ended if not by itself."""
+        if self.first is None:
+            return "no answer" if self.finish is None else "an empty answer"
+        decode = self.last - self.first
+        rate = f", {(self.tokens - 1) / decode:.1f} tok/s" if self.tokens > 1 and decode > 0 else ""
+        cached = f", {self.cached:,} tokens of the prompt were cached" if self.cached else ""
+        ended = {None: "; interrupted", "length": "; ended by its length (--max-tokens)"}.get(self.finish, "")
+        return f"TTFT {self.first - self.began:.3f} s{rate}, {self.tokens:,} tokens{cached}{ended}"
+
+
+class Chat:
+    """A conversation and its terminal."""
+
+    def __init__(self, partner: Partner, system: str | None) -> None:
+        self.partner, self.system = partner, system
+        self.history: list[dict[str, str]] = []
+        self._terminal = sys.stdin.isatty()
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation as a model reads it."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.history]
+
+    def run(self) -> None:
+        """Until the input ends. Raises Unreachable where the server is gone."""
+        if self._terminal:
+            say(f"talking with {self.partner.name}; /help lists what there is, Ctrl-D leaves", style="dim")
+        for line in self._lines():
+            if line.startswith("/"):
+                self._command(line)
+            elif line.strip():
+                self._exchange(line)
+
+    def _lines(self) -> Iterator[str]:
+        """What is typed, or the lines of standard input."""
+        if not self._terminal:
+            yield from (line.rstrip("\n") for line in sys.stdin)
+            return
+        with suppress(ImportError):
+            import readline  # noqa: F401 - with it, `input` edits lines and remembers them
+        while True:
+            try:
+                yield input("> ")
+            except EOFError:
+                print()
+                return
+            except KeyboardInterrupt:
+                print()
+                say("Ctrl-D leaves; /help lists what there is", style="dim")
+
+    def _command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        rest = rest.strip()
+        if name == "/system":
+            self.system = rest or None
+        elif name == "/reset":
+            self.history.clear()
+        elif name == "/save" and rest:
+            self._save(Path(rest).expanduser())
+        elif name == "/help":
+            say(_HELP)
+        else:
+            say(f"{name} is nothing here, or lacks a file; /help lists what there is")
+
+    def _save(self, path: Path) -> None:
+        try:
+            write_whole(path, json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
+        except ValueError as error:
+            say(str(error))
+        else:
+            say(f"{len(self.messages)} messages written to {path}", style="dim")
+
+    def _exchange(self, text: str) -> None:
+        """A message and its answer. What was said of an answer that was interrupted stays in the conversation; a
+        message that got none is taken back."""
+        self.history.append({"role": "user", "content": text})
+        took, parts = Took(), list[str]()
+        try:
+            with self._interruptible() as interrupted, closing(self._answer()) as pieces:
+                for piece in pieces:
+                    took.take(piece)
+                    parts.append(piece.text)
+                    self._show(piece)
+                    if interrupted:
+                        break
+        except KeyboardInterrupt:
+            pass
+        except ValueError as error:
+            say(str(error))
+        print(flush=True)
+        answer = "".join(parts)
+        if answer:
+            self.history.append({"role": "assistant", "content": answer})
+        else:
+            self.history.pop()
+        say(took.line(), style="dim")
+
+    def _answer(self) -> Any:
+        return self.partner.answer(self.messages)
+
+    def _show(self, piece: Piece) -> None:
+        """Thoughts are dim, and on stderr: they are no part of the answer."""
+        if piece.reasoning:
+            err.print(printable(piece.reasoning), end="", style="dim", markup=False)
+        if piece.text:
+            print(printable(piece.text) if sys.stdout.isatty() else piece.text, end="", flush=True)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[list[int]]:
+        """While inside, Ctrl-C is noted (the list is no longer empty), or raised where the partner can take that."""
+        noted: list[int] = []
+        if self.partner.raises or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            yield noted
+            return
+        before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+        try:
+            yield noted
+        finally:
+            signal.signal(signal.SIGINT, before)
