@@ -244,7 +244,7 @@ class Engine:
         self.alive, self.awaited, self.heard = True, 0, 0
 
 
-def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red() -> None:
+def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(caplog: pytest.LogCaptureFixture) -> None:
     health, engine = Health(3.0), Engine()
     health.llm = engine  # type: ignore[assignment]
     for _ in range(10):  # idle
@@ -264,6 +264,12 @@ def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red() ->
     engine.heard += 1
     health.look(1.0)
     assert health.answer("/health/live").status_code == 200
+    for engine.alive in (False, False, True, True):
+        health.look(1.0)
+    assert [record.message for record in caplog.records] == [
+        "the engine's process died; another is started",
+        "the engine is back",
+    ]
     engine.ended.set_result("gone")
     assert health.answer("/health/live").status_code == 503
 

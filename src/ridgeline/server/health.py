@@ -1,6 +1,7 @@
 """Health: what the server says of itself before anybody is asked for a key."""
 
 import asyncio
+import logging
 from typing import Literal
 
 from starlette.responses import JSONResponse, Response
@@ -15,6 +16,8 @@ State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
 WATCH_SECONDS = 0.5
 
+logger = logging.getLogger("ridgeline.server")
+
 
 class Health:
     """What state the server is in.
@@ -27,6 +30,7 @@ class Health:
     def __init__(self, stalled_seconds: float) -> None:
         self.llm: AsyncLLM | None = None
         self.draining = False
+        self._alive = True
         self._stalled_seconds = stalled_seconds
         self._heard = self._still = 0.0  # what the engine had said, and for how many seconds it has not said more
 
@@ -53,6 +57,9 @@ class Health:
         """So many seconds have passed since the last look."""
         if self.llm is None:
             return
+        if self.llm.alive != self._alive and not self.llm.ended.done():
+            self._alive = self.llm.alive
+            logger.warning("the engine is back" if self._alive else "the engine's process died; another is started")
         waits = self.llm.awaited > 0 and self.llm.alive and self.llm.heard == self._heard
         self._heard, self._still = self.llm.heard, self._still + seconds if waits else 0.0
 

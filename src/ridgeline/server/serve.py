@@ -127,9 +127,9 @@ class Server:
             await self._end(service, engine_died())
             return DIED
         self.health.draining = queue.draining = True
-        logger.info("draining: %d requests are under way", len(service.live))
+        logger.info("draining; requests under way: %d", len(service.live))
         if not await _first(self._idle(service), self._abort.wait(), timeout=self.settings.drain_seconds):
-            logger.info("%d requests are ended", len(service.live))
+            logger.info("requests ended by the server: %d", len(service.live))
             await self._end(service, shutting_down())
         return INTERRUPTED if self._abort.is_set() else OK
 
