@@ -105,6 +105,8 @@ def read_tools(
     if called or shaped:
         for function in called or functions:
             check_schema(function.parameters, "tools", settings, settings.schema_bytes)
+            if function.parameters["type"] != "object":
+                raise invalid("tools: parameters that calls are held to have the type object", "tools")
         size = sum(len(str(function.parameters)) for function in called or functions)
         if size > _MOST_SCHEMAS * settings.schema_bytes:
             raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
