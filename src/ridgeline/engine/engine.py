@@ -15,7 +15,7 @@ from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish, NamedPrompt, Request, Timing, Tokens, token_ids
+from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -113,6 +113,7 @@ class Engine:
         self._next_id = 1
         self._suspects = Suspects()
         self._output_tokens = self._dropped_tokens = 0
+        self._guiding = 0  # nanoseconds
         self._ended: dict[tuple[int, int], int] = {}  # tokens of the choices that ended with the last step
 
     @property
@@ -138,7 +139,7 @@ class Engine:
             held_pages=pool.size - pool.available,
             cached_pages=pool.cached,
             grammars=guidance.compiled,
-            grammar_seconds=guidance.seconds,
+            grammar_seconds=self._guiding * NANOSECONDS,
             grammar_bytes=guidance.nbytes,
         )
 
@@ -207,7 +208,11 @@ class Engine:
             return None
         if self.guides is None:
             raise ValueError("structured_outputs needs a tokenizer, which this engine does not have; leave it out")
-        return self.guides.guide(params.structured_outputs, prompt, ends)
+        started = self.clock()
+        try:
+            return self.guides.guide(params.structured_outputs, prompt, ends)
+        finally:
+            self._guiding += self.clock() - started
 
     def _names(self, prompt: Sequence[int], root: bytes) -> Sequence[bytes]:
         """Names of the full pages of a prompt that has no ids to name them by."""

@@ -96,10 +96,9 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class GuideStats:
-    """What grammars have cost: how many were compiled, in how many seconds, and bytes of those that are kept."""
+    """What grammars have cost: how many were compiled, and bytes of those that are kept."""
 
     compiled: int = 0
-    seconds: float = 0.0
     nbytes: int = 0
 
 

@@ -4,7 +4,6 @@ Compiling takes some 2 ms for a schema of ten properties and is bounded by the l
 schemas from strangers tries them elsewhere first (server/grammar_check.py).
 """
 
-import time
 from collections import OrderedDict
 from typing import Any
 
@@ -76,7 +75,7 @@ def _one_line(reason: str) -> str:
 class GrammarCache:
     """Compiled grammars, the least recently used dropped first.
 
-    seconds: spent compiling, of `compiled` grammars. nbytes: of those that are kept. The library does not say what a
+    compiled: how many were. nbytes: of those that are kept. The library does not say what a
     grammar takes: 64 KiB and 200 bytes a byte of its source is more than was measured (alternations of 600 counted
     repetitions take the most).
     """
@@ -84,7 +83,7 @@ class GrammarCache:
     def __init__(self, tables: Tables, limit: int = CACHE_BYTES) -> None:
         self._tables, self._limit = tables, limit
         self._kept: OrderedDict[StructuredOutputs, tuple[llguidance.LLMatcher, int]] = OrderedDict()
-        self.compiled, self.seconds, self.nbytes = 0, 0.0, 0
+        self.compiled = self.nbytes = 0
 
     def matcher(self, outputs: StructuredOutputs) -> llguidance.LLMatcher:
         """A matcher of one's own, at the beginning. Raises ValueError for what cannot be followed."""
@@ -99,15 +98,11 @@ class GrammarCache:
         return found[0].deep_copy()
 
     def _compile(self, outputs: StructuredOutputs) -> llguidance.LLMatcher:
-        started = time.perf_counter()
-        try:
-            matcher = compiled(outputs, self._tables.library)
-            mask, _ = self._tables.next_of(matcher)
-            if not mask.any():
-                raise ValueError(_refusal(reason_of(matcher) or "no token of the vocabulary begins such a text"))
-        finally:
-            self.compiled += 1
-            self.seconds += time.perf_counter() - started
+        self.compiled += 1
+        matcher = compiled(outputs, self._tables.library)
+        mask, _ = self._tables.next_of(matcher)
+        if not mask.any():
+            raise ValueError(_refusal(reason_of(matcher) or "no token of the vocabulary begins such a text"))
         return matcher
 
 

@@ -98,4 +98,4 @@ class Guides:
     def stats(self) -> GuideStats:
         """What was compiled so far, and what is kept."""
         cache = self._cache
-        return GuideStats() if cache is None else GuideStats(cache.compiled, cache.seconds, cache.nbytes)
+        return GuideStats() if cache is None else GuideStats(cache.compiled, cache.nbytes)
