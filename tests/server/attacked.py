@@ -14,9 +14,9 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.server.admission import Queue
-from ridgeline.server.observability import Observability
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
 
 LEAKS = re.compile(
     rb" at 0x|Traceback|Exception|\b[A-Z]\w*Error\b|File \"|\bline \d+, in |site-packages|maximum recursion"

@@ -21,7 +21,7 @@ from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.app import build_app
-from ridgeline.server.health import Front, Health
+from ridgeline.server.http.health import Front, Health
 from ridgeline.server.serve import guarded, service_of, uvicorn_server
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings

@@ -9,8 +9,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from ridgeline.server import auth
-from ridgeline.server.auth import PUBLIC, Access, read_keys
+from ridgeline.server.http import auth
+from ridgeline.server.http.auth import PUBLIC, Access, read_keys
 from ridgeline.server.settings import ServerSettings
 
 KEYS = ("sk-first", "sk-second-and-longer")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ridgeline.server.body import depth_exceeds, parse_object, read_bytes
 from ridgeline.server.errors import ApiError
+from ridgeline.server.http.body import depth_exceeds, parse_object, read_bytes
 
 
 def refused(body: bytes) -> ApiError:

@@ -8,10 +8,10 @@ import pytest
 from openai.resources.responses import Responses
 from tests.server.conftest import Running
 
+from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
+from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.app import IGNORED
 from ridgeline.server.errors import ApiError
-from ridgeline.server.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
-from ridgeline.server.response_request import ResponseFields
 from ridgeline.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(models=("m",))

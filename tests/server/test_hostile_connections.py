@@ -19,8 +19,8 @@ from tests.server.wire import read_all, status_of
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.server.logs import TextFormatter
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.logs import TextFormatter
 
 SETTINGS = ServerSettings(header_seconds=0.3, body_seconds=0.6, idle_seconds=20.0, connections=60)
 SECRET = "what a user has written"

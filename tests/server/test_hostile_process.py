@@ -17,7 +17,7 @@ from tests.server.attacked import LEAKS
 
 SERVE = """
 from ridgeline.engine.setup import EngineSettings
-from ridgeline.server.logs import set_up_logs
+from ridgeline.server.telemetry.logs import set_up_logs
 from ridgeline.server.serve import Served, run_server
 from ridgeline.server.settings import ServerSettings
 set_up_logs("text")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
 
-from ridgeline.server.logs import JsonFormatter, TextFormatter
-from ridgeline.server.observability import Observability
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
+from ridgeline.server.telemetry.observability import Observability
 
 CONTEXT, VOCABULARY = 512, 2048
 

@@ -16,7 +16,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.messages import Died
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.models import ModelRefused
-from ridgeline.server.health import Health
+from ridgeline.server.http.health import Health
 from ridgeline.server.serve import Served, serve
 from ridgeline.server.settings import ServerSettings
 

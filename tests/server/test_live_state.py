@@ -15,12 +15,12 @@ from tests.server.scripted import Gate, Scripted, turn
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.messages import PageChange
 from ridgeline.engine.setup import Loaded
-from ridgeline.server import live_state
 from ridgeline.server.errors import ApiError
-from ridgeline.server.live_state import LAG_BYTES, LiveState
+from ridgeline.server.http.sse import Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import Outbox
+from ridgeline.server.telemetry import live_state
+from ridgeline.server.telemetry.live_state import LAG_BYTES, LiveState
 
 FRAME = 0.001
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ridgeline.server.logs import LogFormat, set_up_logs
+from ridgeline.server.telemetry.logs import LogFormat, set_up_logs
 
 SECRET = "what the user wrote"
 

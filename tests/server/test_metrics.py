@@ -13,10 +13,10 @@ from tests.server.scripted import INFO, SECOND, Gate, Scripted, consume, live, t
 from ridgeline.engine.request import Timing
 from ridgeline.server.admission import Queue
 from ridgeline.server.errors import ApiError
-from ridgeline.server.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
-from ridgeline.server.metrics import Metrics
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
+from ridgeline.server.telemetry.metrics import Metrics
 
 FROZEN = Path(__file__).parent / "metrics.json"
 ENGINE = {"model_name": "tales", "engine": "0"}

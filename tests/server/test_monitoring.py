@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.server.test_metrics import served, two_requests
 
-from ridgeline.server.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX
+from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana" / "ridgeline.json").read_text())

@@ -11,9 +11,9 @@ from tests.server.conftest import Everybody, Running, running
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
-from ridgeline.server.observability import Observability
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
 
 SECRET = "Sesame-Opens"
 
@@ -124,7 +124,7 @@ def test_the_record_of_all_that_has_no_text(watched: tuple[Running, Observabilit
 
 
 def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales: Loaded) -> None:
-    monkeypatch.setattr("ridgeline.server.observability._LAG_SECONDS", 0.001)
+    monkeypatch.setattr("ridgeline.server.telemetry.observability._LAG_SECONDS", 0.001)
     llm = AsyncLLM(tales)
     try:
         watching = Observability(Service(llm, Everybody()), ServerSettings(), "tales")

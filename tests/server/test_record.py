@@ -12,8 +12,8 @@ import pytest
 from tests.server.scripted import INFO, Gate, Scripted, consume, live, turn
 
 from ridgeline.server.errors import ApiError
-from ridgeline.server.record import Recorder, _Lines
 from ridgeline.server.service import Service
+from ridgeline.server.telemetry.record import Recorder, _Lines
 from ridgeline.traffic.trace import read_trace
 
 

@@ -18,12 +18,12 @@ from tests.server.wire import connect, exchange, listening, read_all
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.server import sse
 from ridgeline.server.errors import ApiError
-from ridgeline.server.generation import ClientGone, unless_gone
+from ridgeline.server.http import sse
+from ridgeline.server.http.disconnect import ClientGone, unless_gone
+from ridgeline.server.http.sse import DONE, EventStream, Outbox, SlowReader, frame
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import DONE, EventStream, Outbox, SlowReader, frame
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
 

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.errors import ApiError
-from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 

@@ -7,7 +7,7 @@ import pytest
 from tests.server.scripted import Gate, Scripted, consume, live, turn
 
 from ridgeline.server.service import Service
-from ridgeline.server.throughput import Throughput
+from ridgeline.server.telemetry.throughput import Throughput
 
 
 def served() -> tuple[Scripted, Service, Throughput]:

@@ -7,7 +7,7 @@ from tests.server.scripted import SECOND, Gate, Scripted, consume, live, turn
 
 from ridgeline.engine.request import Timing
 from ridgeline.server.service import Service
-from ridgeline.server.traces import Traces
+from ridgeline.server.telemetry.traces import Traces
 
 
 def served(nbytes: int = 1 << 20) -> tuple[Scripted, Service, Traces]:

@@ -19,10 +19,10 @@ from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import threads_for
 from ridgeline.models import build
-from ridgeline.server.auth import read_keys
-from ridgeline.server.logs import set_up_logs
+from ridgeline.server.http.auth import read_keys
 from ridgeline.server.serve import Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
+from ridgeline.server.telemetry.logs import set_up_logs
 
 
 def _server(*names: str, text: str, **more: Any) -> Any:

@@ -11,21 +11,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ridgeline.server.body import read_object
-from ridgeline.server.chat import ChatAnswer, chat_generation
-from ridgeline.server.chunks import Chunks
-from ridgeline.server.completions import CompletionAnswer, completion_generation
+from ridgeline.server.api.chat import ChatAnswer, chat_generation
+from ridgeline.server.api.chunks import Chunks
+from ridgeline.server.api.completions import CompletionAnswer, completion_generation
+from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
+from ridgeline.server.api.generation import Gathered, Generation, gather
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.model import ServedModel, served_model
+from ridgeline.server.api.response_request import ResponseFields
+from ridgeline.server.api.responses import response_generation
+from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.errors import ApiError, error_response, internal
-from ridgeline.server.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
-from ridgeline.server.generation import ClientGone, Gathered, Generation, gather, unless_gone
-from ridgeline.server.grammar_check import GrammarCheck
-from ridgeline.server.model import ServedModel, served_model
-from ridgeline.server.response_request import ResponseFields
-from ridgeline.server.responses import response_generation
+from ridgeline.server.http.body import read_object
+from ridgeline.server.http.disconnect import ClientGone, unless_gone
+from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import EventStream, Outbox
-from ridgeline.server.tokens import detokenize, rendered, tokenize
 from ridgeline.version import __version__
 
 ERROR_CODE = "ridgeline.error"

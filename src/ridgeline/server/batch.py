@@ -15,9 +15,9 @@ import msgspec
 from starlette.types import ASGIApp, Message
 
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
+from ridgeline.server.api.chat import ROUTE as CHAT
+from ridgeline.server.api.completions import ROUTE as COMPLETIONS
 from ridgeline.server.app import build_app
-from ridgeline.server.chat import ROUTE as CHAT
-from ridgeline.server.completions import ROUTE as COMPLETIONS
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 

@@ -17,17 +17,17 @@ from starlette.types import ASGIApp
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.roofline.device import Device
-from ridgeline.server.access_log import AccessLog
 from ridgeline.server.admission import Queue, shutting_down
+from ridgeline.server.api.generation import engine_died
 from ridgeline.server.app import build_app
-from ridgeline.server.auth import Access
 from ridgeline.server.errors import ApiError
-from ridgeline.server.generation import engine_died
-from ridgeline.server.health import Front, Health
-from ridgeline.server.http import protocol_of
-from ridgeline.server.observability import Observability
+from ridgeline.server.http.access_log import AccessLog
+from ridgeline.server.http.auth import Access
+from ridgeline.server.http.health import Front, Health
+from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
 
 SPARE_DESCRIPTORS = 64
 """Of the process's open files, what is not for connections: weights, the engine's socket, logs."""

@@ -1,7 +1,7 @@
 """From what a request asks for to a compiled grammar, kept for the next request that asks for the same.
 
 Compiling takes some 2 ms for a schema of ten properties and is bounded by the library's own limits; whoever takes
-schemas from strangers tries them elsewhere first (server/grammar_check.py).
+schemas from strangers tries them elsewhere first (server/api/grammar_check.py).
 """
 
 from collections import OrderedDict

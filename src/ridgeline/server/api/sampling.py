@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.engine.params import SamplingParams
+from ridgeline.server.api.fields import Fields, stop_strings
+from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import invalid
-from ridgeline.server.fields import Fields, stop_strings
-from ridgeline.server.model import ServedModel
 
 _SAME = (
     "temperature",

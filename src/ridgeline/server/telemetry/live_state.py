@@ -21,8 +21,8 @@ from ridgeline.engine.events import Stats
 from ridgeline.engine.messages import PageChange, Snapshot, StepReport
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
+from ridgeline.server.http.sse import EventStream, Outbox, frame
 from ridgeline.server.service import Service
-from ridgeline.server.sse import EventStream, Outbox, frame
 
 FRAME_SECONDS = 0.1
 LAG_BYTES = 256 << 10

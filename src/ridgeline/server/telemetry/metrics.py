@@ -17,7 +17,8 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import EngineInfo, StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.server.errors import ApiError
-from ridgeline.server.families import (
+from ridgeline.server.service import Live, failed_by_engine
+from ridgeline.server.telemetry.families import (
     FAMILIES,
     FINISHES,
     HTTP_FAMILIES,
@@ -28,7 +29,6 @@ from ridgeline.server.families import (
     STAGES,
     Family,
 )
-from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.version import __version__
 
 _KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}

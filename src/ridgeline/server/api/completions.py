@@ -7,17 +7,17 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice, Completion
 from ridgeline.engine.sampling.row import Sampled
-from ridgeline.server.chunks import ChoiceState, Chunks
-from ridgeline.server.fields import CompletionFields
-from ridgeline.server.generation import Gathered, Generation, new_id
-from ridgeline.server.grammar_check import GrammarCheck
-from ridgeline.server.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
-from ridgeline.server.model import ServedModel, cache_root
-from ridgeline.server.prompts import read_prompts
-from ridgeline.server.sampling import room_for, sampling_params
+from ridgeline.server.api.chunks import ChoiceState, Chunks
+from ridgeline.server.api.fields import CompletionFields
+from ridgeline.server.api.generation import Gathered, Generation, new_id
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.logprobs import CompletionLogprobs, Scores, TokenNames, joined, prompt_logprobs
+from ridgeline.server.api.model import ServedModel, cache_root
+from ridgeline.server.api.prompts import read_prompts
+from ridgeline.server.api.sampling import room_for, sampling_params
+from ridgeline.server.api.structured import form_of
+from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import Outbox
-from ridgeline.server.structured import form_of
 
 ROUTE = "/v1/completions"
 DEFAULT_TOKENS = 16

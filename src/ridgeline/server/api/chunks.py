@@ -9,12 +9,12 @@ import msgspec
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
 from ridgeline.engine.sampling.row import Sampled
-from ridgeline.server.fields import Fields, StreamOptions
-from ridgeline.server.generation import Generation, run
-from ridgeline.server.logprobs import Scores
+from ridgeline.server.api.fields import Fields, StreamOptions
+from ridgeline.server.api.generation import Generation, run
+from ridgeline.server.api.logprobs import Scores
+from ridgeline.server.api.usage import timings
+from ridgeline.server.http.sse import DONE, Outbox
 from ridgeline.server.service import Service
-from ridgeline.server.sse import DONE, Outbox
-from ridgeline.server.usage import timings
 
 _OPTIONS = StreamOptions()
 

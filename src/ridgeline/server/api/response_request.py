@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from ridgeline.server.api.fields import ChatFields, read_fields
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.fields import ChatFields, read_fields
 from ridgeline.server.settings import ServerSettings
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.structured import check_schema
 from ridgeline.server.errors import invalid
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.structured import check_schema
 from ridgeline.text import ChatTemplate, Tokenizer
 from ridgeline.text.bytes import ByteTokenizer
 from ridgeline.text.tools import (

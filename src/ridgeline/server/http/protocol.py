@@ -21,8 +21,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from ridgeline.server.direct import EXTENSION, DirectWriter
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.http.direct import EXTENSION, DirectWriter
 from ridgeline.server.settings import ServerSettings
 
 LINGER_SECONDS = 1.0

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ridgeline.server.chat import ChatAnswer, ChatChunks, chat_generation
-from ridgeline.server.chunks import Chunks
+from ridgeline.server.api.chat import ChatAnswer, ChatChunks, chat_generation
+from ridgeline.server.api.chunks import Chunks
+from ridgeline.server.api.generation import Gathered, Generation, new_id, run
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.model import ServedModel
+from ridgeline.server.api.response_request import ResponseFields, as_chat, named_as_here
 from ridgeline.server.errors import ApiError
-from ridgeline.server.generation import Gathered, Generation, new_id, run
-from ridgeline.server.grammar_check import GrammarCheck
-from ridgeline.server.model import ServedModel
-from ridgeline.server.response_request import ResponseFields, as_chat, named_as_here
+from ridgeline.server.http.sse import Outbox, frame
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import Outbox, frame
 
 ROUTE = "/v1/responses"
 

@@ -1,8 +1,9 @@
 """The short way for a stream's frames: from the route to the connection, beside ASGI's messages.
 
 On its way through the layers of the application, uvicorn and h11 a frame costs more time than all else that the server
-does for its token. Our protocol (http.py) therefore offers its connection as an extension of the ASGI scope, as other
-servers offer theirs to send files. The start and the end of an answer go the long way, so that every layer sees them.
+does for its token. Our protocol (protocol.py) therefore offers its connection as an extension of the ASGI scope, as
+other servers offer theirs to send files. The start and the end of an answer go the long way, so that every layer sees
+them.
 """
 
 import asyncio

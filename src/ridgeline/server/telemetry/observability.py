@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.app import ERROR_CODE, IGNORED
 from ridgeline.server.errors import ApiError
-from ridgeline.server.live_state import LiveState
-from ridgeline.server.metrics import Metrics
-from ridgeline.server.record import Recorder
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.throughput import Throughput
-from ridgeline.server.traces import Traces
+from ridgeline.server.telemetry.live_state import LiveState
+from ridgeline.server.telemetry.metrics import Metrics
+from ridgeline.server.telemetry.record import Recorder
+from ridgeline.server.telemetry.throughput import Throughput
+from ridgeline.server.telemetry.traces import Traces
 
 LINE_SECONDS = 10.0
 _LAG_SECONDS = 0.25

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.server.admission import shutting_down
-from ridgeline.server.auth import PUBLIC
 from ridgeline.server.errors import ApiError, error_response
+from ridgeline.server.http.auth import PUBLIC
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 

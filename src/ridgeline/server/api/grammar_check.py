@@ -12,6 +12,7 @@ from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
 
+_CHILD = "ridgeline.server.api.grammar_child"
 _PASSED = 1024  # forms that are remembered to have passed
 _WAITING = 32  # requests that may wait for the process
 _START_SECONDS = 60.0
@@ -84,7 +85,7 @@ class GrammarCheck:
         if self._process is None or self._process.returncode is not None:
             limit = str(self._settings.compile_bytes)
             self._process = process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ridgeline.server.grammar_child", limit, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+                sys.executable, "-m", _CHILD, limit, stdin=PIPE, stdout=PIPE, stderr=DEVNULL
             )
             assert process.stdout is not None
             ready = b""

@@ -3,12 +3,9 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
-
-from starlette.types import Receive
 
 from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.events import Event
@@ -16,20 +13,14 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
 from ridgeline.host import out_of_memory
+from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.service import Live, Service
-from ridgeline.server.usage import Usage, timings
 
 Take = Callable[[int, Event], None]
 """Who is told of an event, and of which prompt it is."""
 Progress = Callable[[int, int, int], None]
 """Who is told, of which prompt, how many of its positions were computed before a step, and are after it."""
-
-_Result = TypeVar("_Result")
-
-
-class ClientGone(Exception):
-    """Whoever asked has closed the connection; nobody reads an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,31 +141,3 @@ async def gather(service: Service, generation: Generation) -> Gathered:
 
     await run(service, generation, take)
     return Gathered(completions, usage)
-
-
-async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
-    """What `work` gives; it is cancelled as soon as the client is gone. Raises ClientGone then.
-
-    The body has been read: what comes next is the end of the connection.
-    """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
-    finally:
-        await end(task, gone)
-
-
-async def until_gone(receive: Receive) -> None:
-    """Wait for the client to close the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def end(*tasks: "asyncio.Future[_Result] | asyncio.Future[None]") -> None:
-    """Cancel what has not ended, and wait until it has."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import msgspec
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.errors import invalid
-from ridgeline.server.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings
 
 MOST_SIZE = 1_000_000

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
+from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.model import ServedModel
 from ridgeline.server.settings import ServerSettings
 
 

@@ -10,19 +10,19 @@ from ridgeline.engine.request import Finish
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.engine.structured import StructuredOutputs
-from ridgeline.server.chunks import ChoiceState, Chunks
+from ridgeline.server.api.chunks import ChoiceState, Chunks
+from ridgeline.server.api.fields import ChatFields, Conversation
+from ridgeline.server.api.generation import Gathered, Generation, new_id
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.logprobs import Scores, TokenNames, chat_logprobs, prompt_logprobs
+from ridgeline.server.api.messages import read_messages
+from ridgeline.server.api.model import ServedModel, beside, cache_root
+from ridgeline.server.api.sampling import room_for, sampling_params
+from ridgeline.server.api.structured import asked_form, form_of
+from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools, tool_format
 from ridgeline.server.errors import invalid
-from ridgeline.server.fields import ChatFields, Conversation
-from ridgeline.server.generation import Gathered, Generation, new_id
-from ridgeline.server.grammar_check import GrammarCheck
-from ridgeline.server.logprobs import Scores, TokenNames, chat_logprobs, prompt_logprobs
-from ridgeline.server.messages import read_messages
-from ridgeline.server.model import ServedModel, beside, cache_root
-from ridgeline.server.sampling import room_for, sampling_params
+from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.sse import Outbox
-from ridgeline.server.structured import asked_form, form_of
-from ridgeline.server.tools import Calls, ToolUse, call_delta, check_calls, read_tools, tool_format
 from ridgeline.text import ChatTemplate, RenderedPrompt
 from ridgeline.text.tools import CallDelta, ToolParser, with_calls
 from ridgeline.untrusted import ModelRefused

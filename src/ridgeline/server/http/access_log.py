@@ -7,8 +7,8 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.engine.request import NANOSECONDS
-from ridgeline.server.auth import PUBLIC
 from ridgeline.server.errors import error_response, internal
+from ridgeline.server.http.auth import PUBLIC
 
 MOST_PATH = 200
 GONE = 499

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from ridgeline.server.direct import EXTENSION, DirectWriter
 from ridgeline.server.errors import ApiError, internal
-from ridgeline.server.generation import end, until_gone
+from ridgeline.server.http.direct import EXTENSION, DirectWriter
+from ridgeline.server.http.disconnect import end, until_gone
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"

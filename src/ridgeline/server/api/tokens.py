@@ -1,10 +1,10 @@
 """/tokenize, /detokenize and /v1/chat/completions/render: what the model would read, without running it."""
 
-from ridgeline.server.chat import render
+from ridgeline.server.api.chat import render
+from ridgeline.server.api.fields import ChatFields, DetokenizeFields, TokenizeFields
+from ridgeline.server.api.logprobs import TokenNames
+from ridgeline.server.api.model import ServedModel, beside
 from ridgeline.server.errors import invalid
-from ridgeline.server.fields import ChatFields, DetokenizeFields, TokenizeFields
-from ridgeline.server.logprobs import TokenNames
-from ridgeline.server.model import ServedModel, beside
 from ridgeline.server.settings import ServerSettings
 
 

@@ -10,8 +10,8 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import StepReport
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
-from ridgeline.server.metrics import Watched
 from ridgeline.server.service import Live
+from ridgeline.server.telemetry.metrics import Watched
 
 _RECENT = 1000  # requests that the hit rate is of
 log = logging.getLogger(__name__)
