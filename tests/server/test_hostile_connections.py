@@ -3,6 +3,7 @@ test_hostile_requests.py. After each, one normal request succeeds, no KV page is
 """
 
 import json
+import math
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from tests.server.test_hostile_requests import numbered
 from tests.server.wire import read_all, status_of
 
 from ridgeline.engine.engine import Engine
+from ridgeline.engine.sampling.row import PROCESSED, RowFailure
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.settings import ServerSettings
@@ -380,19 +382,34 @@ def test_46_memory_that_runs_out_in_a_step_costs_one_request(
         assert others.result().json()["usage"]["completion_tokens"] == 30
 
 
+def _raises(plan: StepPlan) -> Any:
+    raise IndexError(f"{SECRET}\n\x1b[31m <Tensor object at 0x7f00>")
+
+
+def _gives_nothing(plan: StepPlan) -> list[RowFailure]:
+    return [RowFailure.of(-math.inf, PROCESSED)]
+
+
+@pytest.mark.parametrize(
+    ("execute", "reason"), [(_raises, "IndexError"), (_gives_nothing, f"{PROCESSED} are all -inf")]
+)
 def test_46_a_step_that_fails_otherwise_is_500_and_not_to_be_tried_again(
-    server: Attacked, monkeypatch: pytest.MonkeyPatch
+    server: Attacked,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    execute: Callable[[StepPlan], Any],
+    reason: str,
 ) -> None:
+    """The log has the reason in the engine's own words, and of an exception the class alone."""
     engine: Engine = server.service.llm._host._engine  # type: ignore[attr-defined]
-
-    def fails(plan: StepPlan) -> Any:
-        raise IndexError("list index out of range: <Tensor object at 0x7f00>")
-
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "execute", fails)
+        patch.setattr(engine, "execute", execute)
         reply = server.complete()
     assert (reply.status, reply.json()["error"]["code"]) == (500, "failed")
     assert reply.headers["x-should-retry"] == "false"
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.server.generation"]
+    assert said.startswith("request cmpl-")
+    assert said.endswith(f" failed in the engine: {reason}")
 
 
 def test_a_bug_of_ours_in_a_route_is_500_without_its_words(

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.folders import write_tokenizer
-from engine.small_models import LLAMA, small_model
+from engine.small_models import LLAMA, poison_free_pages, small_model
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -73,7 +73,7 @@ def written(name: str, *calls: tuple[str, str]) -> str:
 
 
 class Says:
-    """An executor that says one script, whatever the model would."""
+    """An executor that says one script, whatever the model would, and writes no KV memory."""
 
     def __init__(self, script: Sequence[int]) -> None:
         self.script = script
@@ -83,7 +83,8 @@ class Says:
 
 
 def load(folder: Path, template: str, markers: Sequence[str]) -> Loaded:
-    """A small random model whose tokenizer has these markers as special tokens."""
+    """A small random model whose tokenizer has these markers as special tokens. Pages of prompts are not kept: those
+    that a script ran were never written, and what the model itself reads there must say so."""
     pipeline = byte_level()
     pipeline.add_special_tokens(list(markers))
     size = write_tokenizer(folder, pipeline, template)
@@ -92,7 +93,9 @@ def load(folder: Path, template: str, markers: Sequence[str]) -> Loaded:
     model = small_model(config)
     save_file({model.checkpoint_name(n): p for n, p in model.named_parameters()}, folder / "model.safetensors")
     torch.set_num_threads(1)
-    return load_engine(str(folder), EngineSettings(kv_bytes=16e6))
+    loaded = load_engine(str(folder), EngineSettings(kv_bytes=16e6, prefix_cache=False))
+    poison_free_pages(loaded.engine)
+    return loaded
 
 
 @contextmanager

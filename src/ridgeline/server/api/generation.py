@@ -1,6 +1,7 @@
 """Generation: what one HTTP request has the engine do, and how its events are gathered."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ Take = Callable[[int, Event], None]
 """Who is told of an event, and of which prompt it is."""
 Progress = Callable[[int, int, int], None]
 """Who is told, of which prompt, how many of its positions were computed before a step, and are after it."""
+
+
+_MOST_REASON = 200
+_logger = logging.getLogger("ridgeline.server.generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ async def _run_one(
         nonlocal begun
         begun = True
         if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
-            raise _failed(event)
+            raise _failed(generation.id, event)
         take(prompt, event)
 
     try:
@@ -100,13 +105,20 @@ async def _run_one(
         raise invalid(str(error)) from None  # the engine's refusal: one line of its own
 
 
-def _failed(event: Event) -> ApiError:
-    """The engine's reason may be an exception's words: it is not told."""
+def _failed(id: str, event: Event) -> ApiError:
+    """The engine's reason may be an exception's words: the client is not told, the log only what is the engine's."""
     if event.finish is Finish.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
+    _logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
     if out_of_memory(RuntimeError(event.error or "")):
         return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
+
+
+def _without_quotes(reason: str) -> str:
+    """The engine's own words, or the class of an exception. After a colon come the exception's, or a grammar's, which
+    may quote a user."""
+    return "".join(c for c in reason.partition(":")[0] if c.isprintable())[:_MOST_REASON]
 
 
 def engine_died() -> ApiError:
