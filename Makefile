@@ -1,5 +1,5 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
-# make test: linters, types, tests. make check: the linters and types alone.
+# make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test check clean
+.PHONY: demo test slow check clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -18,7 +18,10 @@ demo: $(VENV)/.base
 	@$(BIN)/ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32
 
 test: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,165 @@
+"""Hostile inputs in the numbers of the table in docs/serving.md, which take minutes: `make slow`. In smaller numbers
+they are in the other test_hostile files."""
+
+import asyncio
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.client import HTTPConnection
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+from tests.server.attacked import COMPLETE, Attacked, attacked
+from tests.server.test_hostile_connections import LONG, SETTINGS, eventually, http_bytes
+
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.settings import ServerSettings
+
+pytestmark = pytest.mark.slow
+
+GROWTH = 1.05
+"""What memory may grow by that is called flat."""
+
+
+def held_bytes() -> int:
+    """Memory of this process, in which server and engine are, and of its children."""
+    children = [pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()]
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in ("self", *children)]
+    return sum(pages) * resource.getpagesize()
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[Attacked]:
+    with attacked(replace(SETTINGS, header_seconds=120, idle_seconds=120, connections=None)) as server:
+        yield server
+
+
+@pytest.fixture
+def server(module_server: Attacked) -> Iterator[Attacked]:
+    yield module_server
+    module_server.check()
+
+
+async def follow(forms: Iterator[StructuredOutputs], grammars: GrammarCheck, engine: Engine) -> None:
+    """Each form as a server does it: tried in the limited child, then followed by the engine for a token."""
+    for form in forms:
+        await grammars.check(form, "guided_json")
+        engine.add([5], SamplingParams(max_tokens=1, structured_outputs=form))
+        (event,) = engine.step()
+        assert event.error is None
+
+
+def test_28_ten_thousand_schemas() -> None:
+    """What keeps grammars is full after the first 2,000: from then on what comes in pushes out as much. Not over HTTP,
+    where it takes minutes."""
+    limit = 16 << 20
+    engine = load_engine("tales", EngineSettings(kv_bytes=64 << 20, grammar_bytes=limit)).engine
+
+    async def run() -> int:
+        grammars = GrammarCheck(ServerSettings())
+        forms = (StructuredOutputs(json=json.dumps({"const": f"value {i}"})) for i in range(10_000))
+        try:
+            await follow(islice(forms, 2_000), grammars, engine)
+            before = held_bytes()
+            assert engine.stats.grammar_bytes > 0.9 * limit
+            await follow(forms, grammars, engine)
+            assert held_bytes() < GROWTH * before
+            return grammars.failures
+        finally:
+            await grammars.close()
+
+    assert asyncio.run(run()) == 0
+    assert engine.stats.grammars == 10_000
+    assert engine.stats.grammar_bytes <= limit
+    assert not engine.stats.held_pages
+
+
+def test_40_five_thousand_idle_connections(server: Attacked) -> None:
+    """Or as many as this process may have, which holds both ends."""
+    most = min(5_000, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 2)
+    idle: list[socket.socket] = []
+    try:
+        for _ in range(most):
+            idle.append(server.connect())
+        server.check()
+        assert server.chat().status == 200
+        idle[0].sendall(http_bytes(COMPLETE, {"prompt": "a", "max_tokens": 1}))  # it was not closed for the others
+        assert idle[0].recv(12) == b"HTTP/1.1 200"
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def first_token(server: Attacked) -> None:
+    """Ask for a stream and leave with its first token."""
+    with server.connect() as connection:
+        connection.sendall(http_bytes(COMPLETE, {**LONG, "stream": True}))
+        received = b""
+        while b"data:" not in received:
+            received += connection.recv(4096)
+
+
+def test_43_a_thousand_requests_that_are_left_after_their_first_token(server: Attacked) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: first_token(server), range(1_000)))
+    server.idle()
+    assert not server.service.by_request
+    assert server.service.llm.awaited == 0
+
+
+def test_42_bursts_of_ten_times_what_there_is_room_for_take_no_more_memory() -> None:
+    """Those that were let in finish; the second burst and those after it find the memory that the first one took."""
+    settings = replace(SETTINGS, connections=None, queued_requests=16)
+    with attacked(settings, limits=Limits(requests=4)) as server, ThreadPoolExecutor(200) as pool:
+        body = {**LONG, "max_tokens": 12}
+        held = []
+        for _ in range(5):
+            replies = list(pool.map(lambda _: server.post(COMPLETE, body), range(200)))
+            accepted = [reply.json()["usage"]["completion_tokens"] for reply in replies if reply.status == 200]
+            assert len(accepted) >= 20
+            assert set(accepted) == {12}
+            assert {reply.status for reply in replies} <= {200, 429}
+            server.check()
+            held.append(held_bytes())
+        assert max(held[1:]) < GROWTH * held[0]
+
+
+def test_12_four_megabytes_are_answered_within_a_second_while_a_stream_goes_on(server: Attacked) -> None:
+    """Five prompts a second, each of which is refused: no token of the stream waits a second for that."""
+    long = json.dumps({"prompt": "a" * 4_000_000}).encode()
+    moments: list[float] = []
+    frames: list[bytes] = []
+
+    def stream() -> None:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection.request("POST", COMPLETE, json.dumps({**LONG, "stream": True}))
+        for line in connection.getresponse():
+            if line.startswith(b"data: "):
+                moments.append(time.perf_counter())
+                frames.append(line[6:])
+        connection.close()
+
+    thread = threading.Thread(target=stream)
+    thread.start()
+    assert eventually(lambda: moments)
+    seconds = []
+    while thread.is_alive():
+        started = time.perf_counter()
+        assert server.post(COMPLETE, long).status == 400
+        seconds.append(time.perf_counter() - started)
+        thread.join(0.2)
+    assert frames[-1].strip() == b"[DONE]"
+    assert json.loads(frames[-2])["choices"][0]["finish_reason"] == "length"
+    assert max(seconds) < 1
+    assert max(after - before for before, after in pairwise(moments)) < 1
