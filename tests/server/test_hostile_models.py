@@ -19,7 +19,7 @@ from tests.server.test_hostile_requests import numbered
 
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import load_engine
+from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.untrusted import ModelRefused
 
 Damage = Callable[[Path], None]
@@ -165,7 +165,7 @@ def _a_good_one_loads(tmp_path: Path) -> None:
     assert good.generate(["a"], SamplingParams(max_tokens=1))[0].choices[0].token_ids
 
 
-@pytest.mark.parametrize(
+EXPLODING = pytest.mark.parametrize(
     "template",
     numbered(
         ("31-classes", "{{ messages.__class__.__mro__[1].__subclasses__() }}"),
@@ -176,13 +176,37 @@ def _a_good_one_loads(tmp_path: Path) -> None:
         ("31-recursion", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
     ),
 )
-def test_templates_that_walk_loop_or_grow(tmp_path: Path, template: str) -> None:
-    """Refused with the first conversation: a 400 that leaves the server as it was, and completions work."""
+
+
+@EXPLODING
+def test_templates_that_walk_loop_or_grow_are_refused_as_the_model_is_loaded(tmp_path: Path, template: str) -> None:
     folder = write_model(tmp_path / "model", template=template)
-    with attacked(model=str(folder)) as server:
-        reply = server.chat(GREET)
+    with pytest.raises(ModelRefused, match="chat template: ") as refused:
+        load_engine(str(folder))
+    assert "\n" not in str(refused.value)
+    assert str(folder) in str(refused.value)
+    alone = tmp_path / "template.jinja"
+    alone.write_text(template)
+    with pytest.raises(ModelRefused, match=r"template\.jinja: chat template: "):
+        load_engine("tales", EngineSettings(chat_template=str(alone)))
+
+
+@EXPLODING
+def test_templates_that_do_so_with_some_conversations(tmp_path: Path, template: str) -> None:
+    """A 400 that leaves the server as it was, and completions work."""
+    late = "{% if messages | length > 1 %}" + template + "{% endif %}"
+    with attacked(model=str(write_model(tmp_path / "model", template=late))) as server:
+        reply = server.chat(GREET * 2)
         assert (reply.status, reply.json()["error"]["code"]) == (400, "template")
         server.check()
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no system message') }}", "{{ tools[0].name }}", "{{ documents | length }}"]
+)
+def test_31_templates_that_want_another_conversation_are_taken(folder: Path, template: str) -> None:
+    write_model(folder, template=template)
+    assert load_engine(str(folder)).templates
 
 
 def test_31_attributes_of_python_are_undefined(tmp_path: Path) -> None:

@@ -84,12 +84,22 @@ def load_texts(
         templates = templates_of(source, tokenizer)
     else:
         templates = read_template(Path(chat_template), tokenizer)
+    _check(templates, chat_template or str(source.folder))
     try:
         defaults = SamplingParams.from_generation_config(source.generation)
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
     return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens, reasoning)
+
+
+def _check(templates: ChatTemplates | None, where: str) -> None:
+    """Raises ModelRefused, saying where they are from, for templates that no conversation should meet."""
+    for template in () if templates is None else templates.by_name.values():
+        try:
+            template.check()
+        except ModelRefused as error:
+            raise ModelRefused(f"{where}: {error}") from None
 
 
 def checked(params: Any) -> SamplingParams:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2.exceptions import SecurityError
+
+from ridgeline.text.budget import Exhausted
 from ridgeline.text.declared import NAMES, read_templates
 from ridgeline.text.provenance import Written, concat
 from ridgeline.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate
@@ -74,26 +77,42 @@ class ChatTemplate:
         if unknown:
             known = ", ".join(sorted(self.variables)) or "none"
             raise ValueError(f"chat template: no variable {', '.join(unknown)}; the template reads: {known}")
-        context = {
-            **self._named,
-            **{name: _plain(value) for name, value in variables.items()},
-            "messages": [self._message(message) for message in messages],
-            "tools": None if tools is None else [_plain(tool) for tool in tools],
-            "documents": None if documents is None else [_plain(document) for document in documents],
-            "add_generation_prompt": add_generation_prompt,
-        }
-        try:
-            with self._environment.budgeted():
-                rendered = self._compiled.render(context)
-        except RefusedByTemplate as error:
-            raise ValueError(f"chat template: {_one_line(error)}") from error
-        except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
-            raise ModelRefused(f"chat template: {_one_line(error)}") from error
-        written = rendered if isinstance(rendered, Written) else concat([rendered])
+        written = self._rendered(
+            {
+                **{name: _plain(value) for name, value in variables.items()},
+                "messages": [self._message(message) for message in messages],
+                "tools": None if tools is None else [_plain(tool) for tool in tools],
+                "documents": None if documents is None else [_plain(document) for document in documents],
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
         text = "".join([text for text, _ in written.runs()])
         if most_tokens is not None:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written)))
+
+    def check(self) -> None:
+        """Raises ModelRefused for a template that spends its budget on the shortest conversation, or reaches for what
+        the sandbox forbids. One that fails otherwise may want another conversation: tools, documents."""
+        shortest = {"messages": [self._message({"role": "user", "content": "hi"})], "tools": None, "documents": None}
+        try:
+            self._rendered({**shortest, "add_generation_prompt": True})
+        except ModelRefused as error:
+            if isinstance(error.__cause__, Exhausted | SecurityError | RecursionError | MemoryError):
+                raise
+        except ValueError:
+            pass  # it says what it wants instead
+
+    def _rendered(self, context: Mapping[str, Any]) -> Written:
+        """What the template writes. Errors are those of `encode`."""
+        try:
+            with self._environment.budgeted():
+                rendered = self._compiled.render({**self._named, **context})
+        except RefusedByTemplate as error:
+            raise ValueError(f"chat template: {_one_line(error)}") from error
+        except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
+            raise ModelRefused(f"chat template: {_one_line(error)}") from error
+        return rendered if isinstance(rendered, Written) else concat([rendered])
 
     def _parts(self, written: Written) -> list[Part]:
         """Cut at the control literals that the template wrote in full."""
