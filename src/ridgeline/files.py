@@ -22,6 +22,12 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"{path} cannot be written: {error.strerror}; name a file in another folder") from None
 
 
+def check_new(path: Path) -> None:
+    """Refuse a file that is there already, or a link, wherever it leads. Raises ValueError."""
+    if (path.exists() or path.is_symlink()) and not _is_device(path):
+        raise ValueError(f"{path} exists already; name another file, or write over it with --force")
+
+
 def check_apart(paths: Mapping[str, Path]) -> None:
     """Refuse two options that name one file, by whatever way. Raises ValueError. paths: by option."""
     seen: dict[Path, str] = {}

@@ -156,6 +156,23 @@ def test_what_goes_together_with_nothing_is_refused_unasked(ridgeline: Run, argu
     assert_one_line(ridgeline("bench", "serve", "127.0.0.1:1", *arguments), USAGE, says)
 
 
+@pytest.mark.parametrize("option", ["--csv", "--report"])
+def test_49_a_file_that_exists_is_written_over_by_force_only(
+    ridgeline: Run, server: SmallServer, tmp_path: Path, option: str
+) -> None:
+    """Links too, wherever they lead; refused before the first request."""
+    kept, link, dangling = tmp_path / "kept", tmp_path / "link", tmp_path / "dangling"
+    kept.write_text("mine")
+    link.symlink_to(kept)
+    dangling.symlink_to(tmp_path / "nowhere")
+    for path in (kept, link, dangling):
+        assert_one_line(ridgeline("bench", "serve", "127.0.0.1:1", option, path), USAGE, "--force")
+    assert kept.read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+    assert ridgeline("bench", "serve", server.url, *FEW, option, kept, "--force").code == 0
+    assert kept.read_text() != "mine"
+
+
 @pytest.mark.parametrize("url", ["", "ftp://x", "http://", "http://a:b", "http://x:99999999"])
 def test_a_url_that_is_none_is_refused(ridgeline: Run, url: str) -> None:
     assert_one_line(ridgeline("bench", "serve", url), USAGE, "no URL of a server")

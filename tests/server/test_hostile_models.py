@@ -86,6 +86,12 @@ def _device(folder: Path) -> None:
     (folder / "model.safetensors").symlink_to("/dev/zero")
 
 
+def _pipe(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder.parent / "pipe")
+    (folder / "model.safetensors").symlink_to(folder.parent / "pipe")
+
+
 def _outside(folder: Path) -> None:
     header, _ = header_of(folder)
     (folder / "model.safetensors").rename(folder.parent / "x.safetensors")
@@ -105,6 +111,7 @@ def _outside(folder: Path) -> None:
         ("47-huge-shape", with_header(lambda h: largest(h).update(shape=[1 << 40, 1 << 40])), "shape|bytes"),
         ("47-twice", with_header(lambda h: None, _twice), "twice|name"),
         ("47-device", _device, "safetensors"),
+        ("47-pipe", _pipe, "safetensors"),
         ("47-outside", _outside, r"\.\./x"),
     ),
 )
@@ -118,6 +125,18 @@ def test_weights_that_lie(
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "bomb-went-off").exists()
     _a_good_one_loads(tmp_path)
+
+
+def test_47_links_out_of_the_folder_are_how_a_hub_cache_is_made(folder: Path, tmp_path: Path) -> None:
+    """Every file of a snapshot leads to ../../blobs. What is mapped is a regular file; else see 47-device."""
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "0"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / str(number))
+        (snapshot / path.name).symlink_to(Path("..", "..", "blobs", str(number)))
+    answer = LLM(str(snapshot)).generate(["a"], SamplingParams(max_tokens=1))
+    assert answer[0].choices[0].token_ids
 
 
 def config(**changes: Any) -> Damage:

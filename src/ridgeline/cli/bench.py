@@ -32,7 +32,7 @@ from ridgeline.cli.process import FAILED, UNREACHABLE
 from ridgeline.cli.terminal import err, one_line, say
 from ridgeline.document.html import html
 from ridgeline.document.terminal import printable, show
-from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.host import cores
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.untrusted import ModelRefused
@@ -86,6 +86,7 @@ def serve(
     slo: own.Slo = None,
     csv: own.Csv = None,
     report: own.Report = None,
+    force: own.Force = False,
     as_json: options.Json = False,
 ) -> None:
     """Send requests to a server and say what it did with them.
@@ -100,6 +101,8 @@ def serve(
     check_apart(files)
     for path in files.values():
         check_writable(path)
+        if not force:
+            check_new(path)
     key = api_key or next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
     target = Target(
         base_of(url),

@@ -117,4 +117,5 @@ Slo = Annotated[
     str | None, _output("What a good request keeps to, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
 ]
 Csv = Annotated[Path | None, _output("Write a line for each request to this file.")]
+Force = Annotated[bool, _output("Write over files that exist.", "--force")]
 Report = Annotated[Path | None, _output("Write all of it with figures to this HTML file, which needs no network.")]
