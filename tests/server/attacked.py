@@ -79,7 +79,7 @@ def attacked(
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), middleware=[watching.middleware()]) as up:
+        with running(service, settings, routes=watching.routes(), metrics=watching.metrics) as up:
             yield Attacked(up.port, up.service)
     finally:
         llm.close()

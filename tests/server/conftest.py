@@ -13,7 +13,6 @@ from typing import Any
 
 import openai
 import pytest
-from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 
 from ridgeline.engine.async_llm import AsyncLLM
@@ -25,6 +24,7 @@ from ridgeline.server.http.health import Front, Health
 from ridgeline.server.serve import guarded, service_of, uvicorn_server
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.metrics import Metrics
 
 
 class Everybody:
@@ -102,12 +102,14 @@ def running(
     settings: ServerSettings,
     *,
     routes: Sequence[BaseRoute] = (),
-    middleware: Sequence[Middleware] = (),
+    metrics: Metrics | None = None,
 ) -> Iterator[Running]:
     """A service on a free port, in a thread, with all that stands before it."""
     front = Front(Health(settings.stalled_seconds))
     front.health.llm = service.llm
-    front.app = app = build_app(service, settings, routes=routes, middleware=middleware)
+    front.app = app = build_app(service, settings, routes=routes)
+    outermost = guarded(front, settings)
+    outermost.metrics = metrics
 
     async def live() -> None:
         await server.serve([listener])
@@ -115,7 +117,7 @@ def running(
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn_server(guarded(front, settings), settings)
+        server = uvicorn_server(outermost, settings)
         thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
         while not server.started:

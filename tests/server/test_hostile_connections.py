@@ -4,6 +4,7 @@ test_hostile_requests.py. After each, one normal request succeeds, no KV page is
 
 import json
 import math
+import re
 import socket
 import threading
 import time
@@ -93,6 +94,10 @@ def test_wrong_keys(locked: Attacked, header: dict[str, str]) -> None:
         assert reply.json()["error"]["type"] == "authentication_error"
     assert locked.get("/health").status == 200
     right = {"Authorization": "Bearer sk-Right-Key"}
+    counted = locked.get("/metrics", right).data
+    assert re.search(rb'http_requests_total{handler="none",method="GET",status="4xx"} [1-9]', counted)
+    assert re.search(rb'request_errors_total{[^}]*code="invalid_api_key"[^}]*} [1-9]', counted)
+    assert b"health" not in counted
     assert locked.post(COMPLETE, {"prompt": "a", "max_tokens": 1}, right).status == 200
     locked.idle()
 

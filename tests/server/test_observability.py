@@ -30,7 +30,7 @@ def watched(record: Path) -> Iterator[tuple[Running, Observability]]:
     service = Service(llm, Everybody())
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), middleware=[watching.middleware()]) as up:
+        with running(service, settings, routes=watching.routes(), metrics=watching.metrics) as up:
             yield up, watching
     finally:
         llm.close()

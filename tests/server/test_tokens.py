@@ -59,6 +59,7 @@ def test_models_say_what_is_served_and_within_which_limits(client: openai.OpenAI
     assert model.id == client.models.retrieve("tales").id == "tales"
     assert model.model_extra is not None
     assert model.model_extra["max_model_len"] == 512
+    assert model.model_extra["dtype"] == "bfloat16"
     assert model.model_extra["limits"]["choices"] == 8
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another/one")

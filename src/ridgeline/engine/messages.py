@@ -22,7 +22,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     holds. page_size: positions a KV page. pages: how many there are. requests: most under way at a time. step_tokens:
     most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. layout: one line on KV
     memory, for people. device: what steps are predicted for, None where nothing is predicted. calibrated: whether its
-    figures were measured on this machine.
+    figures were measured on this machine. dtype: the number format of the weights, of the embedding where they have
+    several.
     """
 
     context: int
@@ -38,6 +39,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     layout: str
     device: str | None = None
     calibrated: bool = False
+    dtype: str = "float32"
 
 
 class StepReport(NamedTuple):

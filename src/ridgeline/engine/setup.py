@@ -116,6 +116,7 @@ class Loaded:
             layout=self.layout.describe(self.engine.context),
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
+            dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
         )
 
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -21,16 +20,13 @@ from ridgeline.server.api.model import ServedModel, served_model
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
-from ridgeline.server.errors import ApiError, error_response, internal
+from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
 from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.version import __version__
-
-ERROR_CODE = "ridgeline.error"
-"""Where a request's scope has the code of the error that it was answered with."""
 
 IGNORED = "x-ridgeline-ignored-fields"
 """The header that names the fields of a request that nobody knows."""
@@ -41,9 +37,8 @@ def build_app(
     settings: ServerSettings,
     *,
     routes: Sequence[BaseRoute] = (),
-    middleware: Sequence[Middleware] = (),
 ) -> Starlette:
-    """The server's application around a service. routes, middleware: of the other parts of the server."""
+    """The server's application around a service. routes: of the other parts of the server."""
     model = served_model(service.llm, settings)
     api = Api(service, model, settings)
     app = Starlette(
@@ -59,7 +54,6 @@ def build_app(
             Route("/version", version),
             *routes,
         ),
-        middleware=middleware,
         exception_handlers={
             ApiError: _api_error,
             HTTPException: _http_error,
@@ -164,6 +158,7 @@ class Api:
             "owned_by": "ridgeline",
             "root": model.name,
             "max_model_len": model.context,
+            "dtype": model.dtype,
             "limits": self._settings.public_limits(),
         }
 

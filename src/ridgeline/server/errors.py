@@ -5,6 +5,9 @@ from collections.abc import Mapping
 import msgspec
 from starlette.responses import Response
 
+ERROR_CODE = "ridgeline.error"
+"""Where a request's scope has the code of the error that it was answered with."""
+
 MOST_MESSAGE = 400
 """Characters of a message: it may name a value, and a value may have thousands of digits."""
 

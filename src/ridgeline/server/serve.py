@@ -27,7 +27,7 @@ from ridgeline.server.http.health import Front, Health
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import Observability
+from ridgeline.server.telemetry.observability import CountRequests, Observability
 
 SPARE_DESCRIPTORS = 64
 """Of the process's open files, what is not for connections: weights, the engine's socket, logs."""
@@ -78,7 +78,7 @@ async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, 
     settings = replace(settings, models=settings.models or (served.name,), connections=_connections(settings))
     with _listener(settings) as listener:
         server = Server(settings)
-        http = uvicorn_server(guarded(server.front, settings), settings)
+        http = uvicorn_server(server.app, settings)
         tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
         try:
             with server.signals():
@@ -96,6 +96,7 @@ class Server:
         self.settings = settings
         self.health = Health(settings.stalled_seconds)
         self.front = Front(self.health)
+        self.app = guarded(self.front, settings)
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
 
     async def run(self, served: Served, url: str, ready: Callable[[str, AsyncLLM], None]) -> int:
@@ -109,9 +110,8 @@ class Server:
             service = service_of(llm, queue, self.settings)
             observability = Observability(service, self.settings, self.settings.models[0])
             async with observability.running():
-                self.front.app = app = build_app(
-                    service, self.settings, routes=observability.routes(), middleware=[observability.middleware()]
-                )
+                self.front.app = app = build_app(service, self.settings, routes=observability.routes())
+                self.app.metrics = observability.metrics
                 self.health.llm = llm
                 ready(url, llm)
                 try:
@@ -163,9 +163,9 @@ class Server:
         self._drain.set()
 
 
-def guarded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
+def guarded(app: ASGIApp, settings: ServerSettings) -> CountRequests:
     """An application behind all that a request meets before it."""
-    return AccessLog(Access(app, settings), lines=settings.access_log)
+    return CountRequests(AccessLog(Access(app, settings), lines=settings.access_log))
 
 
 def uvicorn_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:

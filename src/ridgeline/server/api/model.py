@@ -25,7 +25,7 @@ class ServedModel:
     """A model under the names that it answers to; the first is what answers say.
 
     context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
-    ids the model has. created: when it was put up, in Unix seconds.
+    ids the model has. dtype: the number format of its weights. created: when it was put up, in Unix seconds.
     """
 
     names: tuple[str, ...]
@@ -33,6 +33,7 @@ class ServedModel:
     context: int
     room: int
     vocabulary: int
+    dtype: str
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -99,7 +100,7 @@ def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
     room = min(info.context, info.capacity)
-    return ServedModel(settings.models, texts, info.context, room, info.vocabulary)
+    return ServedModel(settings.models, texts, info.context, room, info.vocabulary, info.dtype)
 
 
 def cache_root(salt: str | None, settings: ServerSettings) -> bytes:

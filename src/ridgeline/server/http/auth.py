@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ridgeline.server.errors import ApiError, error_response
+from ridgeline.server.errors import ERROR_CODE, ApiError, error_response
 from ridgeline.server.settings import ServerSettings, is_loopback
 
 PUBLIC = frozenset({"/health", "/health/live", "/health/ready"})
@@ -61,7 +61,7 @@ class Access:
                 check_host(Headers(scope=scope), self.settings)
                 check_origin(Headers(scope=scope), self.settings)
             except ApiError as error:
-                app = error_response(error)
+                app = _refusal(scope, error)
         await app(scope, receive, send)
 
 
@@ -73,7 +73,7 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         public = scope["type"] != "http" or scope["path"] in PUBLIC
-        app = self.app if public or self._fits(Headers(scope=scope)) else error_response(_wrong_key())
+        app = self.app if public or self._fits(Headers(scope=scope)) else _refusal(scope, _wrong_key())
         await app(scope, receive, send)
 
     def _fits(self, headers: Headers) -> bool:
@@ -119,6 +119,12 @@ def _host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def _refusal(scope: Scope, error: ApiError) -> ASGIApp:
+    """The answer to a request that goes no further; its scope says why, for whoever counts."""
+    scope[ERROR_CODE] = error.code
+    return error_response(error)
 
 
 def _digest(key: bytes) -> bytes:

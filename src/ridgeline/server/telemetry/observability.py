@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.engine.request import NANOSECONDS
-from ridgeline.server.app import ERROR_CODE, IGNORED
-from ridgeline.server.errors import ApiError
+from ridgeline.server.app import IGNORED
+from ridgeline.server.errors import ERROR_CODE, ApiError
+from ridgeline.server.http.auth import PUBLIC
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.live_state import LiveState
@@ -31,7 +31,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 
 
 class Observability:
-    """What watches a service. The app puts `routes` and `middleware` among its own; `running` is its lifespan.
+    """What watches a service. The app puts `routes` among its own; `running` is its lifespan.
 
     Raises ValueError if the record cannot be written.
     """
@@ -75,10 +75,6 @@ class Observability:
             Route("/v1/trace/{id}", self._trace, methods=["GET"]),
         ]
 
-    def middleware(self) -> Middleware:
-        """What counts HTTP requests; the outermost."""
-        return Middleware(CountRequests, self.metrics)
-
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -105,13 +101,17 @@ class Observability:
 
 
 class CountRequests:
-    """An app whose HTTP requests are counted by the pattern of their route, never by the path that a client wrote."""
+    """An app whose HTTP requests are counted by the pattern of their route, never by the path that a client wrote; all
+    but health's, also those that are turned away before there is a route. metrics: None as long as there is no model.
+    """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.metrics: Metrics | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        metrics = self.metrics
+        if metrics is None or scope["type"] != "http" or scope["path"] in PUBLIC:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter_ns(), 500  # of an app that ends without an answer
@@ -120,7 +120,7 @@ class CountRequests:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._count_ignored(message)
+                _count_ignored(metrics, message)
             await send(message)
 
         try:
@@ -129,12 +129,13 @@ class CountRequests:
             handler = getattr(scope.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in _METHODS else "other"
             seconds = (time.perf_counter_ns() - started) * NANOSECONDS
-            self._metrics.answered(handler, method, status, seconds)
+            metrics.answered(handler, method, status, seconds)
             if status >= 400:
-                self._metrics.failed(scope.get(ERROR_CODE))
+                metrics.failed(scope.get(ERROR_CODE))
 
-    def _count_ignored(self, start: Message) -> None:
-        """The routes say in a header which fields they ignored."""
-        for name, value in start["headers"]:
-            if name == _IGNORED:
-                self._metrics.ignored(value.count(b",") + 1)
+
+def _count_ignored(metrics: Metrics, start: Message) -> None:
+    """The routes say in a header which fields they ignored."""
+    for name, value in start["headers"]:
+        if name == _IGNORED:
+            metrics.ignored(value.count(b",") + 1)
