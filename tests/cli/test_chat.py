@@ -77,7 +77,7 @@ def test_a_conversation_and_its_commands(ridgeline: Run, folder: Path, tmp_path:
     assert all("tok/s, 8 tokens" in line and line.endswith("; ended by its length (--max-tokens)") for line in timings)
     assert "16 tokens of the prompt were cached" in timings[1], "the first exchange is found again"
     assert "/what is nothing here" in ended.err
-    assert "/save is nothing here, or lacks a file" in ended.err
+    assert "/save needs a file, like /save talk.json" in ended.err
 
 
 def test_a_server_answers_as_the_model_does(ridgeline: Run, folder: Path, server: Running) -> None:

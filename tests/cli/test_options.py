@@ -3,7 +3,7 @@
 import json
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import typer.main
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import COMMANDS as COMMAND_LIST
 from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
+from ridgeline.cli.config import SECRETS
 from ridgeline.cli.main import COMMANDS, build_app
 
 TABLED = [(alias, name) for alias in ALIASES for name in alias.names]
@@ -92,6 +93,11 @@ def test_no_alias_hides_an_option_of_ours(commands: dict[str, Spellings]) -> Non
         (["tales", "--", "--max_model_len"], ["tales", "--", "--max_model_len"]),
         (["tales", "-", "-n", "2"], ["tales", "-", "-n", "2"]),
         (["-tp", "1", "-tp=1"], []),
+        (
+            ["tales", "hi", "--stop", "a", "b", "--seed", "1"],
+            ["tales", "hi", "--stop", "a", "--stop", "b", "--seed", "1"],
+        ),
+        (["--stop", "a", "tales", "hi"], ["--stop", "a", "tales", "hi"]),
     ],
 )
 def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], means: Sequence[str]) -> None:
@@ -105,6 +111,9 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
         (["--temprature", "1"], "there is no option --temprature; did you mean --temperature"),
         (["--max-model-length", "1"], "there is no option --max-model-length; did you mean --max-model-len"),
         (["--hlp"], "did you mean --help"),
+        (["--frobnicate"], "there is no option --frobnicate (see ridgeline run --help)"),
+        (["--seed", "abc"], "--seed is 'abc'; give a whole number (see"),
+        (["--top-p", "x"], "--top-p is 'x'; give a number (see"),
         (["--qqqqqq"], "there is no option --qqqqqq (see ridgeline run --help)"),
         (["--trust-remote-code"], "--trust-remote-code is refused: no code that comes with a model is ever run"),
         (["--trust_remote_code=true"], "--trust-remote-code takes no value"),
@@ -120,6 +129,12 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
 )
 def test_what_is_refused(ridgeline: Run, arguments: list[str], says: str) -> None:
     assert_one_line(ridgeline("run", "tales", "hi", *arguments), USAGE, says)
+
+
+def test_what_is_not_alike_was_not_meant(ridgeline: Run) -> None:
+    """And --insecure is offered to nobody."""
+    for name in ("frobnicate", "nonsense", "insecur"):
+        assert_one_line(ridgeline("serve", "tales", f"--{name}"), USAGE, f"there is no option --{name} (see ")
 
 
 def test_aliases_act(ridgeline: Run) -> None:
@@ -189,6 +204,72 @@ def test_what_is_printed_is_a_file(ridgeline: Run, config: Path, tmp_path: Path)
     assert {source for _, source in printed(again.out).values()} == {"config"}
 
 
+def _each_command(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _each_command(command, (*before, name))
+        else:
+            yield (*before, name), command
+
+
+EVERY = dict(_each_command(typer.main.get_command(build_app())))
+VALUES = {"endpoint": "chat", "arrival": "gamma", "shell": "bash", "stop": "\U0001f600\x7f", "burstiness": "inf"}
+"""For options that do not take a 1, or that are to have an awkward one."""
+
+
+def stated(command: Any) -> list[str]:
+    """Every option of a command with a value, flags as they are not by default; no secret, and no --config."""
+    words: list[str] = []
+    for param in command.params:
+        value = VALUES.get(param.name, "1")
+        if param.name in (*SECRETS, "config", "print_config"):
+            continue
+        if param.param_type_name == "argument":
+            words.append(VALUES.get(param.name, "tales"))
+        elif param.is_flag:
+            words.append(param.secondary_opts[0] if param.default and param.secondary_opts else param.opts[0])
+        else:
+            words += [param.opts[0], value]
+    return words
+
+
+@pytest.mark.parametrize("name", EVERY, ids=" ".join)
+def test_what_any_command_prints_means_the_same_when_read(ridgeline: Run, tmp_path: Path, name: Sequence[str]) -> None:
+    """Of its defaults, and with every option stated: printing what was printed and read gives the same again."""
+    arguments = [VALUES.get(p.name, "tales") for p in EVERY[name].params if p.param_type_name == "argument"]
+    path = tmp_path / "again.toml"
+    for given in (arguments, stated(EVERY[name])):
+        told = ridgeline(*name, *given, "--print-config")
+        assert told.code == OK, told.err
+        path.write_text(told.out, encoding="utf-8")
+        again = ridgeline(*name, "--config", path, "--print-config")
+        assert again.code == OK, again.err
+        assert tomllib.loads(again.out) == tomllib.loads(told.out)
+
+
+def test_a_key_is_not_printed_and_none_is_invented(ridgeline: Run, tmp_path: Path) -> None:
+    """What is printed without a key sets none when it is read: a server that listens for all would take it."""
+    path = tmp_path / "again.toml"
+    for given, line in (([], "api-key = []  # default"), (["--api-key", "s3cret"], "# api-key is not shown")):
+        told = ridgeline("serve", "tales", *given, "--print-config")
+        assert line in told.out.splitlines()
+        assert "s3cret" not in told.out
+        path.write_text(told.out)
+        assert not tomllib.loads(told.out).get("api-key")
+        said = ridgeline("serve", "--config", path, "--host", "0.0.0.0")
+        assert_one_line(said, USAGE, "--api-key")
+    assert "# api-key is not shown\n" in ridgeline("bench", "serve", "u", "--api-key", "s", "--print-config").out
+
+
+def test_every_option_that_sounds_like_a_secret_is_one() -> None:
+    """But the file of keys, whose name may be known."""
+    names = {param.name for command in EVERY.values() for param in command.params}
+    sounding = {
+        name for name in names if any(word in name.split("_") for word in ("key", "keys", "password", "secret"))
+    }
+    assert sounding - {"api_key_file"} == set(SECRETS)
+
+
 def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
     """As the same flags do, also for a command of a group."""
     flags = ("--temperature", 0.5, "--seed", 3, "--context", 64, "--stop", "x", "--stop", "y", "--json")
@@ -204,7 +285,9 @@ def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
     [
         ("temprature = 1", "there is no option --temprature; did you mean --temperature"),
         ("[rnu]\nseed = 1", "the table [rnu] is no command's"),
-        ("seed = 'x'", "Invalid value for '--seed'"),
+        ("seed = 'x'", "options.toml: seed is 'x'; give a whole number (see"),
+        ("temperature = 'hot'", "options.toml: temperature is 'hot'; give a number (see"),
+        ("nonsense = 1", "options.toml: there is no option --nonsense (see"),
         ("seed = true", "seed is true; give it as the option --seed has it"),
         ("raw = 1", "raw is 1; give true or false"),
         ("trust_remote_code = true", "--trust-remote-code is refused: no code"),

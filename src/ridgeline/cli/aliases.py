@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
 
+_NEAR = 0.75  # of the letters in common: what is less alike was not meant
+_NEVER_MEANT = ("--insecure",)  # nobody should give up safety for a slip of the hand
 MODEL = "model"
 """The argument of that name, for people who write it as an option."""
 
@@ -107,6 +109,10 @@ ALIASES: tuple[Alias, ...] = (
         ("--enable-log-requests",), ("false",), "no text of a request is ever logged; leave it out",
         flag=True, marks="--port",
     ),
+    Same(
+        ("--disable-log-requests",), ("true",), "no text of a request is ever logged; leave it out",
+        flag=True, marks="--port",
+    ),
     Same(("--api-server-count", "-asc"), ("1",), "one process answers; give 1", marks="--port"),
 )  # fmt: skip
 
@@ -133,6 +139,7 @@ class Spellings:
         for param in params:
             names = [*param.opts, *param.secondary_opts] if param.param_type_name == "option" else [str(param.name)]
             self.by_name |= dict.fromkeys(names, param)
+        self.arguments = sum(param.param_type_name == "argument" for param in params)
         self.aliases = [alias for alias in ALIASES if alias.applies(self.by_name)]
 
     def names(self, *, refused: bool = False) -> list[str]:
@@ -163,29 +170,36 @@ class Spellings:
 
     def nearest(self, name: str) -> ValueError:
         """The error for an option that is not there."""
-        near = get_close_matches(name, self.names(refused=True), 3, 0.6)
+        names = {known.strip("-"): known for known in self.names(refused=True) if known not in _NEVER_MEANT}
+        near = [names[bare] for bare in get_close_matches(name.strip("-"), names, 3, _NEAR)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         return ValueError(f"there is no option {name}{meant}")
 
 
 def respelt(arguments: Sequence[str], spellings: Spellings) -> list[str]:
     """A command's arguments with every option under our own name, and the model in front where it was given as an
-    option. Values are left alone, and so is what comes after `--`.
+    option. Values are left alone, and so is what comes after `--`. Where the command has all of its arguments already,
+    further words after the value of an option that may be repeated are values of it too (`--served-model-name a b`).
 
     Raises ValueError for an option that is refused, or that is not there.
     """
     given, first, out = iter(arguments), list[str](), list[str]()
+    words, repeated = 0, list[str]()
     for argument in given:
         if argument == "--":
             out += [argument, *given]
         elif argument.startswith("-") and len(argument) > 1:
             option = _option(argument, given, spellings)
+            repeated = [name for name in option[:1] if getattr(spellings.by_name.get(name), "multiple", False)]
             if option[:1] == [MODEL]:
-                first = option[1:]
+                first, words = option[1:], words + (not first)
             else:
                 out += option
+        elif repeated and words >= spellings.arguments:
+            out += [*repeated, argument]
         else:
             out.append(argument)
+            words += 1
     return first + out
 
 

@@ -156,12 +156,15 @@ class Chat:
             self.system = rest or None
         elif name == "/reset":
             self.history.clear()
-        elif name == "/save" and rest:
-            self._save(Path(rest).expanduser())
+        elif name == "/save":
+            if rest:
+                self._save(Path(rest).expanduser())
+            else:
+                say("/save needs a file, like /save talk.json")
         elif name == "/help":
             say(_HELP)
         else:
-            say(f"{name} is nothing here, or lacks a file; /help lists what there is")
+            say(f"{name} is nothing here; /help lists what there is")
 
     def _save(self, path: Path) -> None:
         try:

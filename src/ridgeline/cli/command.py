@@ -17,12 +17,16 @@ _PRINT = "Print every option, its value and where that came from, and do nothing
 _SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
 
 
+_KINDS = {"int": "a whole number", "float": "a number"}
+_LIBRARY = "Value error, "
+
+
 class Command(TyperCommand):
     """Reads its arguments as `respelt`, and its --config, whose tables may have the names in the context's `obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, with every option under our own name and defaults from the file."""
-        spellings = Spellings(self.params)  # type: ignore[arg-type]
+        spellings, path = Spellings(self.params), None  # type: ignore[arg-type]
         try:
             args = respelt(args, spellings)
             path = _config_path(args)
@@ -30,7 +34,12 @@ class Command(TyperCommand):
                 ctx.default_map = read_config_file(path, ctx.command_path.split()[1:], ctx.obj, spellings)
         except ValueError as error:
             ctx.fail(str(error))
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is not None:
+                ctx.fail(_bad_value(error, path if _of_file(ctx, error.param) else None))
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, or print what it would run with."""
@@ -42,6 +51,25 @@ class Command(TyperCommand):
             self.params, ctx.params, {name: _SOURCES.get(source, "default") for name, source in sources.items()}
         )
         return None
+
+
+def _of_file(ctx: Any, param: Any) -> bool:
+    """Whether an option has the value that the file of --config gives it."""
+    source = ctx.get_parameter_source(param.name)
+    return source is not None and _SOURCES.get(source.name) == "config"
+
+
+def _bad_value(error: Any, path: Path | None) -> str:
+    """What is wrong with the value of an option or an argument, in our words. path: the file that it is from."""
+    param = error.param
+    long = max(param.opts, key=len)
+    where = f"{path}: " if path is not None else ""
+    name = long.removeprefix("--") if path is not None else long
+    found: list[Any] = getattr(error.__cause__, "errors", list)()  # of the library that converts values
+    kind = _KINDS.get(found[0]["type"].partition("_")[0]) if found else None
+    if kind is None:
+        return f"{where}{name}: {error.message.removeprefix(_LIBRARY)}"
+    return f"{where}{name} is {found[0]['input']!r}; give {kind}"
 
 
 def _config_path(arguments: Sequence[str]) -> Path | None:

@@ -5,6 +5,7 @@ command that is run; a table is for the command of its name ([run], [serve], [be
 """
 
 import json
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from ridgeline.cli.aliases import Spellings, is_flag
 from ridgeline.untrusted import read_toml
 
-_SECRET = ("api_key",)
+SECRETS = ("api_key",)
+"""Parameters whose value is shown to nobody."""
 
 
 def read_config_file(
@@ -83,8 +85,8 @@ def _truth(key: str, value: Any) -> bool:
 
 
 def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    """Every option with its value and where that came from: a file for --config, except that what has no value is a
-    comment."""
+    """Every option with its value and where that came from: a file for --config. What has no value is a comment, and
+    so is a secret: whatever stood in its place would be read back as one."""
     for param in params:
         if param.name not in values:
             continue
@@ -92,9 +94,10 @@ def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapp
         key = str(param.name) if param.param_type_name == "argument" else _long(param.opts)
         if value is None:
             print(f"# {key} is not set")
+        elif param.name in SECRETS and value:
+            print(f"# {key} is not shown")
         else:
-            shown = '"..."' if param.name in _SECRET else _toml(value)
-            print(f"{key} = {shown}  # {sources[param.name]}")
+            print(f"{key} = {_toml(value)}  # {sources[param.name]}")
 
 
 def _long(names: Sequence[str]) -> str:
@@ -102,7 +105,10 @@ def _long(names: Sequence[str]) -> str:
 
 
 def _toml(value: Any) -> str:
-    """JSON's strings, numbers, truths and lists are TOML's too."""
+    """JSON's strings, numbers, truths and lists are TOML's too, but for surrogates and a bare DEL."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value if isinstance(value, bool | int | float) else str(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    plain = value if isinstance(value, bool | int | float) else str(value)
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -39,7 +39,7 @@ def say_which(name: str | None) -> str | None:
 ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
 ServedModelName = Annotated[
     list[str] | None,
-    typer.Option(help="A name by which requests may call the model; may be repeated."),
+    typer.Option(help="A name by which requests may call the model; several, or repeated."),
 ]
 PromptText = Annotated[str, typer.Argument(help=_PROMPT)]
 OptionalPromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]

@@ -48,7 +48,8 @@ def run(
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
 
     Sampling is what the model's generation_config.json says unless flags say otherwise. With --input-file, requests
-    come from a file in OpenAI's batch format, each with sampling of its own, and their answers go to another.
+    come from a file in OpenAI's batch format, each with sampling of its own, and their answers go to another. Exit code
+    0 then says that every line has its answer or its refusal, how many have which is said at the end.
     """
     if input_file is not None:
         from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
