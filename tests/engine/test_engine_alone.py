@@ -116,7 +116,7 @@ def test_wasted_tokens_are_those_that_ran_again(prefix_cache: bool) -> None:
     assert stats.preemptions > 0
     assert stats.wasted_tokens == sum(count - 1 for count in executor.runs.values()) > 0
     assert stats.computed_tokens == sum(executor.runs.values())
-    assert (stats.cached_tokens > 0) == prefix_cache
+    assert (stats.reused_tokens > 0) == prefix_cache
     assert (stats.output_tokens, stats.dropped_tokens, stats.running, stats.waiting) == (12 * 12, 0, 0, 0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         stats.steps = 0  # type: ignore[misc]
@@ -443,7 +443,7 @@ def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: b
     ids = [engine.add([7] * 9, greedy(14, n=1 + number % 2), encoder=[number % 2] * 10) for number in range(4)]
     finish_all(engine)
     assert engine.stats.preemptions > 0
-    assert (engine.stats.cached_tokens > 2 * 8) == prefix_cache, "more than the two forks start with"
+    assert (engine.stats.reused_tokens > 2 * 8) == prefix_cache, "more than the two forks start with"
     tables: dict[int, tuple[int, ...]] = {}
     for item in (item for plan in plans for item in plan.items):
         if item.encoder:

@@ -322,7 +322,7 @@ def test_a_prompt_that_was_found_goes_on_as_it_would_have(monkeypatch: pytest.Mo
         first, again = (complete(engine, [prompt], params) for _ in range(2))
         same += first == again
     assert same >= 11
-    assert engine.stats.cached_tokens == 16 * 3 * (0 + 1 + 2 + 3)
+    assert engine.stats.reused_tokens == 16 * 3 * (0 + 1 + 2 + 3)
 
 
 # -- guesses -----------------------------------------------------------------------------------------------------------

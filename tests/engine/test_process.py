@@ -157,6 +157,7 @@ async def die(server: AsyncLLM, process: EngineProcess) -> None:
     said = [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)]
     assert said == ["the engine stopped: its process was killed by signal 9"] * 2
     assert not server.alive
+    assert (server.stats.running, server.stats.held_pages) == (0, 0)
     with pytest.raises(EngineDied, match="being started again"):
         await server.generate("abc", GREEDY)
     while not server.alive:

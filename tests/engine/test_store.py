@@ -124,6 +124,6 @@ def test_a_state_begins_with_zeros_and_disturbs_no_other_layer(positions: int) -
 
     store.buffer[1:] = 0xFF
     assert choices(engine) == wanted
-    assert engine.stats.cached_tokens == 0, "the state at a prefix's end is not known"
+    assert engine.stats.reused_tokens == 0, "the state at a prefix's end is not known"
     assert begun[0] == 10 + engine.stats.preemptions
     assert (engine.stats.preemptions > 0) == (positions == 24)

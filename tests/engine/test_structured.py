@@ -44,14 +44,22 @@ REGEX = r"(ab|[x-z]{2}){1,6}\d?"
 PROMPT = [5, 6, 7]
 
 
+_STRING = re.compile(r'"(\\.|[^"\\])*"')
+
+
+def in_one_line(text: str) -> bool:
+    """Blanks outside strings are those of json.dumps."""
+    return _STRING.sub("s", text) == _STRING.sub("s", json.dumps(json.loads(text)))
+
+
 def valid_json(text: str) -> bool:
     jsonschema.validate(json.loads(text), PERSON)
-    return True
+    return in_one_line(text)
 
 
 FORMS: list[tuple[StructuredOutputs, Callable[[str], bool]]] = [
     (StructuredOutputs(json=PERSON), valid_json),
-    (StructuredOutputs(json_object=True), lambda text: isinstance(json.loads(text), dict)),
+    (StructuredOutputs(json_object=True), lambda text: isinstance(json.loads(text), dict) and in_one_line(text)),
     (StructuredOutputs(regex=REGEX), lambda text: re.fullmatch(REGEX, text) is not None),
     (StructuredOutputs(choice=("yes", "no", "naïve (x.)", "yes!")), {"yes", "no", "naïve (x.)", "yes!"}.__contains__),
     (

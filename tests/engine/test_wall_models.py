@@ -81,7 +81,7 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
     for encoder in (INPUT, OTHER, INPUT, INPUT[:-1], OTHER):
         run.engine.add(PROMPT, answer_of(6), encoder=encoder)
         told += run.answers(1)
-        cached.append(run.engine.stats.cached_tokens - sum(cached))
+        cached.append(run.engine.stats.reused_tokens - sum(cached))
     found = (len(PROMPT) - 2) // align * align  # the last two positions run again
     assert cached == [0, 0, found, 0, found]
     assert run.encoded == 4 * 11 + 10

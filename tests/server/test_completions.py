@@ -1,5 +1,6 @@
 """/v1/completions through the official client, compared with LLM in one process under the same parameters."""
 
+import asyncio
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from tests.server.conftest import Running
 
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
+from ridgeline.server.api.model import ServedModel
 
 PROMPT = "Once upon a time"
 GREEDY = SamplingParams(temperature=0, max_tokens=16)
@@ -200,6 +202,31 @@ def test_timings_tell_what_a_request_took(server: Running) -> None:
     assert took["cache_n"] + took["prompt_n"] == 5
     assert math.isclose(took["queued_ms"] + took["prompt_ms"] + took["predicted_ms"], took["total_ms"], abs_tol=0.01)
     assert took["first_token_ms"] <= took["total_ms"]
+    server.idle()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rates_follow_from_the_numbers_beside_them(server: Running, count: int) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True, "n": count}
+    took = server.post("/v1/completions", body).json()["timings"]
+    assert took["predicted_n"] == 8 * count
+    for what in ("prompt", "predicted"):
+        assert math.isclose(took[f"{what}_per_second"], took[f"{what}_n"] / took[f"{what}_ms"] * 1000, rel_tol=1e-5)
+    server.idle()
+
+
+def test_timings_begin_when_the_server_has_the_request(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server does before the engine hears of it is waited for too."""
+    encode = ServedModel.encode
+
+    async def slowly(model: ServedModel, text: str, *, add_special: bool = True) -> list[int]:
+        await asyncio.sleep(0.2)
+        return await encode(model, text, add_special=add_special)
+
+    monkeypatch.setattr(ServedModel, "encode", slowly)
+    took = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}).json()["timings"]
+    assert took["queued_ms"] >= 200
+    assert took["first_token_ms"] >= 200
     server.idle()
 
 

@@ -77,7 +77,8 @@ def test_a_scrape_counts_what_went_through_http(watched: tuple[Running, Observab
         assert rise(prefix + "inter_token_latency_seconds_count") == 2 + 4
     assert rise("ridgeline:prompt_tokens_total") >= sum(usage["prompt_tokens"] for usage in usages)
     assert rise("ridgeline:ignored_fields_total") == 2
-    assert rise("ridgeline:request_errors_total", code="other") == 2  # no such route, not that method
+    assert rise("ridgeline:request_errors_total", code="not_found") == 1
+    assert rise("ridgeline:request_errors_total", code="method_not_allowed") == 1
     assert rise("ridgeline:request_errors_total", code="unsupported_field") == 1
     assert rise("http_requests_total", handler="/v1/completions", method="POST", status="2xx") == 3
     assert rise("http_requests_total", handler="none", method="GET", status="4xx") == 1

@@ -90,7 +90,7 @@ def test_names_are_another_recordings_secret(tmp_path: Path) -> None:
 
 def test_what_was_refused_is_recorded_as_that(tmp_path: Path) -> None:
     async def run(llm: Scripted, service: Service) -> None:
-        service.admission.refusal = ApiError(429, "full")  # type: ignore[attr-defined]
+        service.admission.refusal = ApiError(429, "full", code="queue_full")  # type: ignore[attr-defined]
         with pytest.raises(ApiError):
             await consume(service, live("a", 5))
 

@@ -91,7 +91,7 @@ class Closed:
 
     def admit(self, live: Live) -> None:
         if not self.room:
-            raise ApiError(429, "no room", kind="rate_limit_error", headers={"retry-after": "1"})
+            raise ApiError(429, "no room", kind="rate_limit_error", code="queue_full", headers={"retry-after": "1"})
         self.room -= 1
 
     def leave(self, live: Live) -> None:
@@ -153,7 +153,7 @@ def play(produce: Callable[[Outbox], Awaitable[None]], reader: Reader, limit: in
 
 
 def test_an_error_before_the_first_frame_is_raised_and_one_after_it_is_a_frame() -> None:
-    failure = ApiError(503, "the engine stopped", kind="server_error")
+    failure = ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
 
     async def at_once(outbox: Outbox) -> None:
         raise failure
@@ -184,7 +184,7 @@ def test_the_official_client_raises_the_error_frame() -> None:
     async def later(outbox: Outbox) -> None:
         outbox.put(frame({"choices": []}))
         await asyncio.sleep(0.01)
-        raise ApiError(503, "the engine stopped", kind="server_error")
+        raise ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
 
     reader = Reader()
     play(later, reader)

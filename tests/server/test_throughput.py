@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+import msgspec
 import pytest
 from tests.server.scripted import Gate, Scripted, consume, live, turn
 
@@ -48,7 +49,25 @@ def test_what_there_is_room_for_is_said_first_as_vllm_says_it(caplog: pytest.Log
     assert caplog.messages == [
         "GPU KV cache size: 1,600 tokens",
         "Maximum concurrency for 1,000 tokens per request: 1.60x",
+        "Predicted step times are those of scripted card",
     ]
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "said"),
+    [
+        (True, "Predicted step times are those of a machine"),
+        (False, "Predicted step times are those of a machine (not calibrated: ridgeline calibrate)"),
+    ],
+)
+def test_whose_step_times_are_predicted_is_said_once(
+    caplog: pytest.LogCaptureFixture, calibrated: bool, said: str
+) -> None:
+    llm = Scripted()
+    llm.info = msgspec.structs.replace(llm.info, device="a machine", calibrated=calibrated)
+    with caplog.at_level(logging.INFO):
+        Throughput(llm).begin()
+    assert caplog.messages[2:] == [said]
 
 
 def test_an_idle_engine_says_so_once() -> None:

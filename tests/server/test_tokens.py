@@ -65,6 +65,14 @@ def test_models_say_what_is_served_and_within_which_limits(client: openai.OpenAI
         client.models.retrieve("another/one")
 
 
+def test_the_root_says_what_there_is_to_ask(server: Running) -> None:
+    told = server.get("/").json()
+    assert told["ridgeline"] == __version__
+    for path in told["routes"]:
+        assert server.get(path).status != 404 or path == "/metrics", "the shared server is not watched"
+    assert server.get("/ping").data == server.get("/health").data == b'{"status":"ready"}'
+
+
 def test_version(server: Running) -> None:
     assert server.get("/version").json() == {"version": __version__}
 
@@ -73,6 +81,6 @@ def test_an_unknown_model_is_404_and_an_unknown_route_too(server: Running) -> No
     reply = server.post("/v1/completions", {"model": "gpt-4o\n\x1b[31m", "prompt": "x"})
     assert (reply.status, reply.json()["error"]["code"]) == (404, "model_not_found")
     assert "gpt" not in reply.json()["error"]["message"]
-    for method, path, status in (("GET", "/v1/chat/completions", 405), ("POST", "/v1/model", 404), ("GET", "/", 404)):
+    for method, path, status in (("GET", "/v1/chat/completions", 405), ("POST", "/v1/model", 404), ("GET", "/v2", 404)):
         reply = server.request(method, path)
         assert (reply.status, set(reply.json()["error"])) == (status, {"message", "type", "param", "code"})

@@ -289,6 +289,7 @@ class AsyncLLM:
             callers, self._callers, self._tickets = list(self._callers.values()), {}, {}
             lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.transcript()
+            self.stats = replace(self.stats, running=0, waiting=0, held_pages=0, cached_pages=0)
         for told in lookers:
             told(None)
         if died.final and not self.ended.done():

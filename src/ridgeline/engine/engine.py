@@ -131,7 +131,7 @@ class Engine:
             waiting=len(scheduler.waiting),
             steps=scheduler.steps,
             computed_tokens=scheduler.computed_tokens,
-            cached_tokens=scheduler.cached_tokens,
+            reused_tokens=scheduler.reused_tokens,
             output_tokens=self._output_tokens,
             dropped_tokens=self._dropped_tokens,
             preemptions=scheduler.preemptions,

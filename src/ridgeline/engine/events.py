@@ -107,8 +107,9 @@ class Stats:
     """What an engine has done so far, and what it holds now.
 
     running, waiting: requests now; a choice that is to start from another's pages is in neither. computed_tokens:
-    positions run. cached_tokens: positions of prompts that were found in KV memory instead. output_tokens: tokens
-    sampled. dropped_tokens: those of them past a stop. wasted_tokens: positions run again after a preemption.
+    positions run. reused_tokens: positions of prompts that were found in KV memory instead, by every choice: the second
+    of a request finds the first's. output_tokens: tokens sampled. dropped_tokens: those of them past a stop.
+    wasted_tokens: positions run again after a preemption.
     held_pages: KV pages that requests hold. cached_pages: those that nobody holds and whose contents are kept.
     grammars: compiled for structured outputs, in grammar_seconds; grammar_bytes: of those that are kept.
     """
@@ -117,7 +118,7 @@ class Stats:
     waiting: int = 0
     steps: int = 0
     computed_tokens: int = 0
-    cached_tokens: int = 0
+    reused_tokens: int = 0
     output_tokens: int = 0
     dropped_tokens: int = 0
     preemptions: int = 0

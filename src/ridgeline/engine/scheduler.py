@@ -52,7 +52,7 @@ class Scheduler:
         self.running: list[Request] = []  # in order of arrival, the oldest first
         self.steps = 0
         self.computed_tokens = 0  # positions run in steps that did not fail
-        self.cached_tokens = 0  # positions of prompts that were found when their request began
+        self.reused_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
         self._forget: list[int] = []
@@ -201,7 +201,7 @@ class Scheduler:
             request.timing = replace(request.timing, scheduled=now)
         if not request.preemptions:  # later it may find pages that it filled itself
             request.cached = computed
-            self.cached_tokens += computed
+            self.reused_tokens += computed
         insort(self.running, request, key=_ARRIVAL)
 
     def _stop_running(self, request: Request) -> None:

@@ -1,6 +1,8 @@
 """The application: its routes, and what becomes of an error."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -28,6 +30,9 @@ from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.version import __version__
 
+_ARRIVED = "ridgeline.arrived"
+_SHOWN = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/health", "/metrics")
+
 IGNORED = "x-ridgeline-ignored-fields"
 """The header that names the fields of a request that nobody knows."""
 
@@ -52,6 +57,7 @@ def build_app(
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.one_model),
             Route("/version", version),
+            Route("/", index),
             *routes,
         ),
         exception_handlers={
@@ -66,6 +72,11 @@ def build_app(
 
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
+
+
+async def index(request: Request) -> Response:
+    """What there is to ask, for whoever opens the address in a browser"""
+    return answer({"ridgeline": __version__, "routes": _SHOWN})
 
 
 async def version(request: Request) -> Response:
@@ -122,6 +133,7 @@ class Api:
 
     async def _read(self, request: Request, kind: type[_Fields]) -> tuple[_Fields, dict[str, str]]:
         """The fields of a request, and the headers that its answer has for them. Raises ApiError."""
+        request.scope[_ARRIVED] = time.perf_counter_ns()
         fields, ignored = read_fields(await read_object(request, self._settings), kind, self._settings)
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 
@@ -130,6 +142,7 @@ class Api:
     ) -> Response | EventStream:
         """Run a generation, and answer at once or as a stream. Raises ApiError."""
         headers = {"x-request-id": generation.id, **headers}
+        generation = replace(generation, arrived=request.scope[_ARRIVED])
         if not generation.stream:
             gathered = await unless_gone(request.receive, gather(self._service, generation))
             return answer(reply.body(generation, gathered), headers)
@@ -184,9 +197,12 @@ async def _api_error(request: Request, error: Any) -> Response:
 async def _http_error(request: Request, error: Any) -> Response:
     """What the router has to say: no such route, or not with this method."""
     assert isinstance(error, HTTPException)
-    said = {404: "there is no such route", 405: "this route does not have that method"}
-    message = said.get(error.status_code, "the request cannot be answered")
-    return error_response(ApiError(error.status_code, message, headers=error.headers))
+    said = {
+        404: ("there is no such route", "not_found"),
+        405: ("this route does not have that method", "method_not_allowed"),
+    }
+    message, code = said.get(error.status_code, ("the request cannot be answered", "invalid_request"))
+    return await _api_error(request, ApiError(error.status_code, message, code=code, headers=error.headers))
 
 
 async def _gone(request: Request, error: Any) -> Response:
@@ -196,4 +212,4 @@ async def _gone(request: Request, error: Any) -> Response:
 
 async def _unforeseen(request: Request, error: Any) -> Response:
     """Starlette raises the error again, and the access log tells of it."""
-    return error_response(internal())
+    return await _api_error(request, internal())

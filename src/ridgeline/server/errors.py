@@ -16,8 +16,8 @@ class ApiError(Exception):
     """An answer that is no success. Raised anywhere below a route; the app makes the response of it.
 
     status: of HTTP. kind: OpenAI's `type` (invalid_request_error, authentication_error, rate_limit_error,
-    server_error). param: the field that is wrong. code: a short machine-readable word. retry: whether the client's
-    library may try again by itself (x-should-retry); None leaves it to the status.
+    server_error). param: the field that is wrong. code: one of those that docs/serving.md lists. retry: whether the
+    client's library may try again by itself (x-should-retry); None leaves it to the status.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ApiError(Exception):
         *,
         kind: str = "invalid_request_error",
         param: str | None = None,
-        code: str | None = None,
+        code: str,
         headers: Mapping[str, str] | None = None,
         retry: bool | None = None,
     ) -> None:
@@ -42,7 +42,7 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
-def invalid(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
+def invalid(message: str, param: str | None = None, *, code: str = "invalid_value") -> ApiError:
     """A request that is wrong: 400."""
     return ApiError(400, message, param=param, code=code)
 

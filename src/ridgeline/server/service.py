@@ -24,10 +24,10 @@ class Live:
     """A request of the server's while it is there. No text of a user is in it, only lengths.
 
     id: what the client sees (`chatcmpl-...`). request: the engine's number, once it has one. route: the path that it
-    came by. arrived: nanoseconds of time.perf_counter_ns. begun: a step has run some of its prompt. cached: positions
-    of its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
-    choice ended. sections: whether its reasoning is told apart. progress: told how many of its prompt's positions were
-    computed before a step, and are after it. fail: ends it with an error.
+    came by. arrived: nanoseconds of time.perf_counter_ns, when its HTTP request was taken up. begun: a step has run
+    some of its prompt. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
+    far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
+    how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
     """
 
     id: str

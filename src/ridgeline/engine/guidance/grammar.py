@@ -12,16 +12,12 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from ridgeline.engine.guidance.tables import Tables
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.text.json_form import JSON_FORM
 
 CACHE_BYTES = 64 << 20
 MOST_REASON = 300
+_JSON: Any = JSON_FORM
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
-_JSON: Any = {
-    # A blank, or a line break and an indent: a model that is unsure writes line breaks for ever where it may.
-    "whitespace_pattern": r"\x20|\x0A[\x20\x09]{0,32}",
-    "lenient": False,  # a schema may ask for it, and is then not followed
-    "coerce_one_of": False,
-}
 
 
 def source_of(outputs: StructuredOutputs) -> str:

@@ -113,9 +113,5 @@ class Chunks(ABC):
             if event.timing is not None:
                 self._times.append(event.timing)
             if not self._unfinished and self._times:
-                beside["timings"] = self._timings()
+                beside["timings"] = timings(self.generation.arrived, self._times, self.usage)
         return beside
-
-    def _timings(self) -> dict[str, float | int]:
-        usage = self.usage
-        return timings(self._times, usage.prompt, sum(usage.cached.values()), sum(usage.output.values()))

@@ -216,7 +216,7 @@ _PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 def read_fields(body: object, kind: type[_Struct], settings: ServerSettings) -> tuple[_Struct, tuple[str, ...]]:
     """A body as the struct of its route, and the names that nobody knows. Raises ApiError naming the field."""
     if not isinstance(body, dict):
-        raise invalid("the body is not a JSON object")
+        raise invalid("the body is not a JSON object", code="invalid_json")
     given = {name: value for name, value in body.items() if value is not None}
     unknown = _unknown(given, {field.name for field in msgspec.structs.fields(kind)})
     if unknown and settings.strict:

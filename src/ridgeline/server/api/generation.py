@@ -34,7 +34,7 @@ class Generation:
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
     separates its prefix cache from others'. sections: whether reasoning is told apart from the answer.
-    only_prompt: what is generated is not told.
+    only_prompt: what is generated is not told. arrived: as Live.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Generation:
     sections: bool = True
     only_prompt: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
+    arrived: int = field(default_factory=time.perf_counter_ns)
 
     @property
     def prompt_tokens(self) -> int:
@@ -84,7 +85,7 @@ async def _run_one(
 ) -> None:
     ids = generation.prompts[prompt]
     name = f"{generation.id}-{prompt}" if prompt else generation.id
-    live = Live(name, generation.route, len(ids), generation.params, generation.stream)
+    live = Live(name, generation.route, len(ids), generation.params, generation.stream, generation.arrived)
     live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
     begun = False
 
@@ -128,18 +129,18 @@ def engine_died() -> ApiError:
 
 @dataclass(slots=True)
 class Gathered:
-    """All of an answer: a Completion for each prompt, and what it used."""
+    """All of an answer: a Completion for each prompt, what it used, and when it was asked for (as Live)."""
 
     completions: list[Completion]
     usage: Usage
+    arrived: int
 
     @property
     def times(self) -> list[Timing]:
         return [choice.timing for each in self.completions for choice in each.choices if choice.timing is not None]
 
     def timings(self) -> dict[str, float | int]:
-        usage = self.usage
-        return timings(self.times, usage.prompt, sum(usage.cached.values()), sum(usage.output.values()))
+        return timings(self.arrived, self.times, self.usage)
 
 
 async def gather(service: Service, generation: Generation) -> Gathered:
@@ -152,4 +153,4 @@ async def gather(service: Service, generation: Generation) -> Gathered:
         usage.take(prompt, generation.index(prompt, event.choice), event)
 
     await run(service, generation, take)
-    return Gathered(completions, usage)
+    return Gathered(completions, usage, generation.arrived)

@@ -12,7 +12,7 @@ _NEED_CONTENT = frozenset({"system", "developer", "user"})
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Raises ApiError naming the message. Nothing that a part points to is fetched."""
     if not messages:
-        raise invalid("messages: give at least one message", "messages")
+        raise invalid("messages: give at least one message", "messages", code="missing_field")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

@@ -76,8 +76,11 @@ class ServedModel:
     def _encode(self, text: str, add_special: bool) -> list[int]:
         try:
             self.tokenizer.check_length(text, self.context)
+        except ValueError as error:
+            raise invalid(str(error), "prompt", code="context_length_exceeded") from None
+        try:
             return self.tokenizer.encode(text, add_special=add_special, parse_special=False)
-        except ValueError as error:  # lone surrogates, and texts that are far too long
+        except ValueError as error:
             raise invalid(str(error), "prompt") from None
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:

@@ -21,7 +21,7 @@ def _each(prompt: Any) -> list[Any]:
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
-        raise _malformed()
+        raise _malformed() if prompt is not None else _empty()
     if not prompt:
         raise _empty()
     return [prompt] if isinstance(prompt[0], int) else prompt
@@ -45,4 +45,4 @@ def _malformed() -> ApiError:
 
 
 def _empty() -> ApiError:
-    return invalid("prompt: it is empty; give at least one character or one token id", "prompt")
+    return invalid("prompt: it is empty; give at least one character or one token id", "prompt", code="missing_field")

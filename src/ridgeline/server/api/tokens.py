@@ -16,7 +16,7 @@ async def tokenize(fields: TokenizeFields, model: ServedModel, settings: ServerS
     elif fields.messages:
         ids = (await render(fields, model, settings)).ids
     else:
-        raise invalid("give a prompt or messages", "prompt")
+        raise invalid("give a prompt or messages", "prompt", code="missing_field")
     names = TokenNames(model.tokenizer)
     return {
         "count": len(ids),

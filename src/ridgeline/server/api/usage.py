@@ -44,25 +44,26 @@ class Usage:
         }
 
 
-def timings(times: Sequence[Timing], prompt: int, cached: int, output: int) -> dict[str, float | int]:
-    """What an answer took, in milliseconds; counts as in Usage. Several prompts at once are one stretch of time.
+def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, float | int]:
+    """What an answer took, in milliseconds. Several choices and prompts at once are one stretch of time.
 
-    prompt_n and prompt_ms: tokens computed, from the first step to the first token. predicted_n and predicted_ms: the
-    tokens after it, to the last.
+    arrived: when the server took the request, as Live. prompt_n and prompt_ms: tokens computed, from the first step to
+    the first token. predicted_n: all tokens of all choices; predicted_ms: from the first token to the last, as
+    llama.cpp counts them. The rates are n / ms.
     """
-    arrived = min(time.arrived for time in times)
+    cached, output = sum(usage.cached.values()), sum(usage.output.values())
     scheduled = min((time.scheduled for time in times if time.scheduled is not None), default=arrived)
     first = min((time.first_token for time in times if time.first_token is not None), default=scheduled)
     finished = max((time.finished for time in times if time.finished is not None), default=first)
     prefill, decode = _ms(first - scheduled), _ms(finished - first)
     return {
         "cache_n": cached,
-        "prompt_n": prompt - cached,
+        "prompt_n": usage.prompt - cached,
         "prompt_ms": prefill,
-        "prompt_per_second": _rate(prompt - cached, prefill),
+        "prompt_per_second": _rate(usage.prompt - cached, prefill),
         "predicted_n": output,
         "predicted_ms": decode,
-        "predicted_per_second": _rate(output - 1, decode),
+        "predicted_per_second": _rate(output, decode),
         "queued_ms": _ms(scheduled - arrived),
         "first_token_ms": _ms(first - arrived),
         "total_ms": _ms(finished - arrived),

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response
 from ridgeline.server.settings import ServerSettings, is_loopback
 
-PUBLIC = frozenset({"/health", "/health/live", "/health/ready"})
+PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """What answers without a key. Nothing of what it says depends on a request."""
 
 MOST_KEYS = 1024

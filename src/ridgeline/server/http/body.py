@@ -32,26 +32,26 @@ async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], m
                 raise _too_large(most)
             body += chunk
     except ClientDisconnect:  # nobody is there to be told
-        raise invalid("the connection closed before the body was complete") from None
+        raise invalid("the connection closed before the body was complete", code="invalid_request") from None
     return bytes(body)
 
 
 def parse_object(body: bytes, most_depth: int) -> dict[str, Any]:
     """The JSON object in a body. Raises ApiError (400)."""
     if not body.strip():
-        raise invalid("the body is empty; send a JSON object")
+        raise invalid("the body is empty; send a JSON object", code="invalid_json")
     if depth_exceeds(body, most_depth):
-        raise invalid(f"the body is nested deeper than {most_depth}")
+        raise invalid(f"the body is nested deeper than {most_depth}", code="invalid_json")
     try:
         value = msgspec.json.decode(body)
     except msgspec.ValidationError:
-        raise invalid("the body has a number that is not finite or too long") from None
+        raise invalid("the body has a number that is not finite or too long", code="invalid_json") from None
     except UnicodeDecodeError:
-        raise invalid("the body is not text in UTF-8") from None
+        raise invalid("the body is not text in UTF-8", code="invalid_json") from None
     except (msgspec.DecodeError, RecursionError):
-        raise invalid("the body is not valid JSON") from None
+        raise invalid("the body is not valid JSON", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise invalid("the body is JSON, but no object")
+        raise invalid("the body is JSON, but no object", code="invalid_json")
     return value
 
 

@@ -91,7 +91,8 @@ class Front:
 
 
 def _not_that_method() -> ApiError:
-    return ApiError(405, "this route does not have that method", headers={"Allow": "GET, HEAD"})
+    said = "this route does not have that method"
+    return ApiError(405, said, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
 
 
 def _loading() -> ApiError:

@@ -128,7 +128,7 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's word for whatever the connection could not read."""
-        self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1"))
+        self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever wants a WebSocket is answered in HTTP; uvicorn would have the log say which packages to install."""
@@ -270,16 +270,17 @@ def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
     if len(names) > settings.headers or size > settings.header_bytes:
         return too_large(settings)
     if b"transfer-encoding" in names and (b"content-length" in names or head.http_version != b"1.1"):
-        return invalid("the request states its length in two ways")
+        return invalid("the request states its length in two ways", code="invalid_request")
     if head.http_version not in (b"1.0", b"1.1"):
-        return invalid("the request is of another version of HTTP than 1.0 and 1.1")
+        return invalid("the request is of another version of HTTP than 1.0 and 1.1", code="invalid_request")
     if not head.target.startswith(b"/"):
-        return invalid("the request's target is no path")
+        return invalid("the request's target is no path", code="invalid_request")
     if any(name == b"host" and not _HOST.fullmatch(value) for name, value in head.headers):
-        return invalid("the Host header is none")
+        return invalid("the Host header is none", code="invalid_request")
     return None
 
 
 def too_large(settings: ServerSettings) -> ApiError:
     """A head of too many or too large headers."""
-    return ApiError(431, f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all")
+    message = f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all"
+    return ApiError(431, message, code="headers_too_large")

@@ -45,6 +45,7 @@ class Recorder:
         """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
         exists or cannot be made: a recording is never written over."""
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
+        self._at = now
         self._pending: deque[_Pending] = deque()
         self._open: dict[Live, _Pending] = {}
         self._lines = _Lines(_create(path), path)
@@ -69,9 +70,10 @@ class Recorder:
     def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
         """Name its pages; its line comes with its end."""
         params = live.params
+        self._at = max(self._at, live.arrived)  # one whose prompt took long to read comes after those that overtook it
         line = {
             "kind": "request",
-            "at": self._seconds(live.arrived),
+            "at": self._seconds(self._at),
             "input": live.prompt_tokens,
             "output": 0,
             "pages": self._names(prompt, root),

@@ -42,6 +42,9 @@ class Throughput:
         log.info(f"GPU KV cache size: {info.capacity:,} tokens")
         most = info.capacity / info.context
         log.info(f"Maximum concurrency for {info.context:,} tokens per request: {most:.2f}x")
+        if info.device is not None:
+            how = "" if info.calibrated else " (not calibrated: ridgeline calibrate)"
+            log.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: Live, error: ApiError) -> None:
         """No work of the engine's."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ridgeline.text.json_form import JSON_FORM
 from ridgeline.text.tokenizer import Tokenizer
 from ridgeline.text.tools.formats import ToolFormat
 from ridgeline.text.vocabulary import literal_pattern
@@ -50,8 +51,7 @@ def forced_calls(
 
 def _guided(schema: Mapping[str, Any]) -> str:
     """A schema as text, with how its JSON is written; it cannot ask for less than it says."""
-    options = {"whitespace_pattern": r"\x20|\x0A[\x20\x09]{0,32}", "lenient": False, "coerce_one_of": False}
-    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": JSON_FORM}, ensure_ascii=False)
 
 
 def _literal(text: str, form: ToolFormat, tokenizer: Tokenizer) -> str:
