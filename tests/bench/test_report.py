@@ -1,8 +1,10 @@
 """The report and the JSON of runs that are known, and what neither tells when the load generator was too late."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.bench.test_load import always, job, played
 from tests.bench.test_sweep import swept
@@ -66,6 +68,39 @@ def test_a_late_load_generator_tells_no_latency_of_the_server() -> None:
     told = {name for name, found in metrics["latencies"].items() if found is not None}
     assert told == {"lateness", "queue_delay"}
     assert metrics["goodput"] is None
+
+
+def test_a_late_load_generator_tells_goodput_that_it_cannot_have_changed() -> None:
+    """46 ms of which 6 are ours: over 30 in any case, and under 50."""
+    for limit, good in ((30, 0), (50, 40)):
+        late = findings(parse_slo(f"ttft={limit}ms"), handing_over=6 * MS)
+        assert late.refused
+        assert f"{good} of 40 met ttft {limit} ms" in plain(report(late, drawn=False))
+        assert findings_json(late)["metrics"]["goodput"]["good"] == good
+
+
+def test_a_few_late_requests_are_said_beside_their_figures() -> None:
+    """Of 6 requests nobody can tell a p99: figures are given, with how late they were."""
+    page = plain(report(findings(parse_slo("ttft=40ms"), handing_over=6 * MS, requests=6), drawn=False))
+    assert "sent up to 6.00 ms late, 5.67 ms on average of 6 requests" in page
+    assert table_row(page, "TTFT")[0] == "45.7"
+    assert "0 of 6 met ttft 40 ms; 6 missed it only by what the load generator was late" in page
+
+
+@pytest.mark.parametrize(("cpu", "says"), [(0.03, "more --processes are no cure"), (0.6, "Use more --processes")])
+def test_more_processes_are_advised_to_a_busy_client_alone(cpu: float, says: str) -> None:
+    late = findings(handing_over=6 * MS)
+    assert says in " ".join(replace(late, run=replace(late.run, cpu=cpu)).reasons)
+
+
+def test_new_prompts_that_were_cached_are_said_at_the_top() -> None:
+    """20 % of them is no template's beginning; a shared prefix is meant to be cached."""
+    found = findings()
+    known = replace(found.run.summary, prompt_tokens=1000, cached_tokens=200)
+    cached = replace(found, run=replace(found.run, summary=known))
+    assert "20% of the prompt tokens in its cache" in cached.reasons[0]
+    asked = msgspec.structs.replace(cached.job, data=Data(prefix=10))
+    assert not replace(cached, job=asked).reasons
 
 
 def test_a_run_with_nothing_answered_is_a_report_too() -> None:

@@ -73,6 +73,19 @@ def test_a_busy_client_ends_a_sweep() -> None:
     assert found.knee.rate == 4.0
 
 
+def test_a_rate_that_the_clients_lateness_decides_is_undecided() -> None:
+    """5 ms late of 103: under 5 %, and yet it is the load generator that keeps nobody within 101 ms."""
+
+    async def measure(rate: float) -> Run:
+        load = Load(arrivals="constant", rate=rate, requests=30)
+        return played(job(load), always(first=98 * MS), handing_over=5 * MS, slo=EVERY)[0]
+
+    found = at_once(sweep(1.0, measure))
+    assert found.undecided
+    assert "the requests that decide" in found.ended
+    assert not swept(40.0).undecided
+
+
 def test_rejections_are_no_good_answers() -> None:
     async def measure(rate: float) -> Run:
         answers = always() if rate < 3 else always(status=429)

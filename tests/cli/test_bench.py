@@ -4,11 +4,14 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bench.wire import SmallServer, running
 from tests.cli.running import Run, assert_one_line
 
+from ridgeline.bench.job import Load
+from ridgeline.cli.bench import extent_of_level
 from ridgeline.cli.process import FAILED, UNREACHABLE, USAGE
 from ridgeline.traffic.record import COLUMNS
 
@@ -62,9 +65,9 @@ def test_a_sweep_is_told_rate_by_rate(ridgeline: Run) -> None:
             "bench", "serve", server.url, "--sweep", "--rate", "100", "--arrival", "constant", "--output", "2",
             "--requests", "60", "--input", "20", "--json", "--processes", "1", "--warmup", "0",
         )  # fmt: skip
-    assert ended.code == 0, ended.err
     (level,) = json.loads(ended.out)["sweep"]["levels"]
     assert (level["rate"], level["metrics"]["ok"], level["metrics"]["rejected"]) == (100, 38, 22)
+    assert ended.code == (FAILED if "the load generator" in level["fault"] else 0), ended.err
     assert level["fault"]
     assert json.loads(ended.out)["sweep"]["knee"] is None
 
@@ -82,6 +85,39 @@ def test_one_of_ours_is_held_against_its_price(ridgeline: Run) -> None:
     assert (predicted["model"], predicted["input"], predicted["output"]) == ("tales", 20, 3)
     one, two, *_ = (point["tokens_per_second"] for point in predicted["points"])
     assert one < two < 2 * one
+
+
+def test_of_an_uncalibrated_server_nothing_is_probed(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so instead: to probe a machine beside its server measures neither."""
+    monkeypatch.setattr("ridgeline.cli.bench.device_named", lambda name: pytest.fail("the machine was probed"))
+    with running(SmallServer(owner="ridgeline")) as server:
+        ended = ridgeline("bench", "serve", server.url, *FEW, "--processes", "1")
+    assert "the server's device is not calibrated here" in ended.out
+
+
+def test_no_two_runs_ask_the_same_unless_told(ridgeline: Run, server: SmallServer) -> None:
+    """A server would have kept the prompts of the run before. The seed is named, and gives them again."""
+    few = ("bench", "serve", server.url, "--requests", "2", "--output", "2", "--input", "20", "--warmup", "0", "--json")
+    first, second = (json.loads(ridgeline(*few).out)["inputs"]["data"]["seed"] for _ in range(2))
+    again = json.loads(ridgeline(*few, "--seed", first).out)["inputs"]["data"]["seed"]
+    prompts = [fields["prompt"] for fields in server.seen if fields["max_tokens"] == 2]
+    runs = [frozenset(prompts[place + 2 : place + 4]) for place in (0, 4, 8)]
+    assert first == again != second
+    assert runs[0] == runs[2] != runs[1]
+    assert f"{first}; --seed {first} asks the same" in ridgeline(*few[:-1], "--seed", first).out
+
+
+@pytest.mark.parametrize(
+    ("load", "extent"),
+    [
+        (Load(seconds=4.0), {"requests": 20, "seconds": None}),
+        (Load(seconds=60.0), {}),
+        (Load(requests=30), {}),
+        (Load(), {"requests": 50}),
+    ],
+)
+def test_a_rate_is_tried_for_as_long_as_judging_it_takes(load: Load, extent: dict[str, Any]) -> None:
+    assert extent_of_level(load, 0.7) == extent
 
 
 def test_chat_files_and_traces(ridgeline: Run, server: SmallServer, tmp_path: Path) -> None:
@@ -140,6 +176,7 @@ def test_a_server_that_answers_nothing(ridgeline: Run) -> None:
         (["--concurrency", "0"], "--concurrency is 0"),
         (["--concurrency", "2", "--max-concurrency", "1"], "--max-concurrency"),
         (["--requests", "0"], "--requests is 0"),
+        (["--sweep", "--requests", "3"], "--requests is 3; a rate of a sweep is judged from 20 at least"),
         (["--input", "none"], "--input is 'none'; write 512"),
         (["--output", "0"], "--output is '0'"),
         (["--slo", "ttft=fast"], "--slo has 'ttft=fast'"),

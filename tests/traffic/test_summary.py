@@ -96,10 +96,31 @@ def test_goodput_wants_every_objective_and_counts_apart_who_lacks_a_metric() -> 
 
 
 def test_a_late_client_is_told() -> None:
-    """Three percent of TTFT is the network's; six are the client's fault."""
-    prompt = [answered(i, 0, 3, [100, 200], 2) for i in range(5)]
-    assert not summarise(prompt).client_late
-    assert summarise([*prompt, answered(5, 0, 6, [100, 200], 2)]).client_late
+    """Three percent of TTFT is the network's; six are the client's fault. One late request in a few is said and no
+    more: a p99 takes 1,000, and so does judging by it; fewer are judged by what there are enough of."""
+
+    def late(count: int, of: int) -> list[Record]:
+        return [answered(i, 0, 6 if i < count else 3, [100, 200], 2) for i in range(of)]
+
+    for of, percent in ((20, 50), (100, 90), (200, 95), (1000, 99)):
+        beyond = of * (100 - percent) // 100
+        assert not summarise(late(beyond, of)).client_late
+        assert summarise(late(beyond, of)).some_late
+        assert summarise(late(beyond + 1, of)).client_late
+    assert not summarise(late(19, 19)).client_late
+    assert summarise(late(19, 19)).some_late
+    assert not summarise(late(0, 20)).some_late
+
+
+def test_who_missed_by_the_clients_lateness_alone_is_uncertain() -> None:
+    """47 ms of which 6 are ours might have been 41: over 40 still, not over 42. What is good stays so."""
+    records = [answered(i, 0, 6, [47, 50], 2) for i in range(3)]
+    found = {limit: summarise(records, parse_slo(f"ttft={limit}ms")).goodput for limit in (40, 42, 47)}
+    assert {limit: (g.good, g.missed, g.uncertain) for limit, g in found.items() if g is not None} == {
+        40: (0, 3, 0),
+        42: (0, 3, 3),
+        47: (3, 0, 0),
+    }
 
 
 def test_nothing_at_all() -> None:

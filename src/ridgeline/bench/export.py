@@ -23,7 +23,8 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "inputs": _inputs(findings),
         "verdict": findings.verdict,
         "reasons": list(findings.reasons),
-        "metrics": _metrics(run, told=not findings.refused),
+        "metrics": _metrics(run, told=not findings.refused)
+        | {"goodput": None if findings.goodput is None else asdict(findings.goodput)},
         "per_request": columns(run.records),
         "steps": {
             "per_second": _by_name([asdict(second) for second in run.seconds]),
@@ -31,6 +32,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         },
         "replicas": [],
         "sweep": None if findings.sweep is None else _sweep(findings),
+        "unpredicted": findings.unpredicted,
         "predicted": None if findings.predicted is None else asdict(findings.predicted),
         "definitions": {"symbols": SYMBOLS, **DEFINITIONS},
     }

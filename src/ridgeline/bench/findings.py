@@ -7,13 +7,18 @@ from ridgeline.bench.prediction import Prediction
 from ridgeline.bench.run import Run
 from ridgeline.bench.server import Served, Steps
 from ridgeline.bench.sweep import Sweep
+from ridgeline.document.numbers import percent, say_seconds
 from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.summary import MOST_LATENESS, Goodput, highest
+
+_CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a chat template begins with is less
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
-    that it did for it. predicted: None where no price was asked for."""
+    that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
+    one to say."""
 
     served: Served
     job: Job
@@ -22,11 +27,25 @@ class Findings:
     sweep: Sweep | None = None
     steps: dict[str, Steps] = field(default_factory=dict)
     predicted: Prediction | None = None
+    unpredicted: str = ""
 
     @property
     def refused(self) -> bool:
         """Whether the load generator was too late for latencies to be the server's: then none is told."""
         return self.run.summary.client_late
+
+    @property
+    def goodput(self) -> Goodput | None:
+        """None without objectives, and where the load generator was too late for it: when that decides of a request."""
+        good = self.run.summary.goodput
+        return None if good is None or (self.refused and good.uncertain) else good
+
+    @property
+    def cached(self) -> float:
+        """The share of the prompts that the server had kept, where all of them should have been new; else 0."""
+        data, summary = self.job.data, self.run.summary
+        new = data.kind == "random" and not data.prefix and data.turns == 1
+        return summary.cached_tokens / summary.prompt_tokens if new and summary.prompt_tokens else 0.0
 
     @property
     def verdict(self) -> str:
@@ -45,14 +64,14 @@ class Findings:
     def reasons(self) -> tuple[str, ...]:
         """Sentences for the verdict."""
         run, told = self.run, []
-        if self.refused:
-            late = run.summary.latencies["lateness"]
-            assert late is not None
+        if self.cached > _CACHED:
             told.append(
-                f"The load generator sent up to {late.most * 1e3:.3g} ms late, its p99 more than 5 % of the median "
-                "TTFT: what it saw is not the server's latency, and none is given. Use more --processes, or less load."
+                f"The server had {percent(self.cached)} of the prompt tokens in its cache, though every prompt should "
+                "be new: were they asked before, with the same --seed? TTFT is that of cached prompts."
             )
-        elif run.client_limited:
+        if run.summary.client_late or run.summary.some_late:
+            told.append(self._lateness())
+        if run.client_limited and not self.refused:
             told.append(f"A client process was busy {run.cpu:.0%} of the time: use more --processes to be sure.")
         if run.stopped:
             told.append(f"The run was given up: {run.stopped}.")
@@ -64,6 +83,26 @@ class Findings:
         if self.uncounted:
             told.append("The server does not count tokens: they are the pieces of its streams here, which may differ.")
         return tuple(told)
+
+    def _lateness(self) -> str:
+        """How late the load generator was, what that means for the figures, and why it may be."""
+        late = self.run.summary.latencies["lateness"]
+        assert late is not None
+        judged = highest(late)
+        by = f", the p{judged[0]} {say_seconds(judged[1])}" if judged else f", {say_seconds(late.mean)} on average"
+        said = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
+        if not self.refused:
+            return f"{said}: TTFT and E2E of those that were are not the server's alone, service TTFT is."
+        if self.run.busy:
+            cure = "Use more --processes, or less load."
+        else:
+            cure = (
+                f"Its busiest process took {self.run.cpu:.0%} of a core, so that more --processes are no cure: it "
+                "waited for a core that others have, the server it measures among them. Give it "
+                "a machine or cores of its own."
+            )
+        limit = percent(MOST_LATENESS)
+        return f"{said}, over {limit} of the median TTFT: that is not the server's latency, and none is given. {cure}"
 
     @property
     def uncounted(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.bench.figures import figures
 from ridgeline.bench.findings import Findings, load_in_words
 from ridgeline.bench.run import Run
-from ridgeline.bench.sweep import Level
+from ridgeline.bench.sweep import LEAST, Level
 from ridgeline.document import Bullets, Cell, Document, Facts, Heading, Paragraph, Row, Table
 from ridgeline.document.numbers import percent, say_difference, say_seconds, three
 from ridgeline.document.page import Block, columns
@@ -34,6 +34,8 @@ def report(findings: Findings, *, drawn: bool) -> Document:
         blocks += [Heading("The server's steps, priced and measured"), _steps(findings)]
     if findings.predicted is not None and not findings.refused:
         blocks += [Heading("Predicted"), *_predicted(findings)]
+    elif findings.unpredicted:
+        blocks += [Heading("Predicted"), Paragraph(findings.unpredicted)]
     if drawn:
         blocks += [Heading("Figures"), *figures(findings)]
     definitions = Facts(tuple(DEFINITIONS.items()))
@@ -69,11 +71,12 @@ def _answers(findings: Findings) -> Iterator[str]:
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
     yield (
         f"{three(summary.requests_per_second)} requests and {three(summary.tokens_per_second)} tokens a second"
-        + (f" of {three(run.offered)} requests offered." if run.job.load.users is None and run.offered else ".")
+        + (f"; offered were {three(run.offered)} requests." if run.job.load.users is None and run.offered else ".")
     )
-    if summary.goodput is not None and not findings.refused:
-        good = summary.goodput
+    good = findings.goodput
+    if good is not None:
         apart = f"; {good.unknown} lack a metric" if good.unknown else ""
+        apart += f"; {good.uncertain} missed it only by what the load generator was late" if good.uncertain else ""
         yield f"Goodput {three(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
     if not findings.refused and summary.answered:
         yield _typical(summary)
@@ -158,7 +161,7 @@ def _levels(findings: Findings) -> Table:
     heads = columns(
         "rate/s", "done/s", "good", "goodput/s", "tokens/s", "TTFT p50", "TPOT p50", "not answered", "", words=(8,)
     )
-    note = "TTFT and TPOT in ms, means where there are too few for a median."
+    note = f"TTFT and TPOT in ms. A rate is judged from {LEAST} requests at least, longer than --duration if need be."
     return Table(heads, tuple(rows), (note,))
 
 
@@ -204,6 +207,7 @@ def _client(findings: Findings) -> Iterator[tuple[str, str]]:
         ),
     )
     yield "prompts", _prompts(findings)
+    yield "seed", f"{findings.job.data.seed}; --seed {findings.job.data.seed} asks the same at the same moments"
 
 
 def _prompts(findings: Findings) -> str:
@@ -226,7 +230,8 @@ def _steps(findings: Findings) -> Table:
             off = "" if priced is None else say_difference(each / priced - 1)
             told = "-" if priced is None else _ms(priced)
             rows.append(Row((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
-    notes = ("By the server's own metrics, between the start of the run and its end.",)
+    at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} a second"
+    notes = (f"By the server's own metrics, between the start of the measured run{at} and its end.",)
     return Table(columns("phase", "steps", "measured ms", "predicted ms", "measured over it"), tuple(rows), notes)
 
 

@@ -1,18 +1,22 @@
 """Run: a job done, and what it showed of the server and of the load generator itself."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from ridgeline.bench import fleet
 from ridgeline.bench.job import Data, Job
+from ridgeline.bench.server import Steps
 from ridgeline.traffic.record import Record
 from ridgeline.traffic.series import Second, seconds, ttfts_by_arrival, under_way
 from ridgeline.traffic.slo import SLO
 from ridgeline.traffic.steadiness import Steadiness, steadiness
 from ridgeline.traffic.summary import Summary, summarise
 
+Look = Callable[[], Awaitable[Mapping[str, Steps]]]
+"""What a server says of its steps until now, by phase."""
+_AGAIN = 15_485_863  # added to the seed of prompts that are asked once more: the server may have kept the first ones
 BUSY = 0.8  # share of a core from which a client process is no longer sure to be in time
 
 
@@ -20,7 +24,7 @@ BUSY = 0.8  # share of a core from which a client process is no longer sure to b
 class Run:
     """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
     core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
-    too short to tell."""
+    too short to tell. steps: the server's own, from the start of the run to its end, where it tells."""
 
     job: Job
     processes: int
@@ -29,6 +33,7 @@ class Run:
     cpu: float
     stopped: str
     steadiness: Steadiness | None
+    steps: Mapping[str, Steps] = field(default_factory=dict)
 
     @property
     def overloaded(self) -> bool:
@@ -39,6 +44,11 @@ class Run:
     def client_limited(self) -> bool:
         """Whether the load generator was late or busy by too much for its figures to be the server's."""
         return self.summary.client_late or self.cpu > BUSY
+
+    @property
+    def busy(self) -> bool:
+        """Whether a client process had so much to do that more of them would help."""
+        return self.cpu > BUSY / 2
 
     @property
     def seconds(self) -> list[Second]:
@@ -67,17 +77,28 @@ def run_of(job: Job, parts: Sequence[fleet.Part], slo: SLO | None) -> Run:
     return Run(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
 
 
-async def run(job: Job, processes: int | None, most: int, slo: SLO | None, told: Callable[[str], None]) -> Run:
+async def run(
+    job: Job, processes: int | None, most: int, slo: SLO | None, told: Callable[[str], None], look: Look
+) -> Run:
     """Do a job. processes: None to begin with one and, where that was late or busy and `most` allows it, do it again
-    with as many as its share of a core asks for. told: of how far it is, in words."""
+    with as many as its share of a core asks for, and other prompts. told: of how far it is, in words."""
     limit = min(most, job.load.users or most, job.load.most_under_way or most)
     count = min(processes or 1, limit)
-    found = run_of(job, await fleet.run(job, count, lambda at: told(_words(at))), slo)
+    found = await _measured(job, count, slo, told, look)
     if processes is None and found.client_limited and limit > 1 and not found.stopped:
         count = min(limit, max(2, round(found.cpu / (BUSY / 2))))
         told(f"one process was late or busy ({found.cpu:.0%} of a core): once more with {count}\n")
-        found = run_of(job, await fleet.run(job, count, lambda at: told(_words(at))), slo)
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + _AGAIN)
+        found = await _measured(msgspec.structs.replace(job, data=data), count, slo, told, look)
     return found
+
+
+async def _measured(job: Job, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> Run:
+    """A job done once, with the steps that the server did meanwhile."""
+    before = await look()
+    found = run_of(job, await fleet.run(job, processes, lambda at: told(_words(at))), slo)
+    after = await look()
+    return replace(found, steps={phase: steps.since(before.get(phase)) for phase, steps in after.items()})
 
 
 async def warm_up(job: Job, requests: int) -> None:

@@ -36,13 +36,15 @@ class _Models(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class Served:
     """What a server says of itself. owner: whose program it is, as far as it says. root: what its model was loaded
-    from. context: positions of its model."""
+    from. context: positions of its model. device: the title of what it prices its steps for, where
+    it was asked and is calibrated."""
 
     base: str
     model: str
     owner: str = ""
     root: str = ""
     context: int | None = None
+    device: str | None = None
 
     @property
     def ours(self) -> bool:
@@ -133,6 +135,21 @@ async def measure_wording(target: Target) -> Wording:
         return Wording()
     each = (many_tokens - few) / (_MANY - _FEW)
     return Wording(few - each * _FEW, each, True)
+
+
+class _State(msgspec.Struct):
+    device: str | None = None
+    calibrated: bool = False
+
+
+async def calibrated_device(served: Served, headers: Mapping[str, str]) -> str | None:
+    """The title of the device that a server of ours prices its steps for, where that is calibrated."""
+    try:
+        status, body = await _get(f"{served.base}/v1/engine/state", headers)
+        state = msgspec.json.decode(body, type=_State) if status == 200 else _State()
+    except (Unanswered, ValueError):
+        return None
+    return state.device if state.calibrated else None
 
 
 # -- what it says of its steps ----------------------------------------------------------------------------------------

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from ridgeline.bench.run import Run
 
 ATTAIN = 0.99  # of all requests that must be good
+LEAST = 20  # requests that a rate is judged from: fewer have no median
 _NEAR = 0.1  # of the rate: closer than that the knee is not looked for
 _MOST_DOUBLINGS = 16
+_LIMIT = "the load generator is the limit"
+_DECIDES = "the load generator was late for the requests that decide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,11 @@ class Sweep:
     levels: tuple[Level, ...]
     knee: Level | None
     ended: str
+
+    @property
+    def undecided(self) -> bool:
+        """Whether nothing is known of the server: the load generator was the limit at the lowest rate."""
+        return self.knee is None and self.levels[0].why in (_LIMIT, _DECIDES)
 
     @property
     def shown(self) -> Run:
@@ -64,12 +72,15 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Swe
 def fault(run: Run) -> str:
     """What is wrong with a run, empty where nothing is."""
     if run.client_limited:
-        return "the load generator is the limit"
+        return _LIMIT
     if run.overloaded or run.stopped:
         return run.stopped or "the server falls behind"
     share = run.summary.good_share
     if share >= ATTAIN:
         return ""
+    good = run.summary.goodput
+    if good is not None and good.good + good.uncertain >= ATTAIN * run.summary.total:
+        return _DECIDES
     lost = run.summary.total - run.summary.answered
     what = "good" if run.summary.goodput is not None else "answered"
     return f"{share:.1%} {what}" + (f", {lost} not answered" if lost and what == "good" else "")

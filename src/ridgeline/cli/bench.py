@@ -4,10 +4,12 @@ import asyncio
 import json
 import math
 import os
+import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import typer
@@ -16,12 +18,11 @@ from ridgeline.bench import run as running
 from ridgeline.bench.export import findings_json, requests_csv
 from ridgeline.bench.findings import Findings
 from ridgeline.bench.job import Data, Job, Load, Target
-from ridgeline.bench.prediction import Prediction
 from ridgeline.bench.prompts import source_of
 from ridgeline.bench.report import report as report_document
 from ridgeline.bench.run import Run
-from ridgeline.bench.server import Served, base_of, measure_wording, steps_by_phase, who_is_there
-from ridgeline.bench.sweep import Sweep
+from ridgeline.bench.server import Served, base_of, calibrated_device, measure_wording, steps_by_phase, who_is_there
+from ridgeline.bench.sweep import LEAST, Sweep
 from ridgeline.bench.sweep import sweep as look_for_knee
 from ridgeline.bench.transport import Unanswered
 from ridgeline.checkpoint.source import read_config
@@ -34,6 +35,7 @@ from ridgeline.document.html import html
 from ridgeline.document.terminal import printable, show
 from ridgeline.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.host import cores
+from ridgeline.roofline.device import Device
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.untrusted import ModelRefused
 
@@ -42,6 +44,7 @@ bench = typer.Typer(help="Measure a server under load.")
 _REQUESTS, _LEVEL_REQUESTS, _LEVEL_SECONDS = 100, 50, 15.0
 _KEYS = ("RIDGELINE_API_KEY", "OPENAI_API_KEY")
 _ANSWER = "128"  # tokens
+_SEEDS = 1_000_000
 Told = Callable[[str], None]
 
 
@@ -65,7 +68,7 @@ def serve(
     warmup: own.Warmup = 2,
     max_errors: own.MaxErrors = 0.1,
     processes: own.Processes = None,
-    seed: own.Seed = 0,
+    seed: own.Seed = None,
     input: own.Input = "512",
     output: own.Output = None,
     prefix: own.Prefix = 0,
@@ -82,7 +85,7 @@ def serve(
     extra_body: own.ExtraBody = None,
     timeout: own.Timeout = "600s",
     predict: own.Predict = None,
-    predict_on: own.PredictOn = "this",
+    predict_on: own.PredictOn = None,
     slo: own.Slo = None,
     csv: own.Csv = None,
     report: own.Report = None,
@@ -103,6 +106,7 @@ def serve(
         check_writable(path)
         if not force:
             check_new(path)
+    seed = secrets.randbelow(_SEEDS) if seed is None else seed
     key = api_key or next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
     target = Target(
         base_of(url),
@@ -153,7 +157,7 @@ def serve(
     try:
         with _progress() as told:
             found = asyncio.run(_measure(asked, told))
-            found = replace(found, predicted=_predicted(asked, found, told))
+            found = _predicted(asked, found, told)
     except Unanswered as error:
         print(f"ridgeline: {one_line(error.reason)}", file=sys.stderr)
         raise typer.Exit(UNREACHABLE) from None
@@ -166,7 +170,7 @@ def serve(
         print(json.dumps(findings_json(found)))
     else:
         show(report_document(found, drawn=False))
-    if not found.run.summary.answered:
+    if not found.run.summary.answered or (found.sweep is not None and found.sweep.undecided):
         raise typer.Exit(FAILED)
 
 
@@ -183,7 +187,7 @@ class _Asked:
     sweep: bool
     rate: float | None
     predict: str | None
-    predict_on: str
+    predict_on: str | None
 
 
 def _check(asked: _Asked, *, both: bool) -> None:
@@ -213,6 +217,8 @@ def _check(asked: _Asked, *, both: bool) -> None:
             raise ValueError(f"{name} is {number}; it must be a number above 0")
     if not 0 <= load.most_failed <= 1:
         raise ValueError(f"--max-errors is {load.most_failed}; it must be a share from 0 to 1")
+    if asked.sweep and load.requests is not None and load.requests < LEAST:
+        raise ValueError(f"--requests is {load.requests}; a rate of a sweep is judged from {LEAST} at least")
     if data.vocabulary is not None and (endpoint == "chat" or data.turns > 1 or data.kind == "file"):
         raise ValueError("--token-ids is for completions of one turn without --prompts: only they take ids")
     if data.turns > 1 and data.kind != "random":
@@ -261,27 +267,26 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
     if asked.warmup:
         told("warming up")
         await running.warm_up(job, asked.warmup)
-    before = await steps_by_phase(served, target.headers)
-    if asked.sweep:
-        swept = await _sweep(asked, job, told)
-        found = Findings(served, job, swept.shown, asked.slo, swept)
-    else:
-        found = Findings(served, job, await _run(job, asked, told), asked.slo)
-    after = await steps_by_phase(served, target.headers)
-    return replace(found, steps={phase: steps.since(before.get(phase)) for phase, steps in after.items()})
+
+    async def measure(job: Job, told: Told, processes: int | None) -> Run:
+        return await running.run(
+            job, processes, cores(), asked.slo, told, lambda: steps_by_phase(served, target.headers)
+        )
+
+    swept = await _sweep(asked, job, told, measure) if asked.sweep else None
+    run = await measure(job, told, asked.processes) if swept is None else swept.shown
+    if served.ours and served.local and asked.predict_on is None:
+        served = replace(served, device=await calibrated_device(served, target.headers))
+    return Findings(served, job, run, asked.slo, swept, dict(run.steps))
 
 
-async def _run(job: Job, asked: _Asked, told: Told, processes: int | None = None) -> Run:
-    return await running.run(job, processes or asked.processes, cores(), asked.slo, told)
-
-
-async def _sweep(asked: _Asked, job: Job, told: Told) -> Sweep:
+async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, int | None], Awaitable[Run]]) -> Sweep:
     """Rates from a low one up. Each has prompts of its own: none is cached from the one before."""
     start, processes, level = asked.rate, asked.processes, 0
     if start is None:
         told("asking as one user, to begin the sweep below that")
         alone = msgspec.structs.replace(job.load, users=1, requests=3, seconds=None, stop_overloaded=False)
-        lone = await _run(msgspec.structs.replace(job, load=alone), asked, told)
+        lone = await run(msgspec.structs.replace(job, load=alone), told, processes)
         took = lone.summary.latencies["E2E"]
         if took is None:
             raise ValueError(f"the server answers no request of this kind: {next(iter(lone.summary.reasons), '')}")
@@ -290,35 +295,63 @@ async def _sweep(asked: _Asked, job: Job, told: Told) -> Sweep:
     async def measure(rate: float) -> Run:
         nonlocal processes, level
         level += 1
-        most = job.load.requests
-        if most is None and job.load.seconds is None:
-            most = max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))
-        load = msgspec.structs.replace(job.load, rate=rate, requests=most)
+        load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
         data = msgspec.structs.replace(job.data, seed=job.data.seed + level * 7919)
         told(f"{rate:.3g} a second")
-        found = await _run(Job(job.target, data, load), asked, lambda at: told(f"{rate:.3g} a second: {at}"), processes)
+        found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.3g} a second: {at}"), processes)
         processes = found.processes if found.processes > 1 else processes
         return found
 
     return await look_for_knee(start, measure)
 
 
-def _predicted(asked: _Asked, found: Findings, told: Told) -> Prediction | None:
-    """What the price says: of --predict, else of a local server's own model, where that can be read here."""
+def extent_of_level(load: Load, rate: float) -> dict[str, Any]:
+    """How long a rate is tried: as asked, but for as many requests as it can be judged from."""
+    if load.requests is None and load.seconds is None:
+        return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
+    if load.seconds is not None and rate * load.seconds < LEAST:
+        return {"requests": LEAST, "seconds": None}
+    return {}
+
+
+def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
+    """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
+    --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
     name = asked.predict or (_own_model(served) if served.ours and served.local else None)
     if name is None or given is None or made is None:
-        return None
-    told(f"pricing {name} on {asked.predict_on}")
+        return found
+    told(f"pricing {name}")
     from ridgeline.bench.predict import predict  # what prices is loaded only to price
 
+    device = _calibrated(served.device) if asked.predict_on is None else device_named(asked.predict_on)
+    if device is None:
+        return replace(found, unpredicted=_UNCALIBRATED)
     try:
-        return predict(name, read_config(name), device_named(asked.predict_on), round(given.mean), round(made.mean))
+        predicted = predict(name, read_config(name), device, round(given.mean), round(made.mean))
     except ModelRefused:
         if asked.predict is not None:
             raise
+        return found
+    return replace(found, predicted=predicted)
+
+
+def _calibrated(title: str | None) -> Device | None:
+    """The calibration of this machine that has a title; None where there is none."""
+    from ridgeline.calibrate.file import Uncalibrated, load_all
+
+    try:
+        devices = [calibration.device() for calibration in load_all()]
+    except Uncalibrated:
         return None
+    return next((device for device in devices if device.title == title), None)
+
+
+_UNCALIBRATED = (
+    "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
+    "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
+)
 
 
 def _own_model(served: Served) -> str:

@@ -43,7 +43,11 @@ MaxConcurrency = Annotated[
 ]
 Requests = Annotated[
     int | None,
-    _load("End after so many. By default 100; of a sweep 50 or 15 s at each rate.", "--requests", "--num-prompts"),
+    _load(
+        "End after so many. By default 100; of a sweep 50 or 15 s at each rate, and 20 at least.",
+        "--requests",
+        "--num-prompts",
+    ),
 ]
 Duration = Annotated[str | None, _load("Send none after this, like 60s, and wait for those under way.")]
 Warmup = Annotated[int, _load("Requests before, one by one, that are not counted.")]
@@ -51,7 +55,10 @@ MaxErrors = Annotated[float, _load("Give up when more than this share failed; 42
 Processes = Annotated[
     int | None, _load("Client processes. By default 1, and again with more where that one was late or busy.")
 ]
-Seed = Annotated[int, _load("Same seed: the same prompts at the same moments.")]
+Seed = Annotated[
+    int | None,
+    _load("Same seed: the same prompts at the same moments. By default a new one, which the report names."),
+]
 
 # -- what is asked ----------------------------------------------------------------------------------------------------
 
@@ -109,7 +116,13 @@ Predict = Annotated[
         "local server of ours against its own."
     ),
 ]
-PredictOn = Annotated[str, _server("What it would run on: a card, a card file, `this` or `cuda`.")]
+PredictOn = Annotated[
+    str | None,
+    _server(
+        "What it would run on: a card, a card file, `this` (probed where it is not calibrated) or `cuda`. By default "
+        "what a local server of ours says, where that is calibrated."
+    ),
+]
 
 # -- output -----------------------------------------------------------------------------------------------------------
 

@@ -28,23 +28,28 @@ DEFINITIONS = {
     "E2E": "ck - a: the whole answer, from the intended moment.",
     "queue delay": "s - a: what a request waited on the client's side, for a free place under --max-concurrency too.",
     "lateness": "s less the moment at which it might be sent: what the load generator is to blame for.",
+    "offered": "arrivals a second: those after the first, over the time from the first a to the last a. Of few "
+    "requests it differs from the rate that was asked for, because gaps are drawn, and from the throughput, which "
+    "counts the first one too.",
     "throughput": "requests, and T, of all answered requests, over the duration: from the first a to the last c.",
     "goodput": "answered requests that met every objective, over the duration. One that lacks a metric (TPOT of one "
-    "token) is counted apart and is not good.",
+    "token) is counted apart and is not good. Uncertain: missed, but only by the load generator's own lateness.",
     "rejected": "429 or 503. Like failed ones, rejected requests are in no average and stand beside it.",
 }
 
-MOST_LATENESS = 0.05  # of the median TTFT: the p99 of our own lateness up to which it is the server that we measure
+MOST_LATENESS = 0.05  # of the median TTFT: our own lateness up to which it is the server that we measure
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Answered requests by whether they met the objectives; unknown: those that lack a metric. rate: good a second."""
+    """Answered requests by whether they met the objectives; unknown: those that lack a metric. rate: good a second.
+    uncertain: of the missed, those that would not have been but for the load generator's own lateness."""
 
     good: int
     missed: int
     unknown: int
     rate: float
+    uncertain: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +90,23 @@ class Summary:
 
     @property
     def client_late(self) -> bool:
-        """Whether the load generator was late by so much that its TTFT is no figure of the server's."""
+        """Whether the load generator was late by so much that its TTFT is no figure of the server's: by the highest
+        percentile of its lateness that there are enough requests for. Never of so few that they have no median."""
         late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
-        return late is not None and ttft is not None and upper(late) > MOST_LATENESS * middle(ttft)
+        judged = None if late is None else highest(late)
+        return judged is not None and ttft is not None and judged[1] > MOST_LATENESS * middle(ttft)
+
+    @property
+    def some_late(self) -> bool:
+        """Whether a request was late by so much, be it one alone."""
+        late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
+        return late is not None and ttft is not None and late.most > MOST_LATENESS * middle(ttft)
 
 
-def upper(samples: Distribution) -> float:
-    """The p99, or the most where there are too few for one."""
-    found = samples.percentiles.get(99)
-    return samples.most if found is None else found.mid
+def highest(samples: Distribution) -> tuple[int, float] | None:
+    """The highest percentile that there are enough samples for, and its value; None where there is none."""
+    found = [(percent, at.mid) for percent, at in samples.percentiles.items() if at is not None]
+    return max(found, default=None)
 
 
 def middle(samples: Distribution) -> float:
@@ -158,5 +171,14 @@ def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[st
 
 def _goodput(answered: Sequence[Record], slo: SLO, duration: float) -> Goodput:
     verdicts = Counter(slo.met(record.ttft, record.tpot, record.e2e) for record in answered)
+    in_time = Counter(_met_in_time(record, slo) for record in answered)
     good = verdicts[True]
-    return Goodput(good, verdicts[False], verdicts[None], good / duration if duration else 0.0)
+    uncertain = verdicts[False] - in_time[False]
+    return Goodput(good, verdicts[False], verdicts[None], good / duration if duration else 0.0, uncertain)
+
+
+def _met_in_time(record: Record, slo: SLO) -> bool | None:
+    """Whether the objectives were met but for what the load generator itself was late."""
+    late = max(0, record.lateness or 0)
+    ttft, e2e = record.ttft, record.e2e
+    return slo.met(None if ttft is None else ttft - late, record.tpot, None if e2e is None else e2e - late)
