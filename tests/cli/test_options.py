@@ -287,6 +287,7 @@ def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
         ("[rnu]\nseed = 1", "the table [rnu] is no command's"),
         ("seed = 'x'", "options.toml: seed is 'x'; give a whole number (see"),
         ("temperature = 'hot'", "options.toml: temperature is 'hot'; give a number (see"),
+        ("context = 'x'", "options.toml: --context is 'x'; write a whole number of tokens"),
         ("nonsense = 1", "options.toml: there is no option --nonsense (see"),
         ("seed = true", "seed is true; give it as the option --seed has it"),
         ("raw = 1", "raw is 1; give true or false"),
@@ -301,6 +302,15 @@ def test_files_that_are_refused(ridgeline: Run, tmp_path: Path, text: str | None
     if text is not None:
         path.write_text(text)
     assert_one_line(ridgeline("run", "tales", "hi", "--config", path), USAGE, says)
+
+
+def test_a_value_that_its_command_refuses_names_the_file(ridgeline: Run, tmp_path: Path) -> None:
+    """But not where a flag stands over the file's."""
+    path = tmp_path / "options.toml"
+    path.write_text("port = 99999\n")
+    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: port is 99999; give one from 1")
+    ended = ridgeline("serve", "tales", "--config", path, "--port", "99998")
+    assert_one_line(ended, USAGE, "ridgeline: port is 99998")
 
 
 def test_a_table_may_have_the_name_of_any_command(ridgeline: Run, tmp_path: Path) -> None:

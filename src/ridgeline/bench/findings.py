@@ -89,7 +89,9 @@ class Findings:
         late = self.run.summary.latencies["lateness"]
         assert late is not None
         judged = highest(late)
-        by = f", the p{judged[0]} {say_seconds(judged[1])}" if judged else f", {say_seconds(late.mean)} on average"
+        by = f", {say_seconds(late.mean)} on average"
+        if judged is not None:
+            by = f", {'the median' if judged[0] == 50 else f'p{judged[0]}'} {say_seconds(judged[1])}"
         said = f"The load generator sent up to {say_seconds(late.most)} late{by} of {late.count:,} requests"
         if not self.refused:
             return f"{said}: TTFT and E2E of those that were are not the server's alone, service TTFT is."

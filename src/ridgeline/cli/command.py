@@ -43,14 +43,24 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, or print what it would run with."""
-        ctx.params.pop("config", None)
+        path = ctx.params.pop("config", None)
         if not ctx.params.pop("print_config", False):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except ValueError as error:
+                if type(error) is ValueError and self._of_file(ctx, str(error)):
+                    raise ValueError(f"{path}: {error}") from None
+                raise
         sources = {name: ctx.get_parameter_source(name).name for name in ctx.params}
         print_config(
             self.params, ctx.params, {name: _SOURCES.get(source, "default") for name, source in sources.items()}
         )
         return None
+
+    def _of_file(self, ctx: Any, message: str) -> bool:
+        """Whether what is wrong is the value of an option that is from the file: `--context is ...`."""
+        ours = [name for param in self.params if _of_file(ctx, param) for name in (param.name, *param.opts)]
+        return any(message.startswith(f"{name} is ") for name in ours)
 
 
 def _of_file(ctx: Any, param: Any) -> bool:
