@@ -11,7 +11,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 # Below this the weights stay in a core's caches, and handing work to a second thread costs more than it saves.
 SMALL_MODEL_BYTES = 32 << 20

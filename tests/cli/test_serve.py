@@ -3,9 +3,13 @@
 import http.client
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 import threading
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +20,10 @@ from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
 from ridgeline.cli import serve as command
 from ridgeline.cli.limits import LIMITS
-from ridgeline.engine.setup import EngineSettings
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.texts import load_texts
+from ridgeline.roofline.cards import load_card
 from ridgeline.server.serve import Served
 from ridgeline.server.settings import ServerSettings
 
@@ -43,7 +49,6 @@ def test_defaults_are_the_settings_own(ridgeline: Run, told: list[Told]) -> None
     ((served, settings),) = told
     assert settings == ServerSettings()
     assert (served.model, served.name, served.settings) == ("tales", "tales", EngineSettings())
-    assert served.device is not None
 
 
 def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path: Path) -> None:
@@ -141,10 +146,70 @@ def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -
         threading.Thread(target=ask, args=(url,), daemon=True).start()
 
     monkeypatch.setattr(command, "say_ready", ready)
-    ended = ridgeline("serve", "tales", "--port", 0, "--max-model-len", 64, "--served-model-name", "mine")
+    arguments = "serve", "tales", "--port", 0, "--max-model-len", 64, "--served-model-name", "mine"
+    ended = ridgeline(*arguments)
     assert ended.code == OK, ended.err
     assert answers[0]["model"] == "mine"
     assert answers[0]["usage"]["completion_tokens"] == 3
     assert "serving mine for this machine at http://127.0.0.1:" in ended.err
-    assert "maximum concurrency for 64 tokens" in ended.err
+    lines = [line.split(" ", 3)[3] for line in ended.err.splitlines()]
+    assert lines[0] == "loading tales"
+    assert sum("concurrency for 64 tokens" in line for line in lines) == 1
+    assert len(set(lines)) == len(lines)
     assert "limits: 256 requests under way, 1,024 in the queue for 60 s, 600 s in all; n up to 8" in ended.err
+
+
+def test_in_json_every_line_is_an_object(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    say_ready = command.say_ready
+
+    def ready(*told: Any) -> None:
+        say_ready(*told)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(command, "say_ready", ready)
+    monkeypatch.setattr(command, "device_named", lambda *_: load_card("h100-sxm"))
+    ended = ridgeline("serve", "tales", "--port", 0, "--max-model-len", 64, "--log-format", "json")
+    assert ended.code == OK, ended.err
+    said = [json.loads(line) for line in ended.err.splitlines()]
+    assert [line["url"].rpartition(":")[0] for line in said if "url" in line] == ["http://127.0.0.1"]
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_measured(
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr(command, "device_named", lambda *_: measured.append(None))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = ridgeline("serve", "tales", "--port", port)
+    assert_one_line(ended, USAGE, f"cannot listen on 127.0.0.1 port {port}: Address already in use; is another")
+    assert ended.err.count("127.0.0.1") == 1
+    assert not measured
+
+
+def test_a_context_without_room_is_refused(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(model: str, settings: EngineSettings, **_: Any) -> None:
+        load_engine(model, settings)  # in this process
+
+    monkeypatch.setattr(AsyncLLM, "start", start)
+    monkeypatch.setattr(command, "device_named", lambda *_: None)
+    ended = ridgeline("serve", "tales", "--port", 0, "--kv-memory", "256KiB")
+    assert ended.code == USAGE
+    found = re.search(r"holds \d+ positions .* --max-model-len (\d+) or less, or --kv-memory (\d+)MiB", ended.err)
+    assert found is not None, ended.err
+    assert 0 < int(found[1]) < 512
+    for fitting in (
+        EngineSettings(kv_bytes=2**18, context=int(found[1])),
+        EngineSettings(kv_bytes=int(found[2]) << 20),
+    ):
+        whole = load_engine("tales", replace(fitting, whole_context=True))
+        assert whole.engine.ledger.capacity() >= whole.engine.context
+    with pytest.raises(ValueError, match="--max-model-len"):
+        load_engine("tales", EngineSettings(kv_bytes=2**18, context=int(found[1]) + 1, whole_context=True))
+
+
+def test_a_signal_while_the_command_is_imported_ends_it_well() -> None:
+    """Of a process of its own, without what takes long to import."""
+    script = "import os, signal, time\nfrom ridgeline.cli import process\nprocess.leave_on_sigterm()\n"
+    script += "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)\nos._exit(7)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

@@ -41,6 +41,11 @@ def signal_interrupts(*, quit_at_once: bool) -> None:
         signal.signal(signal.SIGINT, _quit if quit_at_once else signal.default_int_handler)
 
 
+def leave_on_sigterm() -> None:
+    """A server that is told to end while it is being imported has nothing to finish: it has ended well."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
+
+
 def _quit(_number: int, _frame: FrameType | None) -> None:
     os._exit(INTERRUPTED)
 

@@ -1,6 +1,7 @@
 """`ridgeline serve`: a model behind OpenAI's interface, until a signal ends it."""
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.limits import LimitFlags, limits_of
 from ridgeline.cli.options import device_named
 from ridgeline.cli.request import EngineFlags
-from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import threads_for
@@ -23,6 +24,8 @@ from ridgeline.server.http.auth import read_keys
 from ridgeline.server.serve import Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
+
+logger = logging.getLogger("ridgeline.server")
 
 
 def _server(*names: str, text: str, **more: Any) -> Any:
@@ -101,22 +104,24 @@ def serve(
     settings = server.settings(limits_of(limits))
     engine_settings = engine.settings(model, seed=seed, grammar_bytes=settings.grammar_cache_bytes)
     threads = threads_for(weight_bytes(build(open_source(model).config)), engine.threads)
-    device = device_named("this", threads)
     set_up_logs("json" if settings.log_format == "json" else "text")
     name = Path(model).resolve().name if Path(model).exists() else model
-    with loading_bar(model) as progress:
-        served = Served(model, name, engine_settings, engine.dummy_weights, threads, device, progress)
-        return run_server(served, settings, lambda url, llm: say_ready(url, llm, name, settings))
+    served = Served(
+        *(model, name, engine_settings, engine.dummy_weights, threads),
+        device=lambda: device_named("this", threads),
+        bar=lambda: loading_bar(name),
+    )
+    return run_server(served, settings, lambda url, llm: say_ready(url, llm, name, settings))
 
 
 def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
-    """What a client needs to know, what there is room for, and what a request is held to."""
+    """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
     info, names = llm.info, ", ".join(settings.models or (name,))
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
     who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
-    say(f"serving {names} {who} at {url}/v1")
-    say(f"{info.layout}; {info.threads} thread{'s' if info.threads > 1 else ''}")
-    say(
+    threads = f"{info.threads} thread{'s' if info.threads > 1 else ''}"
+    logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
+    logger.info(
         f"limits: {info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
         f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "
         f"{three(settings.body_bytes / (1 << 20))} MiB (all: {url}/v1/models)"

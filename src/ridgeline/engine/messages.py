@@ -20,10 +20,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
     context: positions a sequence may have. vocabulary: how many token ids there are. capacity: positions that KV memory
     holds. page_size: positions a KV page. pages: how many there are. requests: most under way at a time. step_tokens:
-    most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. layout: one line on KV
-    memory, for people. device: what steps are predicted for, None where nothing is predicted. calibrated: whether its
-    figures were measured on this machine. dtype: the number format of the weights, of the embedding where they have
-    several.
+    most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. device: what steps are
+    predicted for, None where nothing is predicted. calibrated: whether its figures were measured on this machine.
+    dtype: the number format of the weights, of the embedding where they have several.
     """
 
     context: int
@@ -36,7 +35,6 @@ class EngineInfo(msgspec.Struct, frozen=True):
     threads: int
     weight_bytes: int
     kv_bytes: int
-    layout: str
     device: str | None = None
     calibrated: bool = False
     dtype: str = "float32"

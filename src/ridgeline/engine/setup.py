@@ -1,7 +1,7 @@
 """From a model's name to an engine that is ready: weights, KV memory, tokenizer, templates, sampling defaults."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ridgeline.engine.messages import EngineInfo
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.texts import Texts, load_texts
-from ridgeline.host import GIB
+from ridgeline.host import GIB, MIB
 from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
@@ -39,6 +39,7 @@ class EngineSettings:
     positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
     compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
     reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
+    whole_context: refuse KV memory in which a sequence of the whole context has no room.
     """
 
     kv_bytes: float | None = None
@@ -51,6 +52,7 @@ class EngineSettings:
     chat_template: str | None = None
     reasoning: tuple[str, ...] | None = None
     seed: int | None = None
+    whole_context: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -113,7 +115,6 @@ class Loaded:
             threads=torch.get_num_threads(),
             weight_bytes=self.weight_bytes,
             kv_bytes=self.layout.nbytes,
-            layout=self.layout.describe(self.engine.context),
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
             dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
@@ -182,7 +183,23 @@ def _layout(source: Source, model: Model, price: Price, settings: EngineSettings
             f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
             f"{three(free / GIB)} GiB: give less (--kv-memory)"
         )
-    return layout
+    return _with_whole_context(layout, context, settings, free) if settings.whole_context else layout
+
+
+def _with_whole_context(layout: KVLayout, context: int, settings: EngineSettings, free: float) -> KVLayout:
+    """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
+    has, of as much as half of the free memory. Raises ValueError."""
+    chunk = settings.limits.most_of_one
+    needed = layout.kept(context, min(context, chunk))
+    if needed <= layout.pages:
+        return layout
+    if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= free / 2:
+        return replace(layout, pages=needed)
+    raise ValueError(
+        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {layout.capacity(chunk):,} positions of one request, the "
+        f"context is {context:,}: give --max-model-len {layout.capacity(chunk)} or less, or --kv-memory "
+        f"{-(-needed * layout.page_bytes // MIB)}MiB"
+    )
 
 
 def _budget(settings: EngineSettings, free: float, taken: float) -> float:

@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,26 +42,30 @@ logger = logging.getLogger("ridgeline.server")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What is served: name, what answers call it if the settings do not say; else as AsyncLLM.start has it."""
+    """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
+    while; bar: shows how far weights are read; else as AsyncLLM.start has it."""
 
     model: str
     name: str
     settings: EngineSettings | None = None
     dummy_weights: bool = False
     threads: int | None = None
-    device: Device | None = None
-    progress: Callable[[int, int], None] | None = None
+    device: Callable[[], Device] | None = None
+    bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
 
     async def start(self) -> AsyncLLM:
-        """The engine, ready in a process of its own. Errors are those of AsyncLLM.start."""
-        return await AsyncLLM.start(
-            self.model,
-            self.settings,
-            dummy_weights=self.dummy_weights,
-            threads=self.threads,
-            device=self.device,
-            progress=self.progress,
-        )
+        """The engine, ready in a process of its own, with room for a request of the whole context. Errors are those of
+        AsyncLLM.start."""
+        logger.info("loading %s", self.name)
+        with self.bar() as progress:
+            return await AsyncLLM.start(
+                self.model,
+                replace(self.settings or EngineSettings(), whole_context=True),
+                dummy_weights=self.dummy_weights,
+                threads=self.threads,
+                device=None if self.device is None else await asyncio.to_thread(self.device),
+                progress=progress,
+            )
 
 
 def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
@@ -219,7 +224,9 @@ def _listener(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         fix = "is another server there? Give another --port" if taken else "give another --host or --port"
-        raise ValueError(f"cannot listen on {where}: {error.strerror}; {fix}") from None
+        named = isinstance(error, socket.gaierror)  # else the words are Python's own and name the place once more
+        reason = error.strerror if named or error.errno is None else os.strerror(error.errno)
+        raise ValueError(f"cannot listen on {where}: {reason}; {fix}") from None
 
 
 def _url(listener: socket.socket) -> str:

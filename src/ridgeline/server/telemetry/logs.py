@@ -50,9 +50,9 @@ def where_raised(raised: tuple[type[BaseException], BaseException, TracebackType
     return "".join(traceback.format_tb(lines)) + kind.__name__
 
 
-def set_up_logs(format: LogFormat, stream: TextIO = sys.stderr) -> None:
-    """Send what the package and uvicorn log to a stream, in this format."""
-    handler = logging.StreamHandler(stream)
+def set_up_logs(format: LogFormat, stream: TextIO | None = None) -> None:
+    """Send what the package and uvicorn log to a stream, or to stderr, in this format."""
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     for name, level in (("ridgeline", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
