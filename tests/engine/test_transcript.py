@@ -48,7 +48,7 @@ def speaking(*texts: str, burst: int = 1) -> Loaded:
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
     texts = Texts(TOKENIZER, None, GREEDY)
-    return Loaded(engine, nn.Module(), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
+    return Loaded(engine, nn.Linear(1, 1), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
