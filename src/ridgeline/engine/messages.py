@@ -1,8 +1,7 @@
 """Messages between an engine and whoever uses it from another thread or process: plain data.
 
 To the engine: Add, Abort, StopChoice, Watch, Look. From it: Ready once, then Added or Refused for each Add, one Stepped
-a step, and a Snapshot for each Look.
-Died is said by whoever notices that the engine is gone.
+a step, and a Snapshot for each Look. Died is said by whoever notices that the engine is gone.
 """
 
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import msgspec
 from ridgeline.engine.events import Stats, Stop, TokenEvent
 from ridgeline.engine.kv.pool import PageState
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import NANOSECONDS
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -59,6 +59,16 @@ class StepReport(NamedTuple):
     floor: float | None = None
     flops: float = 0.0
     nbytes: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """What it took."""
+        return (self.finished - self.started) * NANOSECONDS
+
+    @property
+    def positions(self) -> int:
+        """Positions that it ran, of all sequences."""
+        return sum([count for _, _, _, count in self.items])  # a list: faster than a generator, in every step
 
 
 Stage = Literal["waiting", "prefill", "decode"]

@@ -46,7 +46,7 @@ class _Merge:
     pages: dict[int, PageChange] = field(default_factory=dict)
 
     def add(self, report: StepReport) -> None:
-        seconds = (report.finished - report.started) * NANOSECONDS
+        seconds = report.seconds
         self.step, self.clock = report.step, report.finished
         self.steps += 1
         self.seconds += seconds
@@ -127,9 +127,7 @@ class LiveState:
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Remember the step, and merge it for those who listen."""
-        seconds = (report.finished - report.started) * NANOSECONDS
-        positions = sum([item[3] for item in report.items])
-        self._recent.append((report.step, seconds, report.predicted, len(report.items), positions))
+        self._recent.append((report.step, report.seconds, report.predicted, len(report.items), report.positions))
         if not self._listeners:
             return
         if report.step <= self._last_step:  # another engine has taken its place: pages and requests are new

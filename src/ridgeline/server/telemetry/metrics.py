@@ -178,10 +178,9 @@ class Metrics:
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Count a step."""
-        phase = phase_of(report)
-        seconds = (report.finished - report.started) * NANOSECONDS
+        phase, seconds = phase_of(report), report.seconds
         self._steps[phase].observe(seconds)
-        self._positions.observe(sum([item[3] for item in report.items]))
+        self._positions.observe(report.positions)
         self._count(self._before if self._before.steps <= stats.steps else Stats(), stats)  # else a new engine
         self._before = stats
         if report.predicted is not None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.messages import StepReport
-from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live
 from ridgeline.server.telemetry.metrics import Watched
@@ -68,7 +67,7 @@ class Throughput:
         self._interval.output += stats.output_tokens - before.output_tokens
         if report.predicted is not None:
             self._interval.predicted += report.predicted
-            self._interval.priced += (report.finished - report.started) * NANOSECONDS
+            self._interval.priced += report.seconds
 
     def line(self, seconds: float) -> dict[str, Any] | None:
         """What was done in the interval that ends now; None after an idle one that follows an idle one."""

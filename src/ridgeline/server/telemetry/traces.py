@@ -93,10 +93,9 @@ class Traces:
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Write a row for each of the requests that were in it."""
-        seconds = (report.finished - report.started) * NANOSECONDS
         step = _Step(
-            *(report.step, report.started, seconds, report.predicted, report.floor),
-            *(len(report.items), sum([item[3] for item in report.items])),
+            *(report.step, report.started, report.seconds, report.predicted, report.floor),
+            *(len(report.items), report.positions),
         )
         counted: set[int] = set()
         for request, choice, start, count in report.items:
