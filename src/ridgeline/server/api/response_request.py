@@ -36,6 +36,7 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
 
 def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
     """The same request to the chat route. Raises ApiError."""
+    _check_parts(fields)
     body = {
         "model": fields.model,
         "messages": _messages(fields),
@@ -54,6 +55,21 @@ def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
         return read_fields(body, ChatFields, settings)[0]
     except ApiError as error:
         raise named_as_here(error) from None
+
+
+_REFUSED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
+    "reasoning": {"summary": (), "generate_summary": ()},
+    "text": {"verbosity": ("medium",)},
+}
+"""Parts of fields that are not supported, with the values that ask for nothing (null always does)."""
+
+
+def _check_parts(fields: ResponseFields) -> None:
+    """Raises ApiError for a part of a field that would change the answer and is not supported."""
+    for name, parts in _REFUSED.items():
+        for part, value in (getattr(fields, name) or {}).items():
+            if part in parts and value is not None and value not in parts[part]:
+                raise invalid(f"{name}.{part} is not supported here; leave it out", name, code="unsupported_field")
 
 
 _HERE = {
