@@ -14,11 +14,13 @@ from typing import Any
 import openai
 import pytest
 from starlette.routing import BaseRoute
+from tests.server.wire import eventually
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.admission import Queue
+from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.health import Front, Health
 from ridgeline.server.serve import guarded, service_of, uvicorn_server
@@ -86,10 +88,7 @@ class Running:
 
     def idle(self, seconds: float = 10.0) -> None:
         """Nothing is under way and no KV page is held, at once or soon."""
-        end = time.monotonic() + seconds
-        while not self._is_idle() and time.monotonic() < end:
-            time.sleep(0.005)
-        assert self._is_idle(), (self.service.live, self.service.llm.stats)
+        assert eventually(self._is_idle, seconds), (self.service.live, self.service.llm.stats)
 
     def _is_idle(self) -> bool:
         stats = self.service.llm.stats
@@ -107,13 +106,14 @@ def running(
     """A service on a free port, in a thread, with all that stands before it."""
     front = Front(Health(settings.stalled_seconds))
     front.health.llm = service.llm
-    front.app = app = build_app(service, settings, routes=routes)
+    grammars = GrammarCheck(settings)
+    front.app = build_app(service, settings, grammars, routes=routes)
     outermost = guarded(front, settings)
     outermost.metrics = metrics
 
     async def live() -> None:
         await server.serve([listener])
-        await app.state.grammars.close()
+        await grammars.aclose()
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

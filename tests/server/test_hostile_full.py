@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.server.attacked import COMPLETE, Attacked, attacked
-from tests.server.test_hostile_connections import LONG, SETTINGS, eventually, http_bytes
+from tests.server.test_hostile_connections import LONG, SETTINGS, http_bytes
+from tests.server.wire import eventually
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
@@ -77,7 +78,7 @@ def test_28_ten_thousand_schemas() -> None:
             assert held_bytes() < GROWTH * before
             return grammars.failures
         finally:
-            await grammars.close()
+            await grammars.aclose()
 
     assert asyncio.run(run()) == 0
     assert engine.stats.grammars == 10_000

@@ -175,7 +175,7 @@ def test_a_form_that_takes_too_long_ends_the_process_and_not_the_next_trial() ->
             assert await verdicts(check, StructuredOutputs(regex="c+"), GOOD) == [None, None]
             assert check.failures == 1
         finally:
-            await check.close()
+            await check.aclose()
 
     asyncio.run(run())
 
@@ -194,7 +194,7 @@ def test_a_process_that_dies_of_a_form_is_replaced() -> None:
             check._settings = ServerSettings()
             assert await verdicts(check, big, GOOD) == [None, None]
         finally:
-            await check.close()
+            await check.aclose()
 
     asyncio.run(run())
 
@@ -211,6 +211,6 @@ def test_whoever_leaves_during_a_trial_leaves_no_answer_behind_for_the_next() ->
             await asyncio.gather(gone, return_exceptions=True)
             assert await verdicts(check, StructuredOutputs(regex="z+")) == [None]
         finally:
-            await check.close()
+            await check.aclose()
 
     asyncio.run(run())

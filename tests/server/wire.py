@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -35,6 +36,14 @@ def up(app: ASGIApp, settings: ServerSettings) -> Iterator[uvicorn.Server]:
         finally:
             server.should_exit = server.force_exit = True
             thread.join(10)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Whether it comes true in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.002)
+    return bool(condition())
 
 
 def port_of(server: uvicorn.Server) -> int:

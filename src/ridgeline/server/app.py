@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ridgeline.server.api.chat import ChatAnswer, chat_generation
+from ridgeline.server.api.chat import chat_generation
 from ridgeline.server.api.chunks import Chunks
-from ridgeline.server.api.completions import CompletionAnswer, completion_generation
+from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.api.generation import Gathered, Generation, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
@@ -24,7 +24,7 @@ from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
 from ridgeline.server.http.body import read_object
-from ridgeline.server.http.disconnect import ClientGone, unless_gone
+from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
 from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -40,13 +40,15 @@ IGNORED = "x-ridgeline-ignored-fields"
 def build_app(
     service: Service,
     settings: ServerSettings,
+    grammars: GrammarCheck,
     *,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The server's application around a service. routes: of the other parts of the server."""
+    """The server's application around a service. grammars: tries forms; its owner closes it. routes: of the other parts
+    of the server."""
     model = served_model(service.llm, settings)
-    api = Api(service, model, settings)
-    app = Starlette(
+    api = Api(service, model, settings, grammars)
+    return Starlette(
         routes=(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/chat/completions/render", api.render, methods=["POST"]),
@@ -67,8 +69,6 @@ def build_app(
             Exception: _unforeseen,
         },
     )
-    app.state.grammars = api.grammars  # a process of theirs has to be ended with the server
-    return app
 
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
@@ -94,26 +94,25 @@ class Reply(Protocol):
 class Api:
     """The handlers of OpenAI's routes."""
 
-    def __init__(self, service: Service, model: ServedModel, settings: ServerSettings) -> None:
-        self._service, self._model, self._settings = service, model, settings
-        self.grammars = GrammarCheck(settings)
+    def __init__(self, service: Service, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck) -> None:
+        self._service, self._model, self._settings, self._grammars = service, model, settings, grammars
 
     async def chat(self, request: Request) -> Response | EventStream:
         """/v1/chat/completions"""
         fields, headers = await self._read(request, ChatFields)
-        generation = await chat_generation(fields, self._model, self._settings, self.grammars)
-        return await self._reply(request, generation, ChatAnswer.of(fields, self._model, self._settings), headers)
+        generation, reply = await chat_generation(fields, self._model, self._settings, self._grammars)
+        return await self._reply(request, generation, reply, headers)
 
     async def complete(self, request: Request) -> Response | EventStream:
         """/v1/completions"""
         fields, headers = await self._read(request, CompletionFields)
-        generation = await completion_generation(fields, self._model, self._settings, self.grammars)
-        return await self._reply(request, generation, CompletionAnswer(fields, self._model), headers)
+        generation, reply = await completion_generation(fields, self._model, self._settings, self._grammars)
+        return await self._reply(request, generation, reply, headers)
 
     async def respond(self, request: Request) -> Response | EventStream:
         """/v1/responses"""
         fields, headers = await self._read(request, ResponseFields)
-        generation, reply = await response_generation(fields, self._model, self._settings, self.grammars)
+        generation, reply = await response_generation(fields, self._model, self._settings, self._grammars)
         return await self._reply(request, generation, reply, headers)
 
     async def render(self, request: Request) -> Response:
@@ -206,8 +205,8 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, error: Any) -> Response:
-    """Nobody reads it; the status is for the log (nginx's for a client that has closed the connection)."""
-    return Response(status_code=499)
+    """Nobody reads it; the status is for the log."""
+    return Response(status_code=GONE)
 
 
 async def _unforeseen(request: Request, error: Any) -> Response:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.server.api.chat import ROUTE as CHAT
 from ridgeline.server.api.completions import ROUTE as COMPLETIONS
+from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
@@ -103,7 +104,8 @@ class Batch:
         wrong: frozenset[int] = frozenset(),
     ) -> None:
         self._llm = llm
-        self._app = build_app(Service(llm, _Everyone()), settings)
+        self._grammars = GrammarCheck(settings)
+        self._app = build_app(Service(llm, _Everyone()), settings, self._grammars)
         self._write, self._done, self._wrong = write, done, wrong
         self._seen: dict[str, int] = {}  # the line of each id
         self.tally = Tally()
@@ -120,6 +122,8 @@ class Batch:
                         group.create_task(self._answer(request)).add_done_callback(lambda _: gate.release())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        finally:
+            await self._grammars.aclose()
 
     def _read(self, number: int, text: bytes) -> Line | None:
         """The request of a line; None where it is answered already, or now that it is none."""

@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ridgeline.engine.setup import EngineSettings
 from ridgeline.roofline.device import Device
 from ridgeline.server.admission import Queue, shutting_down
 from ridgeline.server.api.generation import engine_died
+from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.access_log import AccessLog
@@ -114,15 +115,12 @@ class Server:
             queue = Queue(llm.info, self.settings)
             service = service_of(llm, queue, self.settings)
             observability = Observability(service, self.settings, self.settings.models[0])
-            async with observability.running():
-                self.front.app = app = build_app(service, self.settings, routes=observability.routes())
+            async with observability.running(), aclosing(GrammarCheck(self.settings)) as grammars:
+                self.front.app = build_app(service, self.settings, grammars, routes=observability.routes())
                 self.app.metrics = observability.metrics
                 self.health.llm = llm
                 ready(url, llm)
-                try:
-                    return await self._until_the_end(llm, service, queue)
-                finally:
-                    await app.state.grammars.close()
+                return await self._until_the_end(llm, service, queue)
 
     async def _until_the_end(self, llm: AsyncLLM, service: Service, queue: Queue) -> int:
         ended = asyncio.wrap_future(llm.ended)

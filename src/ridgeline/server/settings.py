@@ -11,7 +11,7 @@ from ridgeline.text.tools import format_named
 
 MOST = 2**31 - 1
 
-# What table 2c-bis calls a limit: these are shown to clients (`public_limits`), the rest is the operator's business.
+# The limits that a request may meet: these are shown to clients (`public_limits`), the rest is the operator's business.
 _PUBLIC = (
     "choices",
     "prompts",
@@ -206,4 +206,4 @@ _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 def _check_origin(origin: str) -> None:
     """As a browser writes it: scheme, host, port; no path. Pages in an app or extension have schemes of their own."""
     if not _ORIGIN.fullmatch(origin):
-        raise ValueError(f"allowed origin {origin!r} is none; give it as http://host:port, or * for all")
+        raise ValueError(f"allowed origin {origin!r} is not a web origin; give one like http://host:port, or * for all")

@@ -81,7 +81,7 @@ class Thinking:
         return opens or breaks
 
     def _closes(self, data: bytes) -> bool:
-        """Whether these bytes complete the closing tag; Knuth-Morris-Pratt would be shorter only for longer tags."""
+        """Whether these bytes complete the closing tag; else how much of it the text ends with is noted."""
         closing = self._tags.closing
         text = closing[: self._matched] + data
         if closing in text:

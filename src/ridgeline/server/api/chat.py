@@ -18,7 +18,7 @@ from ridgeline.server.api.logprobs import Scores, TokenNames, chat_logprobs, pro
 from ridgeline.server.api.messages import read_messages
 from ridgeline.server.api.model import ServedModel, beside, cache_root
 from ridgeline.server.api.sampling import room_for, sampling_params
-from ridgeline.server.api.structured import asked_form, form_of
+from ridgeline.server.api.structured import asked_form
 from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools, tool_format
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
@@ -78,25 +78,26 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
 
 async def chat_generation(
     fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
-) -> Generation:
-    """What a request to this route has the engine do. Raises ApiError."""
+) -> tuple[Generation, "ChatAnswer"]:
+    """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
-    answer, _ = asked_form(fields, settings)
-    tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=answer is not None)
+    form, asked_by = asked_form(fields, settings)
+    tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model, most, logprobs)
-    if tools is None:
-        params = replace(params, structured_outputs=await form_of(fields, settings, grammars))
-    else:
-        params = await with_tools(params, tools, answer, model, grammars)
-    return Generation(
-        new_id("chatcmpl"), model.name, ROUTE, [prompt], params, cache_root(fields.cache_salt, settings), fields.stream
-    )
+    if tools is not None:
+        params = await with_tools(params, tools, form, model, grammars)
+    elif form is not None:
+        await grammars.check(form, asked_by)
+        params = replace(params, structured_outputs=form)
+    root = cache_root(fields.cache_salt, settings)
+    generation = Generation(new_id("chatcmpl"), model.name, ROUTE, [prompt], params, root, fields.stream)
+    return generation, ChatAnswer(fields, model, tools)
 
 
 async def with_tools(
@@ -116,18 +117,11 @@ async def with_tools(
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
-    """How this route writes an answer. tools: that it may call."""
+    """How this route writes an answer. tools: that it may call; None where it may call none."""
 
     fields: ChatFields
     model: ServedModel
     tools: ToolUse | None = None
-
-    @classmethod
-    def of(cls, fields: ChatFields, model: ServedModel, settings: ServerSettings) -> "ChatAnswer":
-        """For a request that chat_generation has taken."""
-        if not fields.tools:
-            return cls(fields, model)
-        return cls(fields, model, read_tools(fields, model.template(tools=True), settings))
 
     @property
     def names(self) -> TokenNames:

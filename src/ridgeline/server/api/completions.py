@@ -15,7 +15,7 @@ from ridgeline.server.api.logprobs import CompletionLogprobs, Scores, TokenNames
 from ridgeline.server.api.model import ServedModel, cache_root
 from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.api.sampling import room_for, sampling_params
-from ridgeline.server.api.structured import form_of
+from ridgeline.server.api.structured import asked_form
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 
@@ -26,8 +26,8 @@ DEFAULT_TOKENS = 16
 
 async def completion_generation(
     fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck
-) -> Generation:
-    """What a request to this route has the engine do. Raises ApiError."""
+) -> tuple[Generation, "CompletionAnswer"]:
+    """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
     model.check_name(fields.model)
     prompts = await read_prompts(fields.prompt, model, settings)
     asked = fields.max_tokens
@@ -36,13 +36,15 @@ async def completion_generation(
     longest = max(map(len, prompts))
     most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
     params = sampling_params(fields, model, most, fields.logprobs)
-    form = await form_of(fields, settings, grammars)
-    if form is not None:  # what is told is all of the text
+    form, asked_by = asked_form(fields, settings)
+    if form is not None:
+        await grammars.check(form, asked_by)
+        # All of the text is told, reasoning too, so that all of it has the form.
         params = replace(params, structured_outputs=replace(form, after_reasoning=False))
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = replace(params, prompt_logprobs=fields.logprobs)
     root = cache_root(fields.cache_salt, settings)
-    return Generation(
+    generation = Generation(
         new_id("cmpl"),
         model.name,
         ROUTE,
@@ -53,6 +55,7 @@ async def completion_generation(
         sections=False,  # the text as the model writes it
         only_prompt=fields.max_tokens == 0,
     )
+    return generation, CompletionAnswer(fields, model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class GrammarCheck:
         if len(self._passed) > _PASSED:
             self._passed.popitem(last=False)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End the process."""
         async with self._lock:
             await self._end()

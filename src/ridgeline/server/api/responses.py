@@ -27,11 +27,11 @@ async def response_generation(
     """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
     chat = as_chat(fields, settings)
     try:
-        generation = await chat_generation(chat, model, settings, grammars)
+        generation, answer = await chat_generation(chat, model, settings, grammars)
     except ApiError as error:
         raise named_as_here(error) from None
     generation = replace(generation, id=new_id("resp"), route=ROUTE)
-    return generation, ResponseAnswer(fields, ChatAnswer.of(chat, model, settings))
+    return generation, ResponseAnswer(fields, answer)
 
 
 @dataclass(frozen=True, slots=True)

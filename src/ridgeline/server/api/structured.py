@@ -6,7 +6,6 @@ from typing import Any, Protocol
 import msgspec
 
 from ridgeline.engine.structured import StructuredOutputs
-from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.errors import invalid
 from ridgeline.server.settings import ServerSettings
 
@@ -33,16 +32,9 @@ class FormFields(Protocol):
     def guided_grammar(self) -> str | None: ...
 
 
-async def form_of(fields: FormFields, settings: ServerSettings, grammars: GrammarCheck) -> StructuredOutputs | None:
-    """The form that a request wants its answer in, once it has been tried. Raises ApiError."""
-    form, name = asked_form(fields, settings)
-    if form is not None:
-        await grammars.check(form, name)
-    return form
-
-
 def asked_form(fields: FormFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
-    """The form and the field that asks for it. Raises ApiError where two fields do, or one makes no sense."""
+    """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
+    where two fields do, or one makes no sense."""
     asked: dict[str, dict[str, Any]] = {}
     if fields.response_format is not None and (form := _response_format(fields.response_format)):
         asked["response_format"] = form

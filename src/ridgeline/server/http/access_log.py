@@ -9,10 +9,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import error_response, internal
 from ridgeline.server.http.auth import PUBLIC
+from ridgeline.server.http.disconnect import GONE
 
 MOST_PATH = 200
-GONE = 499
-"""Said of a request whose client left before an answer began; the status is nginx's."""
 
 logger = logging.getLogger("ridgeline.server.access")
 

@@ -6,6 +6,9 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
+GONE = 499
+"""The status of a request whose client left before an answer began: nginx's, for the log alone."""
+
 _Result = TypeVar("_Result")
 
 

@@ -274,9 +274,9 @@ def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
     if head.http_version not in (b"1.0", b"1.1"):
         return invalid("the request is of another version of HTTP than 1.0 and 1.1", code="invalid_request")
     if not head.target.startswith(b"/"):
-        return invalid("the request's target is no path", code="invalid_request")
+        return invalid("the request's target does not begin with a slash", code="invalid_request")
     if any(name == b"host" and not _HOST.fullmatch(value) for name, value in head.headers):
-        return invalid("the Host header is none", code="invalid_request")
+        return invalid("the Host header is not a host name", code="invalid_request")
     return None
 
 
