@@ -7,8 +7,7 @@ import math
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from tests.server.attacked import CHAT, COMPLETE, GREET, Attacked, attacked
 from tests.server.test_hostile_requests import numbered
-from tests.server.wire import read_all, status_of
+from tests.server.wire import eventually, read_all, status_of
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.sampling.row import PROCESSED, RowFailure
@@ -41,13 +40,6 @@ def module_server() -> Iterator[Attacked]:
 def server(module_server: Attacked) -> Iterator[Attacked]:
     yield module_server
     module_server.check()
-
-
-def eventually(condition: Callable[[], object], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return bool(condition())
 
 
 def http_bytes(path: str, body: Any, *headers: bytes) -> bytes:

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.server.attacked import LEAKS
+from tests.server.wire import eventually
 
 SERVE = """
 from ridgeline.engine.setup import EngineSettings
@@ -83,13 +83,6 @@ class Stream(threading.Thread):
         return self.frames[-1]
 
 
-def eventually(condition: Callable[[], object], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return bool(condition())
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("server") / "log")
@@ -107,7 +100,7 @@ def test_44_an_engine_that_is_killed_is_started_again_once(server: Server) -> No
     os.kill(child, signal.SIGKILL)
     for stream in streams:
         assert stream.last()["error"]["code"] == "engine_died"
-    assert eventually(lambda: server.ask("GET", "/health/ready")[0] == 503, 1)
+    assert eventually(lambda: server.ask("GET", "/health/ready")[0] == 503)
     assert server.ask("GET", "/health/live") == (200, {"status": "restarting"})
     status, body = server.ask("POST", "/v1/completions", {"prompt": "a"})
     assert (status, body["error"]["code"]) == (503, "engine_died")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import time
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from tests.server.conftest import Everybody, Running, running
 from tests.server.scripted import Gate, Scripted, turn
+from tests.server.wire import eventually
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.messages import PageChange
@@ -263,10 +263,7 @@ def test_the_state_of_a_server_and_its_events_end_in_the_same_picture(server: Ru
     assert {"context", "pages", "page_size", "requests", "step_tokens", "groups"} <= state["limits"].keys()
     assert state["recent"][-1]["step"] == state["step"] - 1
     assert "fox" not in json.dumps(state)
-    end = time.monotonic() + 30
-    while pool.touched is not None and time.monotonic() < end:
-        time.sleep(0.005)
-    assert pool.touched is None, "the listener has gone"
+    assert eventually(lambda: pool.touched is None), "the listener has gone"
 
 
 def test_the_state_names_requests_under_way_by_their_ids(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import openai
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.server.conftest import Running, running
-from tests.server.wire import connect, exchange, listening, read_all
+from tests.server.wire import connect, eventually, exchange, listening, read_all
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
@@ -56,20 +55,13 @@ def send(server: Running, path: str, body: Any) -> socket.socket:
     return connection
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    assert condition()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tokens", [0, 3])
 def test_a_client_that_leaves_frees_its_pages_at_once(server: Running, stream: bool, tokens: int) -> None:
     """tokens: how many it waits for before it goes; 0: it goes at once."""
     before = server.service.llm.stats.output_tokens
     connection = send(server, "/v1/completions", {**LONG, "stream": stream})
-    wait_for(lambda: server.service.llm.stats.output_tokens - before >= tokens)
+    assert eventually(lambda: server.service.llm.stats.output_tokens - before >= tokens)
     connection.close()
     server.idle()
     assert server.service.llm.stats.output_tokens - before < 200, "it went on for nobody"
@@ -78,7 +70,7 @@ def test_a_client_that_leaves_frees_its_pages_at_once(server: Running, stream: b
 
 def test_a_client_that_leaves_in_prefill_frees_its_pages(server: Running) -> None:
     connection = send(server, "/v1/completions", {"prompt": [[i] * 400 for i in range(5, 25)], "max_tokens": 100})
-    wait_for(lambda: server.service.llm.stats.running > 0)
+    assert eventually(lambda: server.service.llm.stats.running > 0)
     connection.close()
     server.check()
 
