@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from tests.server.conftest import Running
 
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.setup import Loaded
+from ridgeline.host import out_of_memory
 from ridgeline.server.batch import AHEAD, Batch
 from ridgeline.server.settings import ServerSettings
-from server.conftest import Running
 
 SETTINGS = ServerSettings(models=("tales",))
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
@@ -121,11 +122,11 @@ def test_what_an_earlier_run_has_answered(llm: AsyncLLM) -> None:
 
 
 class Watched:
-    """An AsyncLLM that notes how many requests it has at a time, and that may die."""
+    """An AsyncLLM that notes how many requests it has at a time, and that may die, or fail all of them."""
 
-    def __init__(self, llm: AsyncLLM, dies_at: int | None = None) -> None:
+    def __init__(self, llm: AsyncLLM, dies_at: int | None = None, error: str | None = None) -> None:
         self.texts, self.info, self.observers = llm.texts, llm.info, llm.observers
-        self._llm, self._dies_at = llm, dies_at
+        self._llm, self._dies_at, self._error = llm, dies_at, error
         self.begun = self.under_way = self.most = 0
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, take: Callable[[Event], None], **more: Any) -> Any:
@@ -136,6 +137,9 @@ class Watched:
         self.most = max(self.most, self.under_way)
         loop = asyncio.get_running_loop()
         loop.call_soon(take, Event(1, 0, text="x"))
+        if self._error is not None:
+            loop.call_soon(take, Event(1, 0, finish=Finish.ERROR, error=self._error))
+            return self.leave
         loop.call_soon(take, Event(1, 0, finish=Finish.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3)))
         return self.leave
 
@@ -172,3 +176,12 @@ def test_an_engine_that_dies(llm: AsyncLLM) -> None:
     rest = outputs(llm, [line(str(number), PROMPT) for number in range(5)], done=done)
     assert done | set(rest) == set("01234")
     assert done.isdisjoint(rest)
+
+
+def test_a_request_for_which_there_is_no_memory_is_refused_and_the_others_go_on(llm: AsyncLLM) -> None:
+    written: list[bytes] = []
+    poor = Watched(llm, error=out_of_memory(MemoryError()))
+    asyncio.run(Batch(poor, SETTINGS, written.append).run([line("a", PROMPT), line("b", PROMPT)]))  # type: ignore[arg-type]
+    responses = {each["custom_id"]: each["response"] for each in map(json.loads, written)}
+    assert {name: one["status_code"] for name, one in responses.items()} == {"a": 503, "b": 503}
+    assert responses["a"]["body"]["error"]["code"] == "out_of_memory"

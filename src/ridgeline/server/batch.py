@@ -6,6 +6,7 @@ that is no request has no response; its error says what is wrong with it and its
 """
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Message
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.server.api.chat import ROUTE as CHAT
 from ridgeline.server.api.completions import ROUTE as COMPLETIONS
+from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.service import Live, Service
@@ -78,6 +80,14 @@ class _Answer(msgspec.Struct, frozen=True):
     usage: Usage = Usage()
 
 
+class _Error(msgspec.Struct, frozen=True):
+    code: str | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: _Error
+
+
 class _Everyone:
     """An admission that turns nobody away: a batch has a window of its own."""
 
@@ -104,7 +114,7 @@ class Batch:
         wrong: frozenset[int] = frozenset(),
     ) -> None:
         self._llm = llm
-        self._grammars = GrammarCheck(settings)
+        self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch has a window of its own
         self._app = build_app(Service(llm, _Everyone()), settings, self._grammars)
         self._write, self._done, self._wrong = write, done, wrong
         self._seen: dict[str, int] = {}  # the line of each id
@@ -146,8 +156,8 @@ class Batch:
 
     async def _answer(self, line: Line) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
-        if status == 503:
-            raise EngineDied("the engine stopped")  # the answer is no answer: the next run will have one
+        if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code == ENGINE_DIED:
+            raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
         response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
         self._write(_output(line.custom_id, response=response))
         if status == 200:

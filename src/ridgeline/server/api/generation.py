@@ -18,6 +18,9 @@ from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.service import Live, Service
 
+ENGINE_DIED = "engine_died"
+"""The code of the error of all who were waiting when the engine's process ended."""
+
 Take = Callable[[int, Event], None]
 """Who is told of an event, and of which prompt it is."""
 Progress = Callable[[int, int, int], None]
@@ -124,7 +127,7 @@ def _without_quotes(reason: str) -> str:
 
 def engine_died() -> ApiError:
     """The answer to all who were waiting when the engine's process ended."""
-    return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code="engine_died")
+    return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code=ENGINE_DIED)
 
 
 @dataclass(slots=True)

@@ -9,26 +9,29 @@ from contextlib import suppress
 import msgspec
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.admission import shutting_down
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
 
 _CHILD = "ridgeline.server.api.grammar_child"
 _PASSED = 1024  # forms that are remembered to have passed
-_WAITING = 32  # requests that may wait for the process
+_WAITING = 32  # forms that may wait for the process
 _START_SECONDS = 60.0
 
 
 class GrammarCheck:
-    """Tries one form at a time. The process is started by the first one, and replaced when one was too much for it.
+    """Tries one form at a time, each once, however many ask for it. The process is started by the first one, and
+    replaced when one was too much for it.
 
     failures: processes that were ended by a form.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ServerSettings, most_waiting: float = _WAITING) -> None:
+        """most_waiting: forms; who comes with a further one is turned away."""
+        self._settings, self._most_waiting = settings, most_waiting
         self._process: Process | None = None
         self._lock = asyncio.Lock()
-        self._waiting = 0
+        self._trials: dict[StructuredOutputs, asyncio.Task[str | None]] = {}
         self._passed: OrderedDict[StructuredOutputs, None] = OrderedDict()
         self.failures = 0
 
@@ -37,7 +40,19 @@ class GrammarCheck:
         if form in self._passed:
             self._passed.move_to_end(form)
             return
-        if self._waiting >= _WAITING:
+        trial = self._trials.get(form) or self._begin(form)
+        try:
+            reason = await asyncio.shield(trial)
+        except asyncio.CancelledError:
+            if trial.cancelled():
+                raise shutting_down() from None
+            raise
+        if reason is not None:
+            raise invalid(f"{param}: it cannot be followed: {reason}", param, code="invalid_grammar")
+
+    def _begin(self, form: StructuredOutputs) -> "asyncio.Task[str | None]":
+        """The trial of a form, which goes on though whoever asked for it leaves. Raises ApiError."""
+        if len(self._trials) >= self._most_waiting:
             raise ApiError(
                 429,
                 "too many structured outputs are being tried; try again",
@@ -45,22 +60,29 @@ class GrammarCheck:
                 code="grammar_queue_full",
                 headers={"retry-after": "1"},
             )
-        self._waiting += 1
+        self._trials[form] = trial = asyncio.create_task(self._try(form))
+        return trial
+
+    async def _try(self, form: StructuredOutputs) -> str | None:
+        """Why a form cannot be followed; None if it can, which is remembered."""
         try:
             async with self._lock:
                 reason = await self._ask(form)
         finally:
-            self._waiting -= 1
-        if reason is not None:
-            raise invalid(f"{param}: it cannot be followed: {reason}", param, code="invalid_grammar")
-        self._passed[form] = None
-        if len(self._passed) > _PASSED:
-            self._passed.popitem(last=False)
+            self._trials.pop(form, None)
+        if reason is None:
+            self._passed[form] = None
+            if len(self._passed) > _PASSED:
+                self._passed.popitem(last=False)
+        return reason
 
     async def aclose(self) -> None:
-        """End the process."""
-        async with self._lock:
-            await self._end()
+        """End all trials and the process."""
+        trials, self._trials = list(self._trials.values()), {}
+        for trial in trials:
+            trial.cancel()
+        await asyncio.gather(*trials, return_exceptions=True)
+        await self._end()
 
     async def _ask(self, form: StructuredOutputs) -> str | None:
         process = await self._started()
@@ -74,7 +96,7 @@ class GrammarCheck:
         except TimeoutError:
             return f"it takes more than {self._settings.compile_seconds:g} s to compile"
         finally:
-            if not whole:  # also where whoever asked has gone: nobody may read the answer to another's question
+            if not whole:  # also where the trial is cancelled: nobody may read the answer to another's question
                 self.failures += 1
                 await self._end()
         if not whole:
@@ -92,7 +114,7 @@ class GrammarCheck:
             try:
                 ready = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
             finally:
-                if ready != b"ready\n":  # or whoever asked has gone, and would leave its first line for the next
+                if ready != b"ready\n":  # or the trial is cancelled, and would leave this line for the next
                     await self._end()
             if not ready:
                 raise ApiError(503, "structured outputs cannot be tried now", kind="server_error", code="grammar_check")
