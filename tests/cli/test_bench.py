@@ -187,6 +187,13 @@ def test_a_server_that_answers_nothing(ridgeline: Run) -> None:
         (["--csv", "a", "--report", "a"], "both name"),
         (["--report", "no/where.html"], "no folder"),
         (["--max-errors", "2"], "--max-errors"),
+        (["--arrival", "constant"], "--arrival is for an open loop"),
+        (["--rate", "2", "--burstiness", "0.5"], "--burstiness is the shape of --arrival gamma"),
+        (["--rate", "2", "--speed", "3"], "--speed is for a --trace"),
+        (["--prefixes", "2"], "--prefixes says how many there are of --prefix"),
+        (["--think", "2s"], "--think is the time between --turns"),
+        (["--prompts", "p.jsonl", "--input", "20"], "--input is for random words"),
+        (["--trace", "t.csv", "--output", "20"], "--output is not for a trace"),
     ],
 )
 def test_what_goes_together_with_nothing_is_refused_unasked(ridgeline: Run, arguments: list[str], says: str) -> None:

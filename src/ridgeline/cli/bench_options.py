@@ -1,10 +1,26 @@
-"""Options of `ridgeline bench serve`, each declared once."""
+"""The options of `ridgeline bench serve`, and what they ask for."""
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
+
+from ridgeline.bench.job import Data, Load, Target
+from ridgeline.bench.server import base_of
+from ridgeline.bench.sweep import LEAST
+from ridgeline.cli import options
+from ridgeline.cli.options import api_key_of, parse_seconds
+from ridgeline.traffic.slo import SLO, parse_slo
+
+_REQUESTS = 100  # where nothing says when to end
+_INPUT, _OUTPUT = "512", "128"  # tokens
+_LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
+
+Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
 
 def _panel(name: str) -> Callable[..., Any]:
@@ -13,122 +29,256 @@ def _panel(name: str) -> Callable[..., Any]:
 
 
 _load, _asked, _server, _output = map(_panel, ("Load", "What is asked", "The server", "Output"))
-_LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
-Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
-# -- load -------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class LoadFlags:
+    """When requests come, and how they are sent."""
 
-Rate = Annotated[
-    float | None, _load("Open loop: so many requests a second, whatever the server does.", "--rate", "--request-rate")
-]
-Concurrency = Annotated[
-    int | None, _load("Closed loop: so many users, each asking again when it has its answer. By default 1.")
-]
-Sweep = Annotated[
-    bool,
-    _load(
-        "Raise the rate until requests are no longer good, then look for the knee. Begins at --rate, or at half of "
-        "what one user gets.",
-        "--sweep",
-    ),
-]
-Arrival = Annotated[
-    Literal["poisson", "gamma", "constant"], _load("How the gaps between the requests of an open loop are drawn.")
-]
-Burstiness = Annotated[float, _load("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")]
-Speed = Annotated[float, _load("Replay a trace so many times as fast.")]
-MaxConcurrency = Annotated[
-    int | None, _load("Of an open loop, most requests under way. Waiting for a place is part of TTFT.")
-]
-Requests = Annotated[
-    int | None,
-    _load(
-        "End after so many. By default 100; of a sweep 50 or 15 s at each rate, and 20 at least.",
-        "--requests",
-        "--num-prompts",
-    ),
-]
-Duration = Annotated[str | None, _load("Send none after this, like 60s, and wait for those under way.")]
-Warmup = Annotated[int, _load("Requests before, one by one, that are not counted.")]
-MaxErrors = Annotated[float, _load("Give up when more than this share failed; 429 and 503 do not count as failed.")]
-Processes = Annotated[
-    int | None, _load("Client processes. By default 1, and again with more where that one was late or busy.")
-]
-Seed = Annotated[
-    int | None,
-    _load("Same seed: the same prompts at the same moments. By default a new one, which the report names."),
-]
+    rate: Annotated[
+        float | None,
+        _load("Open loop: so many requests a second, whatever the server does.", "--rate", "--request-rate"),
+    ] = None
+    concurrency: Annotated[
+        int | None, _load("Closed loop: so many users, each asking again when it has its answer. By default 1.")
+    ] = None
+    sweep: Annotated[
+        bool,
+        _load(
+            "Raise the rate until requests are no longer good, then look for the knee. Begins at --rate, or at half of "
+            "what one user gets.",
+            "--sweep",
+        ),
+    ] = False
+    arrival: Annotated[
+        Literal["poisson", "gamma", "constant"], _load("How the gaps between the requests of an open loop are drawn.")
+    ] = "poisson"
+    burstiness: Annotated[float, _load("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    speed: Annotated[float, _load("Replay a trace so many times as fast.")] = 1.0
+    max_concurrency: Annotated[
+        int | None, _load("Of an open loop, most requests under way. Waiting for a place is part of TTFT.")
+    ] = None
+    requests: Annotated[
+        int | None,
+        _load(
+            "End after so many. By default 100; of a sweep 50 or 15 s at each rate, and 20 at least.",
+            "--requests",
+            "--num-prompts",
+        ),
+    ] = None
+    duration: Annotated[str | None, _load("Send none after this, like 60s, and wait for those under way.")] = None
+    warmup: Annotated[int, _load("Requests before, one by one, that are not counted.")] = 2
+    max_errors: Annotated[
+        float, _load("Give up when more than this share failed; 429 and 503 do not count as failed.")
+    ] = 0.1
+    processes: Annotated[
+        int | None, _load("Client processes. By default 1, and again with more where that one was late or busy.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        _load("Same seed: the same prompts at the same moments. By default a new one, which the report names."),
+    ] = None
 
-# -- what is asked ----------------------------------------------------------------------------------------------------
+    def load(self, seed: int, *, traced: bool) -> Load:
+        """When requests come; traced: they are those of a trace. Raises ValueError for options that do not go
+        together."""
+        replayed = traced and self.rate is None and not self.sweep
+        closed = self.concurrency is not None or not (self.sweep or traced or self.rate is not None)
+        self._check(closed=closed, replayed=replayed and not closed)
+        ends = self.requests is not None or self.duration is not None or self.sweep
+        return Load(
+            users=(self.concurrency or 1) if closed else None,
+            arrivals="trace" if replayed else self.arrival,
+            rate=1.0 if self.rate is None else self.rate,
+            burstiness=self.burstiness,
+            speed=self.speed,
+            most_under_way=self.max_concurrency,
+            requests=self.requests if ends else _REQUESTS,
+            seconds=None if self.duration is None else parse_seconds(self.duration, "--duration"),
+            most_failed=self.max_errors,
+            stop_overloaded=self.sweep,
+            seed=seed,
+        )
 
-Input = Annotated[str, _asked(f"Tokens of a prompt of random words: {_LENGTHS}.", "--input", "--random-input-len")]
-Output = Annotated[
-    str | None,
-    _asked(
-        "Tokens of an answer, written so too. By default 128, of a file's prompts what the model makes of them.",
-        "--output",
-        "--random-output-len",
-    ),
-]
-Prefix = Annotated[int, _asked("Tokens that prompts begin with and share.")]
-Prefixes = Annotated[int, _asked("How many such beginnings there are.")]
-Turns = Annotated[int, _asked("Questions of a conversation; each carries what was said before.")]
-Think = Annotated[str | None, _asked("From an answer to the next question, like 2s.")]
-Prompts = Annotated[
-    Path | None,
-    _asked(
-        "A file: a .json as ShareGPT has it, or lines of JSON with prompt or messages (and max_tokens).",
-        "--prompts",
-        "--dataset-path",
-    ),
-]
-Trace = Annotated[
-    Path | None,
-    _asked(
-        "Lengths, shared prefixes and, without --rate and --concurrency, moments of a trace: Azure's or BurstGPT's "
-        "CSV, Mooncake's JSONL, or what serve --record wrote."
-    ),
-]
-TokenIds = Annotated[
-    int | None, _asked("Prompts of random token ids below this instead of words: exact lengths, completions only.")
-]
+    def _check(self, *, closed: bool, replayed: bool) -> None:
+        for name in ("concurrency", "max_concurrency", "requests", "processes"):
+            _at_least(1, name, getattr(self, name))
+        _at_least(0, "warmup", self.warmup)
+        for name in ("rate", "burstiness", "speed"):
+            number = getattr(self, name)
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise ValueError(f"--{name} is {number}; it must be a number above 0")
+        if not 0 <= self.max_errors <= 1:
+            raise ValueError(f"--max-errors is {self.max_errors}; it must be a share from 0 to 1")
+        if self.sweep and self.requests is not None and self.requests < LEAST:
+            raise ValueError(f"--requests is {self.requests}; a rate of a sweep is judged from {LEAST} at least")
+        if closed and (self.rate is not None or self.sweep):
+            raise ValueError("--concurrency is a closed loop, --rate and --sweep are open ones; give one")
+        if closed and self.max_concurrency is not None:
+            raise ValueError("--max-concurrency is for an open loop; --concurrency alone says how many are under way")
+        if self.arrival != "poisson" and (closed or replayed):
+            raise ValueError("--arrival is for an open loop with --rate or --sweep; leave it out")
+        if self.burstiness != 1 and self.arrival != "gamma":
+            raise ValueError("--burstiness is the shape of --arrival gamma; give both")
+        if self.speed != 1 and not replayed:
+            raise ValueError("--speed is for a --trace at its own moments; leave it out")
 
-# -- the server -------------------------------------------------------------------------------------------------------
 
-Model = Annotated[str | None, _server("Which of its models. By default the first.")]
-Endpoint = Annotated[Literal["completions", "chat"], _server("/v1/completions or /v1/chat/completions.")]
-ApiKey = Annotated[str | None, _server("Its key; by default RIDGELINE_API_KEY or OPENAI_API_KEY of the environment.")]
-IgnoreEos = Annotated[
-    bool | None,
-    _server(
-        "Whether answers go on after their end token, to the length asked for. By default where lengths are asked for "
-        "and the server is known to take the field.",
-        "--ignore-eos/--no-ignore-eos",
-    ),
-]
-ExtraBody = Annotated[str | None, _server("Further fields of each request, as a JSON object.")]
-Timeout = Annotated[str, _server("Give a request up after this.")]
-Predict = Annotated[
-    str | None,
-    _server(
-        "Hold it against what the price says of this model: a folder, a config.json or a catalogue name. By default a "
-        "local server of ours against its own."
-    ),
-]
-PredictOn = Annotated[
-    str | None,
-    _server(
-        "What it would run on: a card, a card file, `this` (probed where it is not calibrated) or `cuda`. By default "
-        "what a local server of ours says, where that is calibrated."
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class DataFlags:
+    """What requests ask."""
 
-# -- output -----------------------------------------------------------------------------------------------------------
+    input: Annotated[
+        str, _asked(f"Tokens of a prompt of random words: {_LENGTHS}.", "--input", "--random-input-len")
+    ] = _INPUT
+    output: Annotated[
+        str | None,
+        _asked(
+            "Tokens of an answer, written so too. By default 128, of a file's prompts what the model makes of them.",
+            "--output",
+            "--random-output-len",
+        ),
+    ] = None
+    prefix: Annotated[int, _asked("Tokens that prompts begin with and share.")] = 0
+    prefixes: Annotated[int, _asked("How many such beginnings there are.")] = 1
+    turns: Annotated[int, _asked("Questions of a conversation; each carries what was said before.")] = 1
+    think: Annotated[str | None, _asked("From an answer to the next question, like 2s.")] = None
+    prompts: Annotated[
+        Path | None,
+        _asked(
+            "A file: a .json as ShareGPT has it, or lines of JSON with prompt or messages (and max_tokens).",
+            "--prompts",
+            "--dataset-path",
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        _asked(
+            "Lengths, shared prefixes and, without --rate and --concurrency, moments of a trace: Azure's or BurstGPT's "
+            "CSV, Mooncake's JSONL, or what serve --record wrote."
+        ),
+    ] = None
+    token_ids: Annotated[
+        int | None,
+        _asked("Prompts of random token ids below this instead of words: exact lengths, completions only."),
+    ] = None
 
-Slo = Annotated[
-    str | None, _output("What a good request keeps to, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
-]
-Csv = Annotated[Path | None, _output("Write a line for each request to this file.")]
-Force = Annotated[bool, _output("Write over files that exist.", "--force")]
-Report = Annotated[Path | None, _output("Write all of it with figures to this HTML file, which needs no network.")]
+    def data(self, seed: int, *, chat: bool) -> Data:
+        """What is asked, of the chat route or of completions. Raises ValueError for options that do not go together."""
+        self._check(chat=chat)
+        path = self.trace or self.prompts
+        return Data(
+            kind="trace" if self.trace is not None else "file" if self.prompts is not None else "random",
+            path="" if path is None else str(path),
+            input=self.input,
+            output=self.output if self.output is not None or self.prompts is not None else _OUTPUT,
+            prefix=self.prefix,
+            prefixes=self.prefixes,
+            turns=self.turns,
+            think=0.0 if self.think is None else parse_seconds(self.think, "--think"),
+            vocabulary=self.token_ids,
+            seed=seed,
+        )
+
+    def _check(self, *, chat: bool) -> None:
+        for name, least in (("prefix", 0), ("prefixes", 1), ("turns", 1), ("token_ids", 1)):
+            _at_least(least, name, getattr(self, name))
+        if self.prompts is not None and self.trace is not None:
+            raise ValueError("--prompts and --trace both say what is asked; give one")
+        if self.token_ids is not None and (chat or self.turns > 1 or self.prompts is not None):
+            raise ValueError("--token-ids is for completions of one turn without --prompts: only they take ids")
+        if self.prompts is not None or self.trace is not None:
+            for name, given in (
+                ("input", self.input != _INPUT),
+                ("turns", self.turns > 1),
+                ("prefix", self.prefix > 0),
+            ):
+                if given:
+                    raise ValueError(f"--{name} is for random words; a file or a trace says it itself: leave it out")
+        if self.trace is not None and self.output is not None:
+            raise ValueError("--output is not for a trace, which says how long answers are; leave it out")
+        if self.prefixes > 1 and not self.prefix:
+            raise ValueError("--prefixes says how many there are of --prefix; give both")
+        if self.think is not None and self.turns == 1:
+            raise ValueError("--think is the time between --turns; give both")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFlags:
+    """Which server, which of its routes, and what it is held against."""
+
+    model: Annotated[str | None, _server("Which of its models. By default the first.")] = None
+    endpoint: Annotated[Literal["completions", "chat"], _server("/v1/completions or /v1/chat/completions.")] = (
+        "completions"
+    )
+    api_key: Annotated[
+        str | None, _server("Its key; by default RIDGELINE_API_KEY or OPENAI_API_KEY of the environment.")
+    ] = None
+    ignore_eos: Annotated[
+        bool | None,
+        _server(
+            "Whether answers go on after their end token, to the length asked for. By default where lengths are asked "
+            "for and the server is known to take the field.",
+            "--ignore-eos/--no-ignore-eos",
+        ),
+    ] = None
+    extra_body: Annotated[str | None, _server("Further fields of each request, as a JSON object.")] = None
+    timeout: Annotated[str, _server("Give a request up after this.")] = "600s"
+    predict: Annotated[
+        str | None,
+        _server(
+            "Hold it against what the price says of this model: a folder, a config.json or a catalogue name. By "
+            "default a local server of ours against its own."
+        ),
+    ] = None
+    predict_on: Annotated[
+        str | None,
+        _server(
+            "What it would run on: a card, a card file, `this` (probed where it is not calibrated) or `cuda`. By "
+            "default what a local server of ours says, where that is calibrated."
+        ),
+    ] = None
+
+    def target(self, url: str) -> Target:
+        """Where requests go. Raises ValueError."""
+        key = api_key_of(self.api_key)
+        return Target(
+            base_of(url),
+            self.model or "",
+            self.endpoint,
+            {"Authorization": f"Bearer {key}"} if key else {},
+            more=_object(self.extra_body),
+            timeout=parse_seconds(self.timeout, "--timeout"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFlags:
+    """What is judged and written."""
+
+    slo: Annotated[
+        str | None, _output("What a good request keeps to, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
+    ] = None
+    csv: Annotated[Path | None, _output("Write a line for each request to this file.")] = None
+    report: Annotated[
+        Path | None, _output("Write all of it with figures to this HTML file, which needs no network.")
+    ] = None
+    force: Annotated[bool, _output("Write over files that exist.", "--force")] = False
+    as_json: options.Json = False
+
+    def objectives(self) -> SLO | None:
+        """What a good request keeps to; None where nothing says so. Raises ValueError."""
+        return None if self.slo is None else parse_slo(self.slo)
+
+
+def _at_least(least: int, name: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}")
+
+
+def _object(text: str | None) -> dict[str, object]:
+    """Raises ValueError for what is not a JSON object."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError('--extra-body is not a JSON object; write one like {"top_k": 1}') from None

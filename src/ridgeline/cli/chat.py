@@ -1,7 +1,6 @@
 """`ridgeline chat`: a conversation in the terminal, with a model in this process or with a server."""
 
 import json
-import os
 import signal
 import sys
 import time
@@ -23,7 +22,6 @@ from ridgeline.cli.terminal import err, say
 from ridgeline.document.terminal import printable
 from ridgeline.files import write_whole
 
-_KEYS = ("RIDGELINE_API_KEY", "OPENAI_API_KEY")
 _URL = ("http://", "https://")
 _PARTNER = "A model as `ridgeline run` takes it, or the URL of a server, like http://127.0.0.1:8000."
 _HELP = """\
@@ -40,7 +38,7 @@ def chat(
     *,
     system: options.System = None,
     api_key: Annotated[
-        str | None, typer.Option(help=f"Of a server; by default {' or '.join(_KEYS)} of the environment.")
+        str | None, typer.Option(help=f"Of a server; by default {' or '.join(options.API_KEYS)} of the environment.")
     ] = None,
     served_model_name: Annotated[
         str | None, typer.Option("--server-model", help="Which model of a server answers; by default its first.")
@@ -73,8 +71,7 @@ def _server(url: str, sampling: SamplingFlags, engine: EngineFlags, key: str | N
         if getattr(engine, option) != default:
             raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
     most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")
-    key = key or next((os.environ[each] for each in _KEYS if os.environ.get(each)), None)
-    return Server(url, sampling.given() | {"max_tokens": most}, key, name)
+    return Server(url, sampling.given() | {"max_tokens": most}, options.api_key_of(key), name)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 Nothing here needs the engine: a plan should not wait for it.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -171,6 +172,14 @@ def parse_dollars(text: str, option: str) -> float:
     if match is None or float(match[1]) == 0:
         raise ValueError(f"{option} is {text!r}; write dollars above 0 for one card and hour, like 2.5")
     return float(match[1])
+
+
+API_KEYS = ("RIDGELINE_API_KEY", "OPENAI_API_KEY")
+
+
+def api_key_of(given: str | None) -> str | None:
+    """The key for a server: as it was given, else the first of API_KEYS that the environment has."""
+    return given or next((os.environ[name] for name in API_KEYS if os.environ.get(name)), None)
 
 
 def device_named(name: str, threads: int | None = None) -> Device:
