@@ -5,9 +5,10 @@ A name with underscores is one with hyphens, a flag `--name` has its `--no-name`
 command counts.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 from typing import Protocol
 
 _NEAR = 0.75  # of the letters in common: what is less alike was not meant
@@ -207,10 +208,9 @@ def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[st
     """One option with its value, which may be the next argument."""
     stated, equals, value = argument.partition("=")
     name = stated.replace("_", "-") if stated.startswith("--") else stated
-    values: Callable[[], list[str]] = lambda: [value] if equals else list(_next(rest))  # noqa: E731
     param = spellings.by_name.get(name)
     if param is not None:
-        return [name + equals + value] if equals or is_flag(param) else [name, *values()]
+        return [name + equals + value] if equals or is_flag(param) else [name, *islice(rest, 1)]
     alias, negated = spellings.alias(name)
     if alias is None:
         if name.startswith("--") and name != "--help":
@@ -219,12 +219,13 @@ def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[st
     if alias.flag:
         if equals:
             raise ValueError(f"{name} takes no value; leave {value!r} out")
-        found = ["false" if negated else "true"]
-    else:
-        found = values()
-    if not found:
-        raise ValueError(f"{name} wants a value")
-    meant = spellings.mean(alias, name, found[0])
+        value = "false" if negated else "true"
+    elif not equals:
+        following = next(rest, None)
+        if following is None:
+            raise ValueError(f"{name} wants a value")
+        value = following
+    meant = spellings.mean(alias, name, value)
     if meant is None or not isinstance(alias, Means):
         return []
     option, ours = meant
@@ -233,9 +234,3 @@ def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[st
     param = spellings.by_name[option]
     opposite = param.opts if option in param.secondary_opts else param.secondary_opts
     return [option] if ours == "true" else opposite[:1]
-
-
-def _next(rest: Iterator[str]) -> Iterator[str]:
-    for value in rest:
-        yield value
-        return

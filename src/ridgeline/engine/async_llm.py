@@ -32,7 +32,7 @@ from ridgeline.engine.messages import (
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.process import EngineProcess
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.thread import EngineThread
 
@@ -111,7 +111,7 @@ class AsyncLLM:
         self._host.connect(self._receive)
 
     @classmethod
-    async def start(cls, model: str, settings: Any = None, **options: Any) -> Self:
+    async def start(cls, model: str, settings: EngineSettings | None = None, **options: Any) -> Self:
         """The same with the engine in a process of its own; arguments and errors are those of EngineProcess.start."""
         return cls(await EngineProcess.start(model, settings, **options))
 
