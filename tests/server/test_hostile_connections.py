@@ -403,7 +403,7 @@ def test_46_a_step_that_fails_otherwise_is_500_and_not_to_be_tried_again(
         reply = server.complete()
     assert (reply.status, reply.json()["error"]["code"]) == (500, "failed")
     assert reply.headers["x-should-retry"] == "false"
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.server.generation"]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ridgeline.server.api.generation"]
     assert said.startswith("request cmpl-")
     assert said.endswith(f" failed in the engine: {reason}")
 

@@ -38,7 +38,7 @@ FLUSH_SECONDS = 1.0
 
 OK, DIED, INTERRUPTED = 0, 1, 130
 
-logger = logging.getLogger("ridgeline.server")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

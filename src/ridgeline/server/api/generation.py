@@ -28,7 +28,7 @@ Progress = Callable[[int, int, int], None]
 
 
 _MOST_REASON = 200
-_logger = logging.getLogger("ridgeline.server.generation")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _failed(id: str, event: Event) -> ApiError:
     """The engine's reason may be an exception's words: the client is not told, the log only what is the engine's."""
     if event.finish is Finish.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
-    _logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
+    logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
     if out_of_memory(RuntimeError(event.error or "")):
         return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)

@@ -16,7 +16,7 @@ State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
 WATCH_SECONDS = 0.5
 
-logger = logging.getLogger("ridgeline.server")
+logger = logging.getLogger(__name__)
 
 
 class Health:

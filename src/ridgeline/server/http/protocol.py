@@ -31,7 +31,7 @@ the client may lose the answer that says why."""
 
 Phase = Literal["idle", "head", "body", "answer"]
 
-logger = logging.getLogger("ridgeline.server")
+logger = logging.getLogger(__name__)
 
 _HOST = re.compile(rb"[A-Za-z0-9._~\-\[\]:%]*")
 

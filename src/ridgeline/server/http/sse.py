@@ -24,7 +24,7 @@ ALIVE_SECONDS = 10.0
 LAST_SECONDS = 30.0
 """For what a client has not read yet when the last frame is there."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class SlowReader(Exception):
@@ -169,7 +169,7 @@ class EventStream:
         if error is not None and not started:
             raise error
         if error is not None and not isinstance(error, ApiError):
-            _log.error("a stream failed", exc_info=error)
+            logger.error("a stream failed", exc_info=error)
             error = internal()
         last = b"" if error is None else error_frame(error)
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -27,7 +27,7 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 
 _MOST_WAITING = 100_000  # lines that the disk may lag behind; further ones are lost, and counted
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class _Lines:
         self._queue.put(None)
         self._thread.join()
         if self._lost:
-            log.warning("%d lines of %s are missing: the disk did not keep up", self._lost, self._path)
+            logger.warning("%d lines of %s are missing: the disk did not keep up", self._lost, self._path)
 
     def _run(self) -> None:
         encode = msgspec.json.Encoder().encode
@@ -177,7 +177,7 @@ class _Lines:
                     if self._queue.empty():
                         file.flush()
         except OSError as error:
-            log.error("%s cannot be written any more: %s; the recording ends here", self._path, error.strerror)
+            logger.error("%s cannot be written any more: %s; the recording ends here", self._path, error.strerror)
             self._lost += 1
             while line is not None:
                 line = self._queue.get()

@@ -13,7 +13,7 @@ from ridgeline.server.service import Live
 from ridgeline.server.telemetry.metrics import Watched
 
 _RECENT = 1000  # requests that the hit rate is of
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Throughput:
     def begin(self) -> None:
         """Say what there is room for."""
         info = self._llm.info
-        log.info(f"GPU KV cache size: {info.capacity:,} tokens")
+        logger.info(f"GPU KV cache size: {info.capacity:,} tokens")
         most = info.capacity / info.context
-        log.info(f"Maximum concurrency for {info.context:,} tokens per request: {most:.2f}x")
+        logger.info(f"Maximum concurrency for {info.context:,} tokens per request: {most:.2f}x")
         if info.device is not None:
             how = "" if info.calibrated else " (not calibrated: ridgeline calibrate)"
-            log.info(f"Predicted step times are those of {info.device}{how}")
+            logger.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: Live, error: ApiError) -> None:
         """No work of the engine's."""
@@ -92,7 +92,7 @@ class Throughput:
         """Log the line, unless idle. A formatter that wants the numbers finds them as the record's `fields`."""
         fields = self.line(seconds)
         if fields is not None:
-            log.info(worded(fields), extra={"fields": fields})
+            logger.info(worded(fields), extra={"fields": fields})
 
 
 def worded(fields: dict[str, Any]) -> str:
