@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from tests.server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
 
+from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.settings import ServerSettings
 
 SETTINGS = ServerSettings(
@@ -213,12 +215,17 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
         assert received > LARGE
 
 
+def phases(server: uvicorn.Server) -> list[str]:
+    """Of its connections."""
+    return [each.phase for each in list(server.server_state.connections) if isinstance(each, LimitedProtocol)]
+
+
 def test_more_connections_than_allowed_close_the_one_that_was_idle_longest() -> None:
     settings = replace(SETTINGS, connections=3, idle_seconds=30.0)
-    with listening(Echo(), settings) as port:
-        idle = [connect(port) for _ in range(3)]
-        time.sleep(0.2)
-        assert works(port)
+    with up(Echo(), settings) as server:
+        idle = [connect(port_of(server)) for _ in range(3)]
+        assert eventually(lambda: phases(server) == ["idle"] * 3)
+        assert works(port_of(server))
         assert idle[0].recv(1) == b""
         idle[2].settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -229,11 +236,11 @@ def test_more_connections_than_allowed_close_the_one_that_was_idle_longest() -> 
 
 def test_where_no_connection_is_idle_a_new_one_is_answered_503() -> None:
     settings = replace(SETTINGS, connections=2, header_seconds=30.0)
-    with listening(Echo(), settings) as port, connect(port) as first, connect(port) as second:
+    with up(Echo(), settings) as server, connect(port_of(server)) as first, connect(port_of(server)) as second:
         for busy in (first, second):
             busy.sendall(GET[:10])
-        time.sleep(0.2)
-        answer = exchange(port, b"")
+        assert eventually(lambda: phases(server) == ["head"] * 2)
+        answer = exchange(port_of(server), b"")
         assert (status_of(answer), error_of(answer)["code"]) == (503, "connections")
 
 
