@@ -1,3 +1,5 @@
+"""Bodies as bytes: what is read of them, and what is refused before it costs anything."""
+
 import asyncio
 import json
 import random

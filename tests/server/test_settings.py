@@ -1,3 +1,5 @@
+"""The server's settings: the limits that are documented, and what makes no sense."""
+
 import math
 
 import pytest

@@ -1,11 +1,12 @@
 """The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.fields import Fields
 from ridgeline.server.errors import invalid
 from ridgeline.server.settings import ServerSettings
 
@@ -15,24 +16,7 @@ _SIZES = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProper
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 
-class FormFields(Protocol):
-    """The fields that ask for a form."""
-
-    @property
-    def response_format(self) -> dict[str, Any] | None: ...
-    @property
-    def structured_outputs(self) -> dict[str, Any] | None: ...
-    @property
-    def guided_json(self) -> str | dict[str, Any] | None: ...
-    @property
-    def guided_regex(self) -> str | None: ...
-    @property
-    def guided_choice(self) -> list[str] | None: ...
-    @property
-    def guided_grammar(self) -> str | None: ...
-
-
-def asked_form(fields: FormFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
+def asked_form(fields: Fields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
     """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
     where two fields do, or one makes no sense."""
     asked: dict[str, dict[str, Any]] = {}

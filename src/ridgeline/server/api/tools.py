@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.server.api.fields import ChatFields
 from ridgeline.server.api.structured import check_schema
 from ridgeline.server.errors import invalid
 from ridgeline.server.settings import ServerSettings
@@ -27,17 +28,6 @@ ANY_MODEL = "hermes"
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
-
-
-class ToolFields(Protocol):
-    """The fields that offer functions."""
-
-    @property
-    def tools(self) -> list[dict[str, Any]] | None: ...
-    @property
-    def tool_choice(self) -> str | dict[str, Any] | None: ...
-    @property
-    def parallel_tool_calls(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,7 @@ class ToolUse:
 
 
 def read_tools(
-    fields: ToolFields, template: ChatTemplate, settings: ServerSettings, *, shaped: bool = False
+    fields: ChatFields, template: ChatTemplate, settings: ServerSettings, *, shaped: bool = False
 ) -> ToolUse | None:
     """What a request offers; None where nothing may be called. shaped: the answer has a form too. Raises ApiError."""
     choice = fields.tool_choice
@@ -178,6 +168,7 @@ class Calls:
     by_index: dict[int, CallDelta] = field(default_factory=dict)
 
     def take(self, deltas: Iterable[ToolDelta]) -> None:
+        """What a parser has said next. A call that it takes back is one no more."""
         for delta in deltas:
             self.content += delta.content
             for call in delta.calls:
