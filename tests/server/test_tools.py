@@ -1,7 +1,6 @@
 """Tool calls over HTTP, with the official client: scripted models behind real templates, and forced calls."""
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.text.tools import FORMATS
 from text.tiny_tokenizers import byte_level
 
-TEMPLATES = Path(os.environ.get("RIDGELINE_DATA", "")) / "chat-templates"
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -116,19 +114,16 @@ def ids_of(loaded: Loaded, text: str) -> list[int]:
 
 
 def templates() -> list[Any]:
-    found = [pytest.param((name, source), id=f"small {name}") for name, source in SMALL.items()]
-    for name, files in REAL.items():
-        for file in files:
-            path = TEMPLATES / f"{file}.jinja"
-            if path.is_file():
-                found.append(pytest.param((name, path.read_text(encoding="utf-8")), id=file))
-    return found
+    """Formats, each with a small template, or with the name of a real one."""
+    small = [pytest.param((name, None), id=f"small {name}") for name in SMALL]
+    return small + [pytest.param((name, file), id=file) for name, files in REAL.items() for file in files]
 
 
 @pytest.fixture(scope="module", params=templates())
 def scripted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server behind a template, what it says being the test's to write."""
-    name, template = request.param
+    name, file = request.param
+    template = SMALL[name] if file is None else real_template(request, file)
     special = FORMATS[name].markers if name != "hermes" else ()
     loaded = load(tmp_path_factory.mktemp("tools"), template, special)
     own = loaded.engine.executor
@@ -139,6 +134,12 @@ def scripted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             loaded.engine.executor = own if text is None else Says([*ids_of(loaded, text), *eos])
 
         yield Behind(name, up, client, say)
+
+
+def real_template(request: pytest.FixtureRequest, file: str) -> str:
+    """A template of a release; skips where there is no real data."""
+    data: Path = request.getfixturevalue("data_dir")
+    return (data / "chat-templates" / f"{file}.jinja").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
