@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from ridgeline.bench.sse import Frames
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.request import Finish
 
 Messages = Sequence[Mapping[str, str]]
 _SECONDS = 600.0  # that a server may be silent
-_MOST_LINE = 1 << 20  # bytes of a frame; servers send a few hundred
+_MOST_BODY, _PIECE = 1 << 20, 1 << 16  # bytes: of an answer that is no stream, and read of a stream at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Server:
     def _first_model(self) -> str:
         connection = self._connect()
         with closing(connection):
-            listed = self._json(self._request(connection, "GET", "/v1/models").read(_MOST_LINE))
+            listed = self._json(self._request(connection, "GET", "/v1/models").read(_MOST_BODY))
         try:
             return str(listed["data"][0]["id"])
         except (KeyError, IndexError, TypeError):
@@ -120,18 +121,18 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"no server answers at {self.url}: {_why(error)}") from None
         if response.status != 200:
-            said = _message(self._json(response.read(_MOST_LINE)))
+            said = _message(self._json(response.read(_MOST_BODY)))
             raise ValueError(f"{self.url} says {response.status}: {said}")
         return response
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
         """The data of server-sent events, to the last. Raises Unreachable where the stream breaks off."""
+        frames = Frames()
         try:
-            while line := response.readline(_MOST_LINE):
-                data = line.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
-                    return
-                if line.startswith(b"data:") and data:
+            while piece := response.read1(_PIECE):
+                for data in frames.feed(piece):
+                    if data == b"[DONE]":
+                        return
                     yield self._json(data)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(f"{self.url} left in the middle of its answer: {_why(error)}") from None
