@@ -10,20 +10,16 @@ the built-in model, its weights widened to fp32. Each log-likelihood is compared
 import argparse
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
 import ridgeline
+from serving import serving
 
 BUILTIN = Path(ridgeline.__file__).parent / "builtin" / "tales"
 WITHIN = 1e-3  # nats of a whole ending; both sides round fp32 sums in their own order
@@ -71,28 +67,6 @@ def write_task(folder: Path) -> None:
     (folder / "endings.yaml").write_text(TASK.format(data=data), encoding="utf-8")
 
 
-@contextmanager
-def serving(model: Path) -> Iterator[str]:
-    """The URL of a server of the model."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "ridgeline", "serve", str(model)]
-    command += ["--served-model-name", "tales", "--port", str(port)]
-    with subprocess.Popen(command) as process:
-        try:
-            while process.poll() is None:
-                try:
-                    urllib.request.urlopen(f"{url}/health/ready").close()
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
-
-
 def through_server(python: str, model: Path, tasks: Path, url: str, out: Path) -> dict[str, list[float]]:
     """Log-likelihoods of the endings by beginning, as lm_eval had them of the server."""
     arguments = f"model=tales,base_url={url}/v1/completions,tokenizer={model},tokenizer_backend=huggingface"
@@ -133,8 +107,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         model, tasks = write_model(Path(folder) / "tales"), Path(folder) / "tasks"
         write_task(tasks)
-        with serving(model) as url:
-            served = through_server(python, model, tasks, url, Path(folder) / "out")
+        with serving([str(model), "--served-model-name", "tales"]) as server:
+            served = through_server(python, model, tasks, server.url, Path(folder) / "out")
         reference = through_transformers(model)
     assert len(served) == len(QUESTIONS)
     apart = [abs(a - b) for begins in served for a, b in zip(served[begins], reference[begins], strict=True)]

@@ -116,10 +116,9 @@ class Tally:
 async def stream(session: aiohttp.ClientSession, url: str, tokens: int, seed: int, tally: Tally) -> None:
     """One request; its chunks are counted, its end is looked at."""
     body = {
-        "model": "", "prompt": PROMPT, "max_tokens": tokens, "stream": True, "ignore_eos": True, "seed": seed,
+        "prompt": PROMPT, "max_tokens": tokens, "stream": True, "ignore_eos": True, "seed": seed,
         "temperature": 1.0, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    del body["model"]
     try:
         async with session.post(f"{url}/v1/completions", json=body) as answer:
             last = b""
