@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.bench.virtual import CUT, DONE, END, MS, FakeServer, Script, VirtualClock, frame, play, text, tokens, usage
 
+from bench.virtual import CUT, DONE, END, MS, FakeServer, Script, VirtualClock, frame, play, text, tokens, usage
 from ridgeline.bench.ask import Asker
 from ridgeline.bench.fleet import Part
 from ridgeline.bench.job import Data, Job, Load, Target

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.bench.test_load import always, job, played
-from tests.bench.test_sweep import swept
-from tests.bench.virtual import MS, text, tokens
 
+from bench.test_load import always, job, played
+from bench.test_sweep import swept
+from bench.virtual import MS, text, tokens
 from ridgeline.bench.export import findings_json, requests_csv
 from ridgeline.bench.findings import Findings, load_in_words
 from ridgeline.bench.job import Data, Load

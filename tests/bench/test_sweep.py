@@ -4,9 +4,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.bench.test_load import always, job, played
-from tests.bench.virtual import MS, tokens
 
+from bench.test_load import always, job, played
+from bench.virtual import MS, tokens
 from ridgeline.bench.fleet import Part
 from ridgeline.bench.job import Load
 from ridgeline.bench.run import Run, run_of

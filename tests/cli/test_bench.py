@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.wire import SmallServer, running
-from tests.cli.running import Run, assert_one_line
 
+from bench.wire import SmallServer, running
+from cli.running import Run, assert_one_line
 from ridgeline.bench.job import Load
 from ridgeline.cli.bench import extent_of_level
 from ridgeline.cli.process import FAILED, UNREACHABLE, USAGE

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 import pytest
-from tests.document.test_document import FIGURES
 
+from document.test_document import FIGURES
 from ridgeline.document import Bullets, Cell, Column, Document, Facts, Heading, Heat, Paragraph, Row, Strip, Table
 from ridgeline.document.charts import Chart, Series, Span, Spans, round_steps
 from ridgeline.document.html import html

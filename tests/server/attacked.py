@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.server.conftest import Reply, Running, running
-from tests.server.wire import connect, read_all, status_of
-
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, load_engine
@@ -17,6 +14,8 @@ from ridgeline.server.admission import Queue
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
+from server.conftest import Reply, Running, running
+from server.wire import connect, read_all, status_of
 
 LEAKS = re.compile(
     rb" at 0x|Traceback|Exception|\b[A-Z]\w*Error\b|File \"|\bline \d+, in |site-packages|maximum recursion"

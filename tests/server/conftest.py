@@ -14,7 +14,6 @@ from typing import Any
 import openai
 import pytest
 from starlette.routing import BaseRoute
-from tests.server.wire import eventually
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
@@ -27,6 +26,7 @@ from ridgeline.server.serve import guarded, service_of, uvicorn_server
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.metrics import Metrics
+from server.wire import eventually
 
 
 class Everybody:

@@ -4,12 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.server.scripted import INFO, Gate, Scripted, consume, live
 
 from ridgeline.server.admission import MOST_RETRY_SECONDS, Queue
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
+from server.scripted import INFO, Gate, Scripted, consume, live
 
 SETTINGS = ServerSettings(queued_requests=3, queued_tokens=100)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.server.conftest import Running
 
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.events import Event
@@ -16,6 +15,7 @@ from ridgeline.engine.setup import Loaded
 from ridgeline.host import out_of_memory
 from ridgeline.server.batch import AHEAD, Batch
 from ridgeline.server.settings import ServerSettings
+from server.conftest import Running
 
 SETTINGS = ServerSettings(models=("tales",))
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}

@@ -10,7 +10,6 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from tests.server.conftest import Everybody, Running, running
 
 from engine.null_model import GREEDY
 from engine.test_transcript import TOKENIZER, speaking
@@ -20,6 +19,7 @@ from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, ChatTemplates
+from server.conftest import Everybody, Running, running
 
 MESSAGES: Any = [{"role": "user", "content": "Once upon a time"}]
 THINKING = (

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field
-from tests.server.conftest import Running
 
 from ridgeline.engine.llm import LLM
+from server.conftest import Running
 
 PROMPT = "Once upon a time"
 

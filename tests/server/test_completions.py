@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Completion
-from tests.server.conftest import Running
 
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.api.model import ServedModel
+from server.conftest import Running
 
 PROMPT = "Once upon a time"
 GREEDY = SamplingParams(temperature=0, max_tokens=16)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.conftest import Running
 
 import ridgeline.server
+from server.conftest import Running
 
 ROOT = Path(__file__).parents[2]
 LONG = "a long way " * 2000

@@ -6,13 +6,13 @@ from typing import Any
 import openai
 import pytest
 from openai.resources.responses import Responses
-from tests.server.conftest import Running
 
 from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.app import IGNORED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.settings import ServerSettings
+from server.conftest import Running
 
 SETTINGS = ServerSettings(models=("m",))
 KINDS = (ChatFields, CompletionFields)

@@ -13,9 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.server.attacked import CHAT, COMPLETE, GREET, Attacked, attacked
-from tests.server.test_hostile_requests import numbered
-from tests.server.wire import eventually, read_all, status_of
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.sampling.row import PROCESSED, RowFailure
@@ -23,6 +20,9 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.logs import TextFormatter
+from server.attacked import CHAT, COMPLETE, GREET, Attacked, attacked
+from server.test_hostile_requests import numbered
+from server.wire import eventually, read_all, status_of
 
 SETTINGS = ServerSettings(header_seconds=0.3, body_seconds=0.6, idle_seconds=20.0, connections=60)
 SECRET = "what a user has written"

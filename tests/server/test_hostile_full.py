@@ -15,9 +15,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
-from tests.server.attacked import COMPLETE, Attacked, attacked
-from tests.server.test_hostile_connections import LONG, SETTINGS, http_bytes
-from tests.server.wire import eventually
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.params import SamplingParams
@@ -26,6 +23,9 @@ from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings
+from server.attacked import COMPLETE, Attacked, attacked
+from server.test_hostile_connections import LONG, SETTINGS, http_bytes
+from server.wire import eventually
 
 pytestmark = pytest.mark.slow
 

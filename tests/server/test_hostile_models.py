@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.folders import CHAT, write_model
-from tests.server.attacked import GREET, attacked
-from tests.server.test_hostile_requests import numbered
 
+from engine.folders import CHAT, write_model
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.untrusted import ModelRefused
+from server.attacked import GREET, attacked
+from server.test_hostile_requests import numbered
 
 Damage = Callable[[Path], None]
 

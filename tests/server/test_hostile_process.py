@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.attacked import LEAKS
-from tests.server.wire import eventually
+
+from server.attacked import LEAKS
+from server.wire import eventually
 
 SERVE = """
 from ridgeline.engine.setup import EngineSettings

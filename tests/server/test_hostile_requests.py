@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
 
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
 from ridgeline.server.telemetry.observability import Observability
+from server.attacked import CHAT, COMPLETE, GREET, LEAKS, Attacked, attacked
 
 CONTEXT, VOCABULARY = 512, 2048
 

@@ -12,10 +12,10 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
-from tests.server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
 
 from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.settings import ServerSettings
+from server.wire import connect, eventually, exchange, listening, port_of, read_all, status_of, up
 
 SETTINGS = ServerSettings(
     header_seconds=0.2, body_seconds=0.6, idle_seconds=0.4, body_rate=0, headers=20, header_bytes=4096

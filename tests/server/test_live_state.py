@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
-from tests.server.conftest import Everybody, Running, running
-from tests.server.scripted import Gate, Scripted, turn
-from tests.server.wire import eventually
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.messages import PageChange
@@ -21,6 +18,9 @@ from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry import live_state
 from ridgeline.server.telemetry.live_state import LAG_BYTES, LiveState
+from server.conftest import Everybody, Running, running
+from server.scripted import Gate, Scripted, turn
+from server.wire import eventually
 
 FRAME = 0.001
 

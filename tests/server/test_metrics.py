@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 from ridgeline.engine.request import Timing
 from ridgeline.server.admission import Queue
@@ -17,6 +16,7 @@ from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
 from ridgeline.server.telemetry.metrics import Metrics
+from server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 FROZEN = Path(__file__).parent / "metrics.json"
 ENGINE = {"model_name": "tales", "engine": "0"}

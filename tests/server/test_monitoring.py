@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.server.test_metrics import served, two_requests
 
 from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX
+from server.test_metrics import served, two_requests
 
 FOLDER = Path(__file__).parents[2] / "monitoring"
 DASHBOARD = json.loads((FOLDER / "grafana" / "ridgeline.json").read_text())

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.server.conftest import Everybody, Running, running
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
+from server.conftest import Everybody, Running, running
 
 SECRET = "Sesame-Opens"
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.server.conftest import Running
+from server.conftest import Running
 
 README = Path(__file__).parents[2] / "README.md"
 HERE = "http://127.0.0.1:8000"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.scripted import INFO, Gate, Scripted, consume, live, turn
 
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.record import Recorder, _Lines
 from ridgeline.traffic.trace import read_trace
+from server.scripted import INFO, Gate, Scripted, consume, live, turn
 
 
 def record(path: Path, run: Callable[[Scripted, Service], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ from typing import Any
 import openai
 import pytest
 from openai.types.responses import Response
-from tests.server.conftest import Running
-from tests.server.test_chat import saying
+
+from server.conftest import Running
+from server.test_chat import saying
 
 PROMPT = "Once upon a time"
 

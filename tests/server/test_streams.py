@@ -12,8 +12,6 @@ import httpx2
 import openai
 import pytest
 from starlette.types import Message, Receive, Scope, Send
-from tests.server.conftest import Running, running
-from tests.server.wire import connect, eventually, exchange, listening, read_all
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
@@ -23,6 +21,8 @@ from ridgeline.server.http.disconnect import ClientGone, unless_gone
 from ridgeline.server.http.sse import DONE, EventStream, Outbox, SlowReader, frame
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
+from server.conftest import Running, running
+from server.wire import connect, eventually, exchange, listening, read_all
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "temperature": 0}
 

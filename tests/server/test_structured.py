@@ -7,12 +7,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.server.conftest import Running
 
 from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.errors import ApiError
 from ridgeline.server.settings import ServerSettings
+from server.conftest import Running
 
 SCHEMA = {
     "type": "object",

@@ -5,10 +5,10 @@ import logging
 
 import msgspec
 import pytest
-from tests.server.scripted import Gate, Scripted, consume, live, turn
 
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.throughput import Throughput
+from server.scripted import Gate, Scripted, consume, live, turn
 
 
 def served() -> tuple[Scripted, Service, Throughput]:

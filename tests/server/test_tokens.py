@@ -4,10 +4,10 @@ from typing import Any
 
 import openai
 import pytest
-from tests.server.conftest import Running
 
 from ridgeline import __version__
 from ridgeline.engine.llm import LLM
+from server.conftest import Running
 
 TEXT = "Once upon a </s> time"
 

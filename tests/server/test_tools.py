@@ -12,7 +12,6 @@ import openai
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.server.conftest import Everybody, Running, running
 
 from engine.folders import write_tokenizer
 from engine.small_models import LLAMA, poison_free_pages, small_model
@@ -23,6 +22,7 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text.tools import FORMATS
+from server.conftest import Everybody, Running, running
 from text.tiny_tokenizers import byte_level
 
 WEATHER = {

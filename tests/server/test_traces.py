@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from tests.server.scripted import SECOND, Gate, Scripted, consume, live, turn
 
 from ridgeline.engine.request import Timing
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.traces import Traces
+from server.scripted import SECOND, Gate, Scripted, consume, live, turn
 
 
 def served(nbytes: int = 1 << 20) -> tuple[Scripted, Service, Traces]:
