@@ -71,7 +71,7 @@ class Scripted:
         """A token at so many seconds; end: with it the choice ends by its length, after so many tokens."""
         finish = Finish.LENGTH if end else None
         told = {"at": round(at * SECOND), "cached": cached, "timing": timing, "finish": finish}
-        event = Event(request, choice, Sampled(7, None, ()))._replace(**told, output_tokens=end or None)
+        event = Event(request, choice, Sampled(7))._replace(**told, output_tokens=end or None)
         self.queues[request].put_nowait(event)
 
     def step(

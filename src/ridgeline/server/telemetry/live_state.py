@@ -20,6 +20,7 @@ from starlette.routing import Route
 from ridgeline.engine.events import Stats
 from ridgeline.engine.messages import PageChange, Snapshot, StepReport
 from ridgeline.engine.request import NANOSECONDS
+from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame
 from ridgeline.server.service import Service
@@ -247,4 +248,4 @@ class LiveState:
 
 def gone() -> ApiError:
     """There is no engine to look at."""
-    return ApiError(503, "the engine is gone or being started again", kind="server_error", code="engine_died")
+    return ApiError(503, "the engine is gone or being started again", kind="server_error", code=ENGINE_DIED)
