@@ -37,7 +37,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            if error.param is not None:
+            if error.param is not None and error.message:  # one that is missing has no message of its own
                 ctx.fail(_bad_value(error, path if _of_file(ctx, error.param) else None))
             raise
 
