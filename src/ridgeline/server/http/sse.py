@@ -51,15 +51,15 @@ class Outbox:
         return self._size + (self._direct.unread if self._direct is not None else 0)
 
     def put(self, frame: bytes) -> None:
-        """Queue a frame. Raises SlowReader where too many wait."""
+        """Queue a frame, or send it, where there is a direct way. Raises SlowReader where too many wait."""
         if self.waiting + len(frame) > self._limit:
             raise SlowReader
+        if self._direct is not None:
+            self._direct.write(frame)
+            return
         self._size += len(frame)
         self._frames.append(frame)
-        if self._direct is None:
-            self._wake()
-        elif len(self._frames) == 1:  # all that one step of the engine gives goes at once
-            self._loop.call_soon(self.flush)
+        self._wake()
 
     def keep_alive(self) -> None:
         """A comment, where nothing else waits."""
@@ -83,15 +83,10 @@ class Outbox:
         self._size -= size
 
     def open(self, direct: DirectWriter) -> None:
-        """From now on frames go this way."""
+        """From now on frames go this way, first those that wait."""
         self._direct = direct
-        self.flush()
-
-    def flush(self) -> None:
-        """Write what waits."""
-        if self._direct is not None:
-            self._direct.write(self._all())
-            self._size = 0
+        direct.write(self._all())
+        self._size = 0
 
     def _all(self) -> bytes:
         data = b"".join(self._frames)
@@ -159,7 +154,6 @@ class EventStream:
             if direct is not None:
                 outbox.open(direct)
                 await asyncio.wait((producer,))
-                outbox.flush()
             data = await outbox.take()
         await self._close(producer, started, send)
 
