@@ -18,7 +18,7 @@ from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http import sse
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
-from ridgeline.server.http.sse import DONE, EventStream, Outbox, SlowReader, frame
+from ridgeline.server.http.sse import ALIVE, DONE, EventStream, Outbox, SlowReader, frame
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running, running
@@ -245,6 +245,27 @@ def test_a_comment_keeps_a_silent_stream_open(monkeypatch: pytest.MonkeyPatch) -
     play(produce, reader)
     assert reader.data.startswith(b": waiting\n\n")
     assert reader.data.endswith(DONE)
+
+
+def test_a_comment_comes_after_silence_only_and_never_after_the_end() -> None:
+    """A soak found one behind [DONE]: the timer ran whatever had been sent."""
+
+    async def run() -> None:
+        outbox = Outbox(1000)
+        outbox.keep_alive()
+        outbox.keep_alive()  # the first still waits
+        assert await outbox.take() == ALIVE
+        outbox.read(len(ALIVE))
+        outbox.put(DONE)
+        assert await outbox.take() == DONE
+        outbox.read(len(DONE))
+        outbox.keep_alive()  # a frame has come since the last call
+        assert outbox.waiting == 0
+        outbox.close()
+        outbox.keep_alive()
+        assert outbox.waiting == 0
+
+    asyncio.run(run())
 
 
 @contextlib.contextmanager

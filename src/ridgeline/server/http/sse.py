@@ -41,6 +41,7 @@ class Outbox:
         self._limit, self._size = limit, 0
         self._frames: list[bytes] = []
         self._closed = False
+        self._silent = True  # since keep_alive was called last
         self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
         self._direct: DirectWriter | None = None
         self._loop = asyncio.get_running_loop()
@@ -54,6 +55,7 @@ class Outbox:
         """Queue a frame, or send it, where there is a direct way. Raises SlowReader where too many wait."""
         if self.waiting + len(frame) > self._limit:
             raise SlowReader
+        self._silent = False
         if self._direct is not None:
             self._direct.write(frame)
             return
@@ -62,9 +64,10 @@ class Outbox:
         self._wake()
 
     def keep_alive(self) -> None:
-        """A comment, where nothing else waits."""
-        if not self.waiting:
+        """A comment, where no frame has come since this was called last, and some are still to come."""
+        if self._silent and not self._closed and not self.waiting:
             self.put(ALIVE)
+        self._silent = True
 
     def close(self) -> None:
         """No further frames come."""
