@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.engine.request import Timing
@@ -15,7 +16,7 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.families import FAMILIES, HTTP_FAMILIES, MODEL_LABELS, PREFIX, REASONS, lengths_up_to
-from ridgeline.server.telemetry.metrics import Metrics
+from ridgeline.server.telemetry.metrics import Metrics, observe_often
 from server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 FROZEN = Path(__file__).parent / "metrics.json"
@@ -268,3 +269,23 @@ def test_reasons_are_those_that_admission_gives() -> None:
             queue.admit(attempt)
         reasons.add(refused.value.code)
     assert reasons == set(REASONS)
+
+
+def test_what_is_observed_often_is_what_is_observed_each_time() -> None:
+    """On the edges of buckets too, and beyond the last."""
+    one, often = (Histogram("seconds", "", registry=CollectorRegistry(), buckets=(0.1, 0.5, 2.0)) for _ in range(2))
+    for value, count in ((0.1, 3), (0.0, 2), (0.3, 5), (2.0, 1), (7.5, 4)):
+        for _ in range(count):
+            one.observe(value)
+        observe_often(often, value, count)
+    told = [
+        {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in histogram.collect()
+            for sample in family.samples
+        }
+        for histogram in (one, often)
+    ]
+    names = [name for name in told[0] if not name[0].endswith("_created")]
+    assert len(names) == 6
+    assert [told[0][name] for name in names] == pytest.approx([told[1][name] for name in names])
