@@ -1,5 +1,6 @@
 """What runs in the engine's own process: `python -m ridgeline.engine.child SOCKET`, started by process.py."""
 
+import gc
 import signal
 import socket
 import sys
@@ -89,6 +90,7 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
         return None
     torch.set_num_threads(threads_for(loaded.weight_bytes, start.threads))
     loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device)
+    gc.freeze()  # what is there by now stays; the collector need not go over it again and again
     child.tell(Ready(loaded.info(start.device)))
     return loop
 

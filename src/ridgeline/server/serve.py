@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import resource
@@ -119,6 +120,7 @@ class Server:
                 self.front.app = build_app(service, self.settings, grammars, routes=observability.routes())
                 self.app.metrics = observability.metrics
                 self.health.llm = llm
+                gc.freeze()  # what is there by now stays; the collector need not go over it again and again
                 ready(url, llm)
                 return await self._until_the_end(llm, service, queue)
 
