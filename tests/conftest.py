@@ -1,6 +1,8 @@
 """Fixtures of all tests."""
 
+import logging
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +30,17 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}: set RIDGELINE_DATA")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that is run in this process sends logs to a stderr that is closed when its test is over."""
+    loggers = [logging.getLogger(name) for name in ("ridgeline", "uvicorn")]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @cache
