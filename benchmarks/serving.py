@@ -74,7 +74,7 @@ def child_of(pid: int) -> int:
                 command = (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(stat[1]) == pid and b"ridgeline.engine.child" in command:
+            if int(stat[1]) == pid and b"ridgeline.engine.worker.child" in command:
                 return int(folder.name)
     raise SystemExit("the server has no process for its engine")
 

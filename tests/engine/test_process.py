@@ -17,13 +17,13 @@ from engine.folders import write_model
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import EngineDied
 from ridgeline.engine.events import Stats, TokenEvent
-from ridgeline.engine.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
 from ridgeline.engine.params import LogitBias
-from ridgeline.engine.process import EngineProcess
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.wire import Frames
+from ridgeline.engine.worker.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
+from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.wire import Frames
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import load_card
 
@@ -94,7 +94,7 @@ def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) ->
             with pytest.raises(EngineDied, match="the engine is closed"):
                 await server.generate("abc", GREEDY)
         assert subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True,
-                              check=False).stdout.count("ridgeline.engine.child") == 0  # fmt: skip
+                              check=False).stdout.count("ridgeline.engine.worker.child") == 0  # fmt: skip
 
     asyncio.run(run())
 
@@ -189,7 +189,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
         return real(["false"])
 
     real = subprocess.Popen
-    monkeypatch.setattr("ridgeline.engine.process.subprocess.Popen", popen)
+    monkeypatch.setattr("ridgeline.engine.worker.process.subprocess.Popen", popen)
     with pytest.raises(RuntimeError, match="ended as it began, with exit code 1"):
         asyncio.run(EngineProcess.start(str(folder), SETTINGS))
     assert modes == ["srw-------", "drwx------"]

@@ -7,11 +7,21 @@ import pytest
 
 from engine.null_model import null_engine
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.loop import EngineLoop
-from ridgeline.engine.messages import Abort, Add, FromEngine, Look, PageChange, Snapshot, Stepped, ToEngine, Watch
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.snapshot import snapshot
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.engine.worker.messages import (
+    Abort,
+    Add,
+    FromEngine,
+    Look,
+    PageChange,
+    Snapshot,
+    Stepped,
+    ToEngine,
+    Watch,
+)
+from ridgeline.engine.worker.snapshot import snapshot
 from ridgeline.ops.kv import NULL_PAGE
 
 Map = dict[int, PageChange]

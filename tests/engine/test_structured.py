@@ -20,12 +20,12 @@ from ridgeline.engine.guidance import Guides
 from ridgeline.engine.guidance.grammar import GrammarCache
 from ridgeline.engine.guidance.tables import Tables
 from ridgeline.engine.guidance.thinking import Tags
-from ridgeline.engine.messages import Add, ToEngine
 from ridgeline.engine.request import Finish
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.wire import Frames
+from ridgeline.engine.worker.messages import Add, ToEngine
+from ridgeline.engine.worker.wire import Frames
 from ridgeline.text import load_tokenizer
 from ridgeline.text.bytes import ByteTokenizer
 from text.tiny_tokenizers import byte_level

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import EngineInfo, PageChange, Snapshot, StepReport
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.engine.worker.messages import EngineInfo, PageChange, Snapshot, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service
 

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.messages import Died
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.worker.messages import Died
 from ridgeline.models import ModelRefused
 from ridgeline.server.http.health import Health
 from ridgeline.server.serve import Served, serve

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.messages import PageChange
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.worker.messages import PageChange
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.service import Service

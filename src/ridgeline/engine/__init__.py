@@ -3,6 +3,7 @@
 A request's way: `llm.py` (a script) or `async_llm.py` (a server) -> `engine.py` -> `scheduler.py` over `kv/` makes a
 `step_plan.py` -> `runner.py` turns it into a `batch.py` and runs the model -> `sampling/` -> `events.py` ->
 `transcript.py` makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a folder.
+`worker/` steps an engine for somebody else, in a thread or a process.
 
 What decides (requests, scheduler, plans, pages) imports without torch: a simulation needs no more.
 """

@@ -11,7 +11,11 @@ from functools import partial
 from typing import Any, Protocol, Self
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import (
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.result import Completion
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.texts import Prompt, Texts, checked
+from ridgeline.engine.worker.messages import (
     Abort,
     Add,
     Added,
@@ -29,12 +33,8 @@ from ridgeline.engine.messages import (
     ToEngine,
     Watch,
 )
-from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.process import EngineProcess
-from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
-from ridgeline.engine.texts import Prompt, Texts, checked
-from ridgeline.engine.thread import EngineThread
+from ridgeline.engine.worker.process import EngineProcess
+from ridgeline.engine.worker.thread import EngineThread
 
 Take = Callable[[Event | Exception], None]
 """Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""

@@ -15,10 +15,10 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
-from ridgeline.engine.messages import EngineInfo
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.texts import Texts, load_texts
+from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.host import GIB, MIB
 from ridgeline.models import build
 from ridgeline.models.model import Model

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ridgeline.engine.messages import EngineInfo
+from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live
 from ridgeline.server.settings import ServerSettings

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import StepReport
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
+from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
 
 StepObserver = Callable[[StepReport, Stats], None]

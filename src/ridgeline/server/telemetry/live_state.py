@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ridgeline.engine.events import Stats
-from ridgeline.engine.messages import PageChange, Snapshot, StepReport
 from ridgeline.engine.request import NANOSECONDS
+from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport
 from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame

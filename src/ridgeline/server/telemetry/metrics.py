@@ -15,8 +15,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import EngineInfo, StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
+from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 from ridgeline.server.telemetry.families import (

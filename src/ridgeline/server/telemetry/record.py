@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import EngineInfo, StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import StepReport
+from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live
 from ridgeline.server.telemetry.metrics import Watched

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.messages import StepReport
 from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service, failed_by_engine
 

@@ -1,4 +1,4 @@
-"""What runs in the engine's own process: `python -m ridgeline.engine.child SOCKET`, started by process.py."""
+"""What runs in the engine's own process: `python -m ridgeline.engine.worker.child SOCKET`, started by process.py."""
 
 import gc
 import signal
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ridgeline.engine.loop import EngineLoop
-from ridgeline.engine.messages import FromEngine, Ready, ToEngine
-from ridgeline.engine.process import Loading, NotLoaded, Start
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.wire import Frames
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
+from ridgeline.engine.worker.process import Loading, NotLoaded, Start
+from ridgeline.engine.worker.wire import Frames
 from ridgeline.host import out_of_memory, threads_for
 from ridgeline.models.fields import ModelRefused
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
-from ridgeline.engine.messages import (
+from ridgeline.engine.worker.messages import (
     Abort,
     Add,
     Added,
@@ -18,7 +18,7 @@ from ridgeline.engine.messages import (
     ToEngine,
     Watch,
 )
-from ridgeline.engine.snapshot import PageWatch, snapshot
+from ridgeline.engine.worker.snapshot import PageWatch, snapshot
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 

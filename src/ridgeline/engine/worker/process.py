@@ -17,10 +17,10 @@ import msgspec
 
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import open_source
-from ridgeline.engine.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.texts import Texts, load_texts
-from ridgeline.engine.wire import Frames
+from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
+from ridgeline.engine.worker.wire import Frames
 from ridgeline.host import check_threads
 from ridgeline.models.fields import ModelRefused
 from ridgeline.roofline.device import Device
@@ -150,7 +150,7 @@ class EngineProcess:
             server = await self._loop.create_unix_server(line, path)
             path.chmod(0o600)
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "ridgeline.engine.child", str(path)],
+                [sys.executable, "-m", "ridgeline.engine.worker.child", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )

@@ -4,9 +4,9 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from ridgeline.engine.loop import EngineLoop
-from ridgeline.engine.messages import Died, FromEngine, ToEngine
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.worker.loop import EngineLoop
+from ridgeline.engine.worker.messages import Died, FromEngine, ToEngine
 
 
 class EngineThread:

@@ -1,9 +1,9 @@
 """What an engine holds now, and which of its KV pages change: for those who watch it. Lengths and numbers, no text."""
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.messages import PageChange, SequenceState, Snapshot, Stage
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.engine.worker.messages import PageChange, SequenceState, Snapshot, Stage
 from ridgeline.ops.kv import NULL_PAGE
 
 
