@@ -1,6 +1,14 @@
-"""Prediction: what the price says of a model's server under load, as data; `predict.py` makes it."""
+"""Prediction: what the price says of a model's server under load."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ridgeline.roofline.device import Device
+
+if TYPE_CHECKING:
+    from ridgeline.models import Fields
+
+_USERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +36,7 @@ class Prediction:
 
     @property
     def most(self) -> float:
-        """Requests a second that it never reaches more of, with as many users as are looked at."""
+        """The highest rate, in requests a second, that any number of users reaches."""
         return max(point.requests_per_second for point in self.points)
 
     def at_rate(self, rate: float) -> LoadPoint | None:
@@ -40,3 +48,29 @@ class Prediction:
         """What every drawing of it says."""
         how = "calibrated" if self.calibrated else "not calibrated"
         return f"predicted by the price of {self.model} on {self.device} ({how})"
+
+
+def predict(name: str, fields: "Fields", device: Device, input: int, output: int) -> Prediction:
+    """What the plan expects of a model on a device, with prompts and answers of these lengths in tokens.
+
+    Raises ModelRefused where the model cannot be built.
+    """
+    # Pricing builds the model, which loads torch: most runs of the load generator do without.
+    from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+    from ridgeline.roofline.plan.serving import Serving
+
+    workload = Workload(max(1, input), max(1, output))
+    serving = Serving(ModelCache(fields).case(Setup(device)), workload)
+    points = []
+    for users in _USERS:
+        load = serving.load(users)
+        points.append(
+            LoadPoint(
+                users,
+                load.requests_per_second.expected,
+                load.tokens_per_second.expected,
+                load.ttft.expected,
+                load.tpot.expected,
+            )
+        )
+    return Prediction(name, device.name, device.calibrated, workload.input, workload.output, tuple(points))

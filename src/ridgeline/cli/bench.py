@@ -17,6 +17,7 @@ from ridgeline.bench import run as running
 from ridgeline.bench.export import findings_json, requests_csv
 from ridgeline.bench.findings import Findings
 from ridgeline.bench.job import Job, Load
+from ridgeline.bench.prediction import predict
 from ridgeline.bench.prompts import source_of
 from ridgeline.bench.report import report
 from ridgeline.bench.run import Run
@@ -42,6 +43,10 @@ bench = typer.Typer(help="Measure a server under load.")
 
 _LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # of a rate of a sweep: the more of them
 _SEEDS = 1_000_000
+_UNCALIBRATED = (
+    "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
+    "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
+)
 Told = Callable[[str], None]
 
 
@@ -199,12 +204,10 @@ def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
     --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
-    name = asked.target.predict or (_own_model(served) if served.ours and served.local else None)
+    name = asked.target.predict or ((served.root or served.model) if served.ours and served.local else None)
     if name is None or given is None or made is None:
         return found
     told(f"pricing {name}")
-    from ridgeline.bench.predict import predict  # what prices is loaded only to price
-
     device = _calibrated(served.device) if asked.target.predict_on is None else device_named(asked.target.predict_on)
     if device is None:
         return replace(found, unpredicted=_UNCALIBRATED)
@@ -226,13 +229,3 @@ def _calibrated(title: str | None) -> Device | None:
     except Uncalibrated:
         return None
     return next((device for device in devices if device.title == title), None)
-
-
-_UNCALIBRATED = (
-    "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
-    "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
-)
-
-
-def _own_model(served: Served) -> str:
-    return served.root or served.model
