@@ -3,8 +3,10 @@
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -14,12 +16,15 @@ from ridgeline.bench.job import Job
 from ridgeline.bench.load import LoadRun
 from ridgeline.bench.prompts import source_of
 from ridgeline.bench.transport import HttpTransport
+from ridgeline.frames import Frames
 from ridgeline.traffic.record import Record
 
 _HEAD_START = 100_000_000  # nanoseconds that all processes have to hear when the run starts
+_READ = 1 << 16
+M = TypeVar("M")
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, tag=True):
     """What a process did of a job. stopped: why it gave up, empty where it did not. cpu: seconds of processor that it
     took, wall: seconds that went by."""
 
@@ -29,7 +34,7 @@ class Part(msgspec.Struct):
     wall: float
 
 
-class Progress(msgspec.Struct):
+class Progress(msgspec.Struct, tag=True):
     """How far a process is: requests sent, and over, and of those the ones that failed or were rejected."""
 
     sent: int
@@ -43,14 +48,15 @@ Told = Callable[[Progress], None]
 async def run(job: Job, processes: int, told: Told) -> list[Part]:
     """Do a job with so many processes. told: called every second with how far all of them are.
 
-    Raises ValueError for data that cannot be read.
+    Raises ValueError for data that cannot be read, and where a process dies.
     """
     if processes == 1:
         return [await run_part(job, time.perf_counter_ns(), lambda records: told(progress_of(records)))]
-    source_of(job.data)  # what is wrong with it is said by this process
+    source_of(job.data)  # data that cannot be read are refused once, and not by each process
     jobs = [msgspec.structs.replace(job, process=rank, processes=processes) for rank in range(processes)]
-    workers = await asyncio.gather(*(Worker.start(one) for one in jobs))
+    workers = await asyncio.gather(*(Worker.start() for _ in jobs))
     try:
+        await asyncio.gather(*(worker.prepare(part) for worker, part in zip(workers, jobs, strict=True)))
         start = time.perf_counter_ns() + _HEAD_START
         return await asyncio.gather(*(worker.run(start, workers, told) for worker in workers))
     finally:
@@ -79,55 +85,85 @@ def progress_of(records: Sequence[Record]) -> Progress:
 
 # -- processes --------------------------------------------------------------------------------------------------------
 
-_KINDS: dict[bytes, type[Progress] | type[Part]] = {b"p": Progress, b"r": Part}
+
+class Ready(msgspec.Struct, tag=True):
+    """A process has read its job."""
 
 
-def framed(kind: bytes, value: object) -> bytes:
-    """A message between processes: a letter, the length, the value as msgpack."""
-    body = msgspec.msgpack.encode(value)
-    return kind + len(body).to_bytes(8, "little") + body
+class Start(msgspec.Struct, tag=True):
+    """A process is to begin at a moment of the machine's clock, in nanoseconds."""
+
+    at: int
 
 
-async def read_message(stream: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """The letter and the value of the next message. Raises asyncio.IncompleteReadError where there is none."""
-    kind = await stream.readexactly(1)
-    return kind, await stream.readexactly(int.from_bytes(await stream.readexactly(8), "little"))
+ToWorker = Job | Start
+FromWorker = Ready | Progress | Part
+
+
+class Inbox(Generic[M]):
+    """The messages that come over a stream, one after another. types: theirs."""
+
+    def __init__(self, stream: asyncio.StreamReader, types: Any) -> None:
+        self.stream = stream
+        self._frames: Frames[M] = Frames(types)
+        self._messages: deque[M] = deque()
+
+    async def next(self) -> M | None:
+        """The next one; None where the stream has ended."""
+        while not self._messages:
+            data = await self.stream.read(_READ)
+            if not data:
+                return None
+            self._messages += self._frames.feed(data)
+        return self._messages.popleft()
 
 
 class Worker:
-    """Another process that does a part of a job (`worker.py`), and what it said last."""
+    """Another process that does a part of a job (`worker.py`), and how far it was when it said so last."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        self._process, self._into, self._out = process, process.stdin, process.stdout
+        self._process, self._into = process, process.stdin
+        self._inbox: Inbox[FromWorker] = Inbox(process.stdout, FromWorker)
+        self._orders: Frames[ToWorker] = Frames(ToWorker)
         self.progress = Progress(0, 0, 0)
 
     @classmethod
-    async def start(cls, job: Job) -> "Worker":
-        """A process that has read its job and is ready to begin."""
+    async def start(cls) -> "Worker":
+        """A process without a job."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ridgeline.bench.worker",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
-        worker = cls(process)
-        worker._into.write(framed(b"j", job))
-        await worker._out.readexactly(1)
-        return worker
+        return cls(process)
+
+    async def prepare(self, job: Job) -> None:
+        """Give it its job, and wait until it has read that. Raises ValueError where it dies."""
+        self._into.write(self._orders.encode(job))
+        assert isinstance(await self._next(), Ready)
 
     async def run(self, start: int, all_workers: "Sequence[Worker]", told: Told) -> Part:
-        """Let it begin at a moment, and wait for what it did. Where it gives up, the others are told to."""
-        self._into.write(framed(b"s", start))
-        while True:
-            kind, body = await read_message(self._out)
-            found = msgspec.msgpack.decode(body, type=_KINDS[kind])
-            if isinstance(found, Part):
-                if found.stopped:
-                    for worker in all_workers:
-                        worker.stop()
-                return found
-            self.progress = found
+        """Let it begin at a moment, and wait for what it did. Where it gives up, the others are told to.
+
+        Raises ValueError where it dies.
+        """
+        self._into.write(self._orders.encode(Start(start)))
+        while not isinstance(message := await self._next(), Part):
+            assert isinstance(message, Progress)
+            self.progress = message
             told(_added([worker.progress for worker in all_workers]))
+        if message.stopped:
+            for worker in all_workers:
+                worker.stop()
+        return message
+
+    async def _next(self) -> FromWorker:
+        message = await self._inbox.next()
+        if message is None:
+            code = await self._process.wait()
+            raise ValueError(f"a client process ended before its requests did (exit code {code}); use fewer --processes")
+        return message
 
     def stop(self) -> None:
         """Tell it to give up, by closing its standard input."""

@@ -79,7 +79,7 @@ class Load(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, tag=True):
     """All of it, and which part of it is for this process: every `processes`-th session from `process` on."""
 
     target: Target

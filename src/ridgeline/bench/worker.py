@@ -5,33 +5,36 @@ import signal
 import sys
 from typing import IO
 
-import msgspec
-
-from ridgeline.bench.fleet import framed, progress_of, read_message, run_part
+from ridgeline.bench.fleet import FromWorker, Inbox, Ready, Start, ToWorker, progress_of, run_part
 from ridgeline.bench.job import Job
 from ridgeline.bench.load import StopRun
+from ridgeline.frames import Frames
 from ridgeline.traffic.record import Record
 
 
 async def _work(out: IO[bytes]) -> None:
     """Read the job, say that it is read, begin when told to; give up when standard input ends."""
-    reader = asyncio.StreamReader(limit=1 << 26)
+    reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    job = msgspec.msgpack.decode((await read_message(reader))[1], type=Job)
-    _tell(out, b".")
-    start = msgspec.msgpack.decode((await read_message(reader))[1], type=int)
+    orders: Inbox[ToWorker] = Inbox(reader, ToWorker)
+    frames: Frames[FromWorker] = Frames(FromWorker)
+
+    def tell(message: FromWorker) -> None:
+        out.write(frames.encode(message))
+        out.flush()
 
     def watch(records: list[Record]) -> None:
         if reader.at_eof():
             raise StopRun("another process gave up")
-        _tell(out, framed(b"p", progress_of(records)))
+        tell(progress_of(records))
 
-    _tell(out, framed(b"r", await run_part(job, start, watch)))
-
-
-def _tell(out: IO[bytes], message: bytes) -> None:
-    out.write(message)
-    out.flush()
+    job = await orders.next()
+    if not isinstance(job, Job):  # it was given up before it began
+        return
+    tell(Ready())
+    start = await orders.next()
+    if isinstance(start, Start):
+        tell(await run_part(job, start.at, watch))
 
 
 if __name__ == "__main__":
