@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeline.bench.answer import Answer, error_in
-from ridgeline.bench.sse import Frames
+from ridgeline.bench.sse import EventStream
 
 STREAM = (
     b": hello\n\n"
@@ -24,8 +24,8 @@ EVENTS = [b'{"a": 1}', b"two\nlines", b"\xc3\xa9", b"r", b"", b"[DONE]"]
 
 
 def events(*pieces: bytes) -> list[bytes]:
-    frames = Frames()
-    return [event for piece in pieces for event in frames.feed(piece)]
+    stream = EventStream()
+    return [event for piece in pieces for event in stream.feed(piece)]
 
 
 def test_whole() -> None:
@@ -53,11 +53,11 @@ def test_any_cuts(cuts: list[int]) -> None:
 
 def test_an_event_is_there_with_its_last_byte() -> None:
     """Not with the first of the next: a gap would be counted to the wrong token."""
-    frames = Frames()
-    assert frames.feed(b"data: 1\n") == []
-    assert frames.feed(b"\n") == [b"1"]
-    assert frames.feed(b"data: 2\r\n\r") == [b"2"]
-    assert frames.feed(b"\n") == []
+    stream = EventStream()
+    assert stream.feed(b"data: 1\n") == []
+    assert stream.feed(b"\n") == [b"1"]
+    assert stream.feed(b"data: 2\r\n\r") == [b"2"]
+    assert stream.feed(b"\n") == []
 
 
 def test_an_event_without_end_is_refused() -> None:

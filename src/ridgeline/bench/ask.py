@@ -5,7 +5,7 @@ from collections import deque
 
 from ridgeline.bench.answer import Answer, error_in
 from ridgeline.bench.clock import Clock
-from ridgeline.bench.sse import Frames
+from ridgeline.bench.sse import EventStream
 from ridgeline.bench.transport import Reply, Transport, Unanswered, error_body
 from ridgeline.traffic.record import Record
 
@@ -63,11 +63,11 @@ class Asker:
 
     async def _read(self, reply: Reply, record: Record, answer: Answer) -> None:
         """Follow the stream to its end. All frames of one read were decoded at one moment."""
-        frames = Frames()
+        events = EventStream()
         try:
             async for piece in reply.pieces():
                 now = self.now()
-                for frame in frames.feed(piece):
+                for frame in events.feed(piece):
                     if answer.take(frame):
                         record.chunks.append(now)
         finally:  # what is known of an answer that broke off

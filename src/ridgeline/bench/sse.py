@@ -3,7 +3,7 @@
 _MOST = 1 << 24
 
 
-class Frames:
+class EventStream:
     """The events of one stream. An event without the blank line that ends it is none."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from ridgeline.bench.sse import Frames
+from ridgeline.bench.sse import EventStream
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.request import Finish
 
@@ -127,10 +127,10 @@ class Server:
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
         """The data of server-sent events, to the last. Raises Unreachable where the stream breaks off."""
-        frames = Frames()
+        events = EventStream()
         try:
             while piece := response.read1(_PIECE):
-                for data in frames.feed(piece):
+                for data in events.feed(piece):
                     if data == b"[DONE]":
                         return
                     yield self._json(data)
