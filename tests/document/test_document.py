@@ -21,9 +21,11 @@ from ridgeline.document import (
     Strip,
     Table,
 )
+from ridgeline.document.axes import along, ends_around, powers
 from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
-from ridgeline.document.figures import Bar, Bars, Lines, Point, Roof, Roofline, along, ends_around, powers
+from ridgeline.document.charts import Bar, Bars, Chart, Series
 from ridgeline.document.page import EVEN, UNEVEN, Block, columns
+from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain, render
 
@@ -33,10 +35,11 @@ ROOFLINE = Roofline(
     (Roof("fp32", 7e12),),
     (Point("linear", "prefill", 5.0, 3e11, 4e11, True, 0.4), Point("linear", "decode", 0.5, 2e10, 4e10, False)),
 )
+DECADES = (Series("one", ((1, 0.001), (100, 3.0))), Series("two", ((1, 0.002), (100, 0.2))))
 FIGURES = (
     Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
-    Lines("Lines", "tokens", "seconds", {"one": [(1, 0.001), (100, 3.0)], "two": [(1, 0.002), (100, 0.2)]}),
-    Lines("A point", "x", "y", {"one": [(1, 1)]}),
+    Chart("Decades", "tokens", "seconds", DECADES, log_x=True, log_y=True),
+    Chart("A point", "x", "y", (Series("one", ((1, 1),)),), log_x=True, log_y=True),
     ROOFLINE,
 )
 WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"

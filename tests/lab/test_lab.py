@@ -17,7 +17,8 @@ from ridgeline import lab
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.cli.main import build_app
 from ridgeline.document import Bullets
-from ridgeline.document.figures import Bars, Roofline
+from ridgeline.document.charts import Bars
+from ridgeline.document.roofline import Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.engine import LLM, SamplingParams

@@ -15,7 +15,7 @@ import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
 from ridgeline.document import Document, Table
-from ridgeline.document.figures import Point
+from ridgeline.document.roofline import Point
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.engine import SamplingParams

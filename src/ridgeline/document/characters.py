@@ -1,14 +1,15 @@
 """Drawings in characters, for a terminal that may know no colour."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from rich.text import Text
 
 from ridgeline.document import numbers
-from ridgeline.document.charts import Chart, Spans
-from ridgeline.document.figures import Bars, Ends, Figure, Lines, Point, Roofline, along, ends_around, powers
-from ridgeline.document.page import Column, Row, Table
+from ridgeline.document.axes import along, powers
+from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.page import Column, Figure, Row, Table
+from ridgeline.document.roofline import Point, Roofline
 
 # -- in a cell --------------------------------------------------------------------------------------------------------
 
@@ -53,8 +54,6 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
     """A figure in at most `width` columns (bars and curves may need some 80)."""
     if isinstance(figure, Bars):
         yield from _bars(figure, width)
-    elif isinstance(figure, Lines):
-        yield from _lines(figure)
     elif isinstance(figure, Chart):
         yield from _chart(figure)
     elif isinstance(figure, Spans):
@@ -83,38 +82,23 @@ _MARKS = "ox+*#"
 _PLOT_WIDTH, _PLOT_HEIGHT, _LABEL = 64, 16, 10
 
 
-def _lines(lines: Lines) -> Iterator[Text]:
-    """Curves on logarithmic axes, a letter each."""
-    points = [point for curve in lines.curves.values() for point in curve]
-    across, up = (ends_around(point[axis] for point in points) for axis in (0, 1))
-    curves = {name: [(along(x, across), along(y, up)) for x, y in curve] for name, curve in lines.curves.items()}
-    yield Text(f"{lines.title} (both axes logarithmic)", style="bold")
-    yield from _grid(curves, across, up, f"{lines.y} over {lines.x}")
-
-
 def _chart(chart: Chart) -> Iterator[Text]:
-    """Series over plain axes, a letter each; marks in words."""
-    across, up = (chart.across[0], chart.across[-1]), (chart.up[0], chart.up[-1])
-    width = across[1] - across[0]
-    curves = {s.name: [((x - across[0]) / width, chart.height(y)) for x, y in s.points] for s in chart.series}
-    yield Text(chart.title + (" (logarithmic upwards)" if chart.log_y else ""), style="bold")
-    yield from _grid(curves, across, up, f"{chart.y} over {chart.x}")
-    yield from (Text(f"{'':{_LABEL}} at {x:g}: {label}", style="dim") for x, label in chart.marks)
-
-
-def _grid(curves: Mapping[str, Sequence[tuple[float, float]]], across: Ends, up: Ends, axes: str) -> Iterator[Text]:
-    """Points at shares (0 to 1) of the way across and up, between the ends of both axes."""
+    """A letter for each series; marks in words."""
+    across, up = chart.across, chart.up
     grid = [[" "] * _PLOT_WIDTH for _ in range(_PLOT_HEIGHT)]
-    for mark, curve in zip(_MARKS, curves.values(), strict=False):
-        for x, y in curve:
-            grid[_PLOT_HEIGHT - 1 - round(y * (_PLOT_HEIGHT - 1))][round(x * (_PLOT_WIDTH - 1))] = mark
-    labels = {0: f"{up[1]:g}", _PLOT_HEIGHT - 1: f"{up[0]:g}"}
+    for mark, series in zip(_MARKS, chart.series, strict=False):
+        for x, y in series.points:
+            row = _PLOT_HEIGHT - 1 - round(up.share(y) * (_PLOT_HEIGHT - 1))
+            grid[row][round(across.share(x) * (_PLOT_WIDTH - 1))] = mark
+    labels = {0: f"{up.numbers[-1]:g}", _PLOT_HEIGHT - 1: f"{up.numbers[0]:g}"}
+    yield Text(chart.heading, style="bold")
     yield from (Text(f"{labels.get(i, ''):>{_LABEL}}│{''.join(row).rstrip()}") for i, row in enumerate(grid))
     yield Text(" " * _LABEL + "└" + "─" * _PLOT_WIDTH)
-    left, right = (f"{end:g}" for end in across)
+    left, right = f"{across.numbers[0]:g}", f"{across.numbers[-1]:g}"
     yield Text(f"{'':{_LABEL}} {left}{right:>{_PLOT_WIDTH - len(left)}}")
-    names = "   ".join(f"{mark} {name}" for mark, name in zip(_MARKS, curves, strict=False))
-    yield Text(f"{'':{_LABEL}} {names}; {axes}", style="dim")
+    names = "   ".join(f"{mark} {series.name}" for mark, series in zip(_MARKS, chart.series, strict=False))
+    yield Text(f"{'':{_LABEL}} {names}; {chart.y} over {chart.x}", style="dim")
+    yield from (Text(f"{'':{_LABEL}} at {x:g}: {label}", style="dim") for x, label in chart.marks)
 
 
 _STRETCHES = "░█▒▓"
@@ -122,7 +106,7 @@ _STRETCHES = "░█▒▓"
 
 def _spans(spans: Spans, width: int) -> Iterator[Text]:
     """A row each, a shade for each kind."""
-    longest, end = max((len(label) for label, _ in spans.rows), default=0), spans.across[-1]
+    longest, end = max((len(label) for label, _ in spans.rows), default=0), spans.across.numbers[-1]
     room = width - longest - 1
     yield Text(spans.title, style="bold")
     for label, row in spans.rows:

@@ -1,11 +1,35 @@
-"""Charts: curves and points over plain axes, and stretches of time side by side, as data to be drawn."""
+"""Charts: bars, series over axes, and stretches of time side by side, as data to be drawn."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from ridgeline.document.axes import Axis, axis_around
+
 Style = Literal["line", "points", "dashed", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A length beside a label; note: what to say of it. dim: whether it is one that does not count."""
+
+    label: str
+    value: float
+    note: str = ""
+    dim: bool = False
+
+    @property
+    def text(self) -> str:
+        """What stands behind it: `5.18, 21 users`."""
+        return f"{self.value:.3g}" + (f", {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars to compare; unit: what their values are."""
+
+    title: str
+    unit: str
+    bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over the same axes, which begin at 0 unless y is logarithmic. marks: values of x to draw a line at, and
+    """Series over the same axes, which begin at 0 unless they are logarithmic. marks: values of x to draw a line at, and
     what it says. At least one point."""
 
     title: str
@@ -28,29 +52,26 @@ class Chart:
     y: str
     series: tuple[Series, ...]
     marks: tuple[tuple[float, str], ...] = ()
+    log_x: bool = False
     log_y: bool = False
 
     @property
-    def across(self) -> tuple[float, ...]:
-        """Where the axis of x has its numbers, both ends included."""
-        return round_steps(x for one in (*(s.points for s in self.series), self.marks) for x, _ in one)
+    def heading(self) -> str:
+        """The title, and which axes are logarithmic."""
+        names = {(True, True): "both axes", (True, False): "horizontal axis", (False, True): "vertical axis"}
+        which = names.get((self.log_x, self.log_y))
+        return f"{self.title} ({which} logarithmic)" if which else self.title
 
     @property
-    def up(self) -> tuple[float, ...]:
-        """Where the axis of y has its numbers: powers of ten where it is logarithmic."""
-        values = [y for one in self.series for _, y in one.points]
-        if not self.log_y:
-            return round_steps(values)
-        above = [y for y in values if y > 0] or [1.0]
-        low, high = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
-        return tuple(10.0**power for power in range(low, max(high, low + 1) + 1))
+    def across(self) -> Axis:
+        """The axis of x."""
+        values = [x for points in (*(one.points for one in self.series), self.marks) for x, _ in points]
+        return axis_around(values, log=self.log_x)
 
-    def height(self, y: float) -> float:
-        """Which share of the way up a value lies; what a logarithmic axis has no place for lies at its foot."""
-        low, high = self.up[0], self.up[-1]
-        if not self.log_y:
-            return (y - low) / (high - low)
-        return math.log(y / low) / math.log(high / low) if y > low else 0.0
+    @property
+    def up(self) -> Axis:
+        """The axis of y."""
+        return axis_around([y for one in self.series for _, y in one.points], log=self.log_y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +93,6 @@ class Spans:
     rows: tuple[tuple[str, tuple[Span, ...]], ...]
 
     @property
-    def across(self) -> tuple[float, ...]:
-        """Where the axis has its numbers."""
-        return round_steps(span.end for _, row in self.rows for span in row)
-
-
-def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
-    """Round numbers from 0 (or a round one below the least) to one that is above all: steps of 1, 2 or 5 times a power
-    of ten, at most `most` of them."""
-    held = [0.0, *(value for value in values if math.isfinite(value))]
-    low, high = min(held), max(held)
-    rough = (high - low) / most or 1.0
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * times for times in (1, 2, 5, 10) if unit * times >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step), math.ceil(high / step * (1 - 1e-12))
-    return tuple(round(place * step, 12) for place in range(first, max(last, first + 1) + 1))
+    def across(self) -> Axis:
+        """The axis of time."""
+        return axis_around([span.end for _, row in self.rows for span in row])

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeline.document.figures import Figure
+from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.roofline import Roofline
 
 Tone = Literal["", "strong", "dim", "good", "warning", "error", "memory", "compute", "communication"]
 """What a reader should take a text for; colours and weights are the renderer's."""
@@ -106,6 +107,7 @@ class Table:
     dense: bool = False
 
 
+Figure = Bars | Chart | Spans | Roofline
 Block = Heading | Paragraph | Bullets | Facts | Table | Figure
 
 

@@ -1,17 +1,44 @@
-"""Charts and spans as SVG."""
+"""Bars, charts and spans as SVG."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from ridgeline.document.charts import Chart, Series, Span, Spans
+from ridgeline.document.axes import Axis
+from ridgeline.document.charts import Bars, Chart, Series, Span, Spans
 from ridgeline.document.svg_parts import SERIES, WIDTH, line, words
 
 _LEFT, _RIGHT, _TOP = 84, 28, 52
 _PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 58, 18
-_ROW = 13  # pixels of a row of spans
-_CHARACTER = 6.7
+_BAR_ROW, _SPAN_ROW = 26, 13  # pixels
+_CHARACTER = 6.7  # pixels: the width of one, at most
 _GRID, _DIM = "#e0e0e0", "#666666"
+
+
+# -- bars -------------------------------------------------------------------------------------------------------------
+
+
+def bars_height(bars: Bars) -> int:
+    """Pixels."""
+    return _TOP + _BAR_ROW * len(bars.bars) + 20
+
+
+def bars(bars: Bars) -> Iterator[str]:
+    """A bar in each row, what it is before it and its value behind it."""
+    yield words(16, 28, f"{bars.title} ({bars.unit})", size=15, weight="bold")
+    most = max((bar.value for bar in bars.bars), default=1.0)
+    labels = 24 + _CHARACTER * max((len(bar.label) for bar in bars.bars), default=0)
+    notes = 24 + _CHARACTER * max((len(bar.text) for bar in bars.bars), default=0)
+    for index, bar in enumerate(bars.bars):
+        y = _TOP + _BAR_ROW * index
+        width = max(1.0, (WIDTH - labels - notes) * bar.value / most)
+        colour = "#b8b8b8" if bar.dim else SERIES[1]
+        yield words(labels - 8, y + 15, bar.label, anchor="end")
+        yield f'<rect x="{labels:.1f}" y="{y + 2}" width="{width:.1f}" height="{_BAR_ROW - 7}" fill="{colour}"/>'
+        yield words(labels + width + 6, y + 15, bar.text)
+
+
+# -- charts -----------------------------------------------------------------------------------------------------------
 
 
 def chart_height(chart: Chart) -> int:
@@ -21,18 +48,18 @@ def chart_height(chart: Chart) -> int:
 
 def chart(chart: Chart) -> Iterator[str]:
     """Axes, marks, series, and below them what is what."""
-    across, bottom = chart.across, _TOP + _PLOT_HEIGHT
+    across, up, bottom = chart.across, chart.up, _TOP + _PLOT_HEIGHT
 
     def place(x: float, y: float) -> tuple[float, float]:
-        return _x(x, across), bottom - _PLOT_HEIGHT * chart.height(y)
+        return _x(x, across), bottom - _PLOT_HEIGHT * up.share(y)
 
-    yield words(16, 26, chart.title + (" (logarithmic upwards)" if chart.log_y else ""), size=15, weight="bold")
+    yield words(16, 26, chart.heading, size=15, weight="bold")
     yield words(_LEFT, _TOP - 8, chart.y, size=12, colour=_DIM)
-    for y in chart.up:
-        level = place(0, y)[1]
+    for y in up.numbers:
+        level = bottom - _PLOT_HEIGHT * up.share(y)
         yield line(_LEFT, level, WIDTH - _RIGHT, level, _GRID)
         yield words(_LEFT - 8, level + 4, f"{y:g}", anchor="end")
-    yield from _time_axis(across, chart.x, bottom)
+    yield from _horizontal_axis(across, chart.x, bottom)
     for x, label in chart.marks:
         at = _x(x, across)
         yield line(at, _TOP, at, bottom, _DIM, 1.2, "5 4")
@@ -64,27 +91,27 @@ def _series(series: Series, points: list[tuple[float, float]], colour: str) -> I
 
 def spans_height(spans: Spans) -> int:
     """Pixels."""
-    return _TOP + _ROW * len(spans.rows) + _FOOT + _LEGEND_ROW * len(_legend_rows(list(spans.kinds)))
+    return _TOP + _SPAN_ROW * len(spans.rows) + _FOOT + _LEGEND_ROW * len(_legend_rows(list(spans.kinds)))
 
 
 def spans(spans: Spans) -> Iterator[str]:
     """A row each, from above."""
-    across, bottom = spans.across, _TOP + _ROW * len(spans.rows)
+    across, bottom = spans.across, _TOP + _SPAN_ROW * len(spans.rows)
     yield words(16, 26, spans.title, size=15, weight="bold")
-    yield from _time_axis(across, spans.x, bottom)
+    yield from _horizontal_axis(across, spans.x, bottom)
     for index, (label, row) in enumerate(spans.rows):
-        y = _TOP + _ROW * index
-        yield words(_LEFT - 8, y + _ROW - 3, label, anchor="end", size=10, colour=_DIM)
+        y = _TOP + _SPAN_ROW * index
+        yield words(_LEFT - 8, y + _SPAN_ROW - 3, label, anchor="end", size=10, colour=_DIM)
         yield from (_span(span, y, across, spans.kinds) for span in row)
     yield from _legend([(kind, "points") for kind in spans.kinds], bottom + _FOOT)
 
 
-def _span(span: Span, y: float, across: tuple[float, ...], kinds: tuple[str, ...]) -> str:
+def _span(span: Span, y: float, across: Axis, kinds: tuple[str, ...]) -> str:
     """A bar, never narrower than can be seen; pointing at it says what it is."""
     left, right = _x(span.start, across), _x(span.end, across)
     said = escape(f"{kinds[span.kind]}: {span.end - span.start:.3g} s")
     return (
-        f'<rect x="{left:.1f}" y="{y + 1}" width="{max(0.8, right - left):.1f}" height="{_ROW - 3}" '
+        f'<rect x="{left:.1f}" y="{y + 1}" width="{max(0.8, right - left):.1f}" height="{_SPAN_ROW - 3}" '
         f'fill="{_colour(span.kind)}"><title>{said}</title></rect>'
     )
 
@@ -92,15 +119,15 @@ def _span(span: Span, y: float, across: tuple[float, ...], kinds: tuple[str, ...
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-def _time_axis(across: tuple[float, ...], name: str, bottom: float) -> Iterator[str]:
-    for x in across:
+def _horizontal_axis(across: Axis, name: str, bottom: float) -> Iterator[str]:
+    for x in across.numbers:
         yield line(_x(x, across), _TOP, _x(x, across), bottom, _GRID)
         yield words(_x(x, across), bottom + 16, f"{x:g}", anchor="middle")
     yield words((_LEFT + WIDTH - _RIGHT) / 2, bottom + 34, name, anchor="middle", size=12, colour=_DIM)
 
 
-def _x(value: float, across: tuple[float, ...]) -> float:
-    return _LEFT + (WIDTH - _LEFT - _RIGHT) * (value - across[0]) / (across[-1] - across[0])
+def _x(value: float, across: Axis) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * across.share(value)
 
 
 def _colour(index: int) -> str:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ridgeline.document.characters import draw, heat_row, roofline_legend, shades_in_words, strip
-from ridgeline.document.figures import Roofline
 from ridgeline.document.page import (
     AnyCell,
     Block,
@@ -27,6 +26,7 @@ from ridgeline.document.page import (
     Table,
     Tone,
 )
+from ridgeline.document.roofline import Roofline
 
 FILE_WIDTH = 100  # columns where standard output is no terminal
 _STYLES: dict[Tone, str] = {

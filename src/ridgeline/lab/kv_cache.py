@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.document import Bullets, Document, Paragraph, Row, Table
-from ridgeline.document.figures import Lines
+from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import columns
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached, attend_segment
@@ -120,16 +120,16 @@ def document(both: Comparison) -> Document:
     without, kept = both.without, both.kept
     count = len(kept.positions)
     shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
-    curves = {
-        "without a cache": list(enumerate(without.seconds, 1)),
-        "with a cache": list(enumerate(kept.seconds, 1)),
-    }
+    curves = (
+        Series("without a cache", tuple(enumerate(without.seconds, 1))),
+        Series("with a cache", tuple(enumerate(kept.seconds, 1))),
+    )
     return Document(
         "Generation with and without a KV cache",
         (
             Bullets(_words(both, count)),
             Table(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
-            Lines("Seconds until the n-th token", "tokens", "seconds", curves),
+            Chart("Seconds until the n-th token", "tokens", "seconds", curves, log_x=True, log_y=True),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
         "How much work does it save to keep keys and values?",

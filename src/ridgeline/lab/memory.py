@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from ridgeline.checkpoint import read_config
 from ridgeline.document import Bullets, Document, Paragraph, Row, Table
-from ridgeline.document.figures import Bar, Bars
+from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.numbers import gib, say, say_gib
 from ridgeline.document.page import columns
 from ridgeline.models import Fields, build

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from ridgeline.document import Bullets, Document, Paragraph, Row, Table
-from ridgeline.document.figures import Point, Roofline
+from ridgeline.document.roofline import Point, Roofline
 from ridgeline.document.numbers import percent, say, say_seconds
 from ridgeline.document.page import columns
 from ridgeline.engine.bare import drive

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from ridgeline.document import Bullets, Document, Paragraph, Row, Table
-from ridgeline.document.figures import Bar, Bars
+from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.page import columns
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord

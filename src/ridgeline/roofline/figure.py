@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ridgeline.document.figures import Point, Roof, Roofline
+from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.roofline.device import Device
 
 

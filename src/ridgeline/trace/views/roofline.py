@@ -1,7 +1,7 @@
 """A ledger's roofline: a point for every class of ops of each step, under the device's roofs."""
 
 from ridgeline.document import numbers
-from ridgeline.document.figures import Point, Roofline
+from ridgeline.document.roofline import Point, Roofline
 from ridgeline.roofline.figure import roofline
 from ridgeline.trace.ledger import Ledger
 

@@ -1,46 +1,8 @@
-"""Figures: bars, curves, and the roofline, as data to be drawn. Logarithmic axes end at whole powers of ten."""
+"""The roofline as data to be drawn."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.document.charts import Chart, Spans
-
-Ends = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A length beside a label; note: what to say of it. dim: whether it is one that does not count."""
-
-    label: str
-    value: float
-    note: str = ""
-    dim: bool = False
-
-    @property
-    def text(self) -> str:
-        """What stands behind it: `5.18, 21 users`."""
-        return f"{self.value:.3g}" + (f", {self.note}" if self.note else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars to compare; unit: what their values are."""
-
-    title: str
-    unit: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Curves through points (x, y), by name, on logarithmic axes; all values above 0."""
-
-    title: str
-    x: str
-    y: str
-    curves: Mapping[str, Sequence[tuple[float, float]]]
+from ridgeline.document.axes import Ends, ends_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +63,3 @@ class Roofline:
     def steps(self) -> list[str]:
         """The steps that the points belong to, in order."""
         return list(dict.fromkeys(point.step for point in self.points))
-
-
-Figure = Bars | Lines | Roofline | Chart | Spans
-
-
-def ends_around(values: Iterable[float]) -> Ends:
-    """The ends of an axis that holds positive values: at least one decade."""
-    held = list(values)
-    low, high = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held)))
-    return 10.0**low, 10.0 ** max(high, low + 1)
-
-
-def powers(ends: Ends) -> list[float]:
-    """The powers of ten on an axis, both ends included."""
-    low, high = (round(math.log10(end)) for end in ends)
-    return [10.0**power for power in range(low, high + 1)]
-
-
-def along(value: float, ends: Ends) -> float:
-    """Which share of the way from the low end to the high one a value lies."""
-    low, high = ends
-    return math.log(value / low) / math.log(high / low)
