@@ -128,8 +128,26 @@ def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
     assert ttft.series[1].points == ((4.0, 50.0), (8.0, 50.0))
     assert f"The knee: at {found.knee.rate:.3g} requests a second" in plain(document)
     exported = findings_json(whole)["sweep"]
+    assert exported["reached"]
     assert exported["knee"] == found.knee.rate
     assert [bool(level["fault"]) for level in exported["levels"]] == [bool(level.why) for level in found.levels]
+
+
+def test_a_knee_that_was_not_reached_is_a_bound() -> None:
+    """The load generator gave out at the lowest rate that was too much: of the server nothing is known above."""
+    found = swept(3.0)
+    assert found.knee is not None
+    limited = tuple(
+        replace(level, why="the load generator is the limit") if level.rate > found.knee.rate else level
+        for level in found.levels
+    )
+    bound = replace(found, levels=limited)
+    document = report(Findings(SERVED, job(Load()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True)
+    assert f"The knee was not reached: at {found.knee.rate:.3g} requests a second 99% of them still meet" in plain(document)
+    assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
+        ((found.knee.rate, "the highest good rate"),)
+    }
+    assert not findings_json(Findings(SERVED, job(Load()), bound.shown, None, bound))["sweep"]["reached"]
 
 
 def test_tokens_that_nobody_counted_are_said_to_be_pieces() -> None:

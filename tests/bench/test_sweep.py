@@ -43,6 +43,7 @@ def test_the_knee_is_found_within_a_tenth(start: float) -> None:
     assert rates == sorted(rates)
     assert all(bool(level.why) == (level.rate > 10.0) for level in found.levels)
     assert found.shown is found.knee.run
+    assert found.reached
 
 
 def test_without_objectives_the_knee_is_where_it_falls_behind() -> None:
@@ -71,6 +72,8 @@ def test_a_busy_client_ends_a_sweep() -> None:
     assert found.ended == "the load generator is the limit"
     assert found.knee is not None
     assert found.knee.rate == 4.0
+    assert not found.reached
+    assert found.above is found.levels[-1]
 
 
 def test_a_rate_that_the_clients_lateness_decides_is_undecided() -> None:

@@ -1,7 +1,8 @@
 """Load generator: what a server does under requests that come when they come, seen from outside.
 
-`prompts.py` says what is asked; `sse.py`, `answer.py` and `ask.py` measure one request over a `transport.py`, on a
-`clock.py`; `load.py` sends many, as `job.py` describes, and `fleet.py` shares a job between processes. `run.py` is a
-run and its summary, `sweep.py` looks for the knee, `server.py` asks who is there, `prediction.py` what the price says
-of it. `report.py` is all of that as a document, `export.py` as JSON and CSV.
+`job.py` describes the load and `prompts.py` what is asked; `ask.py` measures one request over a `transport.py`, on a
+`clock.py`, reading the events of its stream (`sse.py`) as an answer (`answer.py`). `load.py` sends many, and `fleet.py`
+shares a job between processes (`worker.py`). `run.py` is a run and its summary, `sweep.py` looks for the knee,
+`server.py` asks the server about itself, `prediction.py` the price about the server. `findings.py` holds all of that;
+`report.py` makes a document of it, with `figures.py`, and `export.py` JSON and CSV.
 """

@@ -1,4 +1,4 @@
-"""Clock: now, and waiting until a moment, in nanoseconds. A test's has its own time."""
+"""Clock: now, and waiting until a moment, in nanoseconds. Tests have a clock of virtual time."""
 
 import asyncio
 import time

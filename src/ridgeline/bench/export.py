@@ -107,7 +107,12 @@ def _sweep(findings: Findings) -> dict[str, Any]:
         for level in findings.sweep.levels
     ]
     knee = findings.sweep.knee
-    return {"knee": None if knee is None else knee.rate, "ended": findings.sweep.ended, "levels": levels}
+    return {
+        "knee": None if knee is None else knee.rate,
+        "reached": findings.sweep.reached,
+        "ended": findings.sweep.ended,
+        "levels": levels,
+    }
 
 
 def _by_name(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -34,13 +34,19 @@ def _rates(findings: Findings) -> Iterator[Chart]:
     levels = [level for level in findings.sweep.levels if not level.run.summary.client_late]
     if not levels:
         return
-    marks = () if findings.sweep.knee is None else ((findings.sweep.knee.rate, "the knee"),)
+    name = "the knee" if findings.sweep.reached else "the highest good rate"
+    marks = () if findings.sweep.knee is None else ((findings.sweep.knee.rate, name),)
     most = max(level.rate for level in levels)
     good = tuple((level.rate, _good_rate(level.run)) for level in levels)
     offered = Series("offered", ((0.0, 0.0), (most, most)), "dashed")
-    name = "goodput" if findings.slo else "answered"
-    yield Chart(f"{name.capitalize()} over the rate", "requests a second", f"{name}, requests a second",
-                (Series(name, good), offered), marks)  # fmt: skip
+    what = "goodput" if findings.slo else "answered"
+    yield Chart(
+        f"{what.capitalize()} over the rate",
+        "requests a second",
+        f"{what}, requests a second",
+        (Series(what, good), offered),
+        marks,
+    )
     for latency in ("TTFT", "TPOT"):
         measured = tuple(
             (level.rate, middle(found) * 1e3) for level in levels if (found := level.run.summary.latencies[latency])

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ridgeline.bench.figures import figures
 from ridgeline.bench.findings import Findings, load_in_words
 from ridgeline.bench.run import Run
-from ridgeline.bench.sweep import LEAST, Level
+from ridgeline.bench.sweep import ATTAIN, LEAST, Level
 from ridgeline.document import Bullets, Cell, Document, Facts, Heading, Paragraph, Row, Table
 from ridgeline.document.numbers import percent, say_difference, say_seconds, three
 from ridgeline.document.page import Block, columns
@@ -103,10 +103,12 @@ def _knee(findings: Findings) -> str:
     met = f"meet {findings.slo}" if findings.slo else "are answered"
     knee = findings.sweep.knee
     if knee is None:
-        return f"No rate was good: at {findings.sweep.levels[0].rate:.3g} a second already {findings.sweep.ended}."
-    above = next((level for level in findings.sweep.levels if level.rate > knee.rate), None)
-    then = findings.sweep.ended if above is None else f"at {above.rate:.3g} {above.why}"
-    return f"The knee: at {knee.rate:.3g} requests a second 99 % of them {met}; {then}."
+        return f"No rate was good; at {findings.sweep.levels[0].rate:.3g} a second, the lowest: {findings.sweep.ended}."
+    above = findings.sweep.above
+    then = findings.sweep.ended if above is None else f"at {above.rate:.3g} a second: {above.why}"
+    if not findings.sweep.reached:
+        return f"The knee was not reached: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them still {met}; {then}."
+    return f"The knee: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them {met}; {then}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -157,7 +159,8 @@ def _failures(summary: Summary) -> Table:
 def _levels(findings: Findings) -> Table:
     """A row for each rate of the sweep."""
     assert findings.sweep is not None
-    rows = [_level(level, good=level is findings.sweep.knee) for level in findings.sweep.levels]
+    name = "the knee" if findings.sweep.reached else "the highest good rate"
+    rows = [_level(level, name if level is findings.sweep.knee else "") for level in findings.sweep.levels]
     heads = columns(
         "rate/s", "done/s", "good", "goodput/s", "tokens/s", "TTFT p50", "TPOT p50", "not answered", "", words=(8,)
     )
@@ -165,7 +168,8 @@ def _levels(findings: Findings) -> Table:
     return Table(heads, tuple(rows), (note,))
 
 
-def _level(level: Level, *, good: bool) -> Row:
+def _level(level: Level, name: str) -> Row:
+    """name: of the level that is looked at closely, empty for others."""
     summary = level.run.summary
     told = not summary.client_late
     latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
@@ -178,9 +182,9 @@ def _level(level: Level, *, good: bool) -> Row:
         three(summary.tokens_per_second),
         *latencies,
         str(summary.total - summary.answered),
-        Cell("the knee", "good") if good else level.why,
+        Cell(name, "good") if name else level.why,
     )
-    return Row(cells, "strong" if good else "")
+    return Row(cells, "strong" if name else "")
 
 
 def _middle_ms(found: Distribution | None) -> str:

@@ -77,7 +77,7 @@ def run_of(job: Job, parts: Sequence[fleet.Part], slo: SLO | None) -> Run:
     return Run(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
 
 
-async def nothing_said() -> Mapping[str, Steps]:
+async def no_steps() -> Mapping[str, Steps]:
     """The steps of a server that does not tell of them."""
     return {}
 
@@ -88,7 +88,7 @@ async def run(
     most: int,
     slo: SLO | None,
     told: Callable[[str], None],
-    look: Look = nothing_said,
+    look: Look = no_steps,
 ) -> Run:
     """Do a job. processes: None to begin with one and, where that was late or busy and `most` allows it, do it again
     with as many as its share of a core asks for, and other prompts. told: of how far it is, in words."""

@@ -24,12 +24,22 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rates that were tried, lowest first. knee: the highest that was good, None where none was. ended: why no
-    higher rate was tried."""
+    """The rates that were tried, lowest first. knee: the highest that was good, None where none was; the server's own
+    where it was `reached`, else a bound. ended: why no higher rate was tried."""
 
     levels: tuple[Level, ...]
     knee: Level | None
     ended: str
+
+    @property
+    def above(self) -> Level | None:
+        """The lowest rate above the knee that was tried; None where none was, or there is no knee."""
+        return next((level for level in self.levels if self.knee is not None and level.rate > self.knee.rate), None)
+
+    @property
+    def reached(self) -> bool:
+        """Whether the server was the limit above the knee, and not the load generator."""
+        return self.above is not None and self.above.why not in (_LIMIT, _DECIDES)
 
     @property
     def undecided(self) -> bool:

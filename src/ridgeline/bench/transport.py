@@ -1,4 +1,4 @@
-"""Transport: a request's bytes to a server, and its answer's bytes back. A test's leads to no server."""
+"""Transport: a request's bytes to a server, and its answer's bytes back. Tests have one without a network."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,6 +1,7 @@
 """Traffic: when requests come, how long they are, and what became of them.
 
 `trace.py` reads requests that were recorded, `arrivals.py` and `lengths.py` draw others. `record.py` is what was seen
-of one request; `percentiles.py`, `slo.py` and `steadiness.py` judge many of them, and `summary.py` puts that together.
+of one request; `series.py` is a run moment by moment, `percentiles.py`, `slo.py` and `steadiness.py` judge it, and
+`summary.py` puts that together.
 Times are integer nanoseconds of one monotonic clock. This room knows no engine and no server.
 """
