@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.wire import SmallServer, running
+from bench.small_server import SmallServer, running
 from cli.running import Run, assert_one_line
 from ridgeline.bench.job import Load
 from ridgeline.cli.bench import extent_of_level

@@ -11,7 +11,7 @@ from ridgeline.bench.findings import Findings
 from ridgeline.bench.run import Run
 from ridgeline.traffic.percentiles import Distribution
 from ridgeline.traffic.record import COLUMNS, columns, row
-from ridgeline.traffic.summary import DEFINITIONS, SYMBOLS
+from ridgeline.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS
 
 
 def findings_json(findings: Findings) -> dict[str, Any]:
@@ -67,9 +67,8 @@ def _inputs(findings: Findings) -> dict[str, Any]:
 def _metrics(run: Run, *, told: bool) -> dict[str, Any]:
     """told: whether latencies are the server's; else only the load generator's own are given, and no goodput."""
     summary = run.summary
-    own = ("lateness", "queue delay")
     latencies = {
-        name.replace(" ", "_").lower(): _distribution(found) if told or name in own else None
+        name.replace(" ", "_").lower(): _distribution(found) if told or name in CLIENTS_OWN else None
         for name, found in summary.latencies.items()
     }
     return {

@@ -1,4 +1,4 @@
-"""Findings: everything that a benchmark of a server has to say, before anybody says it."""
+"""Findings: what a benchmark found out about a server, and how far it is to be trusted."""
 
 from dataclasses import dataclass, field
 

@@ -10,12 +10,11 @@ from ridgeline.document import Bullets, Cell, Document, Facts, Heading, Paragrap
 from ridgeline.document.numbers import percent, say_difference, say_seconds, three
 from ridgeline.document.page import Block, columns
 from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, needed
-from ridgeline.traffic.summary import DEFINITIONS, SYMBOLS, Summary, middle
+from ridgeline.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 
 _FEW = "n too small"
 _ROWS = ("TTFT", "service TTFT", "server TTFT", "ITL", "chunk gap", "TPOT", "E2E", "worst gap", "queue delay")
 _INTERVALS = ("TTFT", "TPOT", "E2E")
-_OWN = ("queue delay",)
 
 
 def report(findings: Findings, *, drawn: bool) -> Document:
@@ -52,8 +51,7 @@ def _lead(findings: Findings) -> str:
     data = findings.job.data
     asked = {"random": "Random words", "file": f"Prompts of {data.path}", "trace": f"Lengths of {data.path}"}[data.kind]
     sizes = findings.run.summary.sizes
-    given, made = (None if sizes[name] is None else sizes[name] for name in ("input", "output"))
-    parts = [asked]
+    given, made, parts = sizes["input"], sizes["output"], [asked]
     if given is not None:
         parts.append(f"{given.mean:,.0f} tokens in on average")
     if made is not None:
@@ -119,7 +117,7 @@ def _latencies(findings: Findings) -> Table:
     rows: list[Row] = []
     for name in _ROWS:
         found = findings.run.summary.latencies[name]
-        if found is None or (findings.refused and name not in _OWN):
+        if found is None or (findings.refused and name not in CLIENTS_OWN):
             continue
         rows.append(Row((name, _ms(found.mean), *_percentiles(found), _ms(found.most), f"{found.count:,}")))
         if name in _INTERVALS and any(found.percentiles.values()):

@@ -16,7 +16,8 @@ from ridgeline.traffic.summary import Summary, summarise
 
 Look = Callable[[], Awaitable[Mapping[str, Steps]]]
 """What a server says of its steps until now, by phase."""
-_AGAIN = 15_485_863  # added to the seed of prompts that are asked once more: the server may have kept the first ones
+# Added to the seed of prompts that are asked before or after others: the server may have kept those.
+_WARM_UP, _AGAIN = 1_000_003, 15_485_863
 BUSY = 0.8  # share of a core from which a client process is no longer sure to be in time
 
 
@@ -122,7 +123,7 @@ async def warm_up(job: Job, requests: int) -> None:
     if job.data.kind == "file":  # its own prompts would be cached when their turn comes
         data = Data(input="64", output="16")
     else:
-        data = msgspec.structs.replace(job.data, seed=job.data.seed + 1_000_003)
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + _WARM_UP)
     (part,) = await fleet.run(msgspec.structs.replace(job, load=load, data=data), 1, lambda at: None)
     if part.records and not any(record.outcome in ("ok", "rejected") for record in part.records):
         raise ValueError(f"the server answers no request of this kind: {part.records[0].reason}")

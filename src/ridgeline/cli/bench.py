@@ -43,6 +43,7 @@ bench = typer.Typer(help="Measure a server under load.")
 
 _LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # of a rate of a sweep: the more of them
 _SEEDS = 1_000_000
+_NEXT_LEVEL = 7919  # added to the seed for each rate of a sweep
 _UNCALIBRATED = (
     "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
     "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
@@ -181,7 +182,7 @@ async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, 
         nonlocal processes, level
         level += 1
         load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
-        data = msgspec.structs.replace(job.data, seed=job.data.seed + level * 7919)
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
         told(f"{rate:.3g} a second")
         found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.3g} a second: {at}"), processes)
         processes = found.processes if found.processes > 1 else processes

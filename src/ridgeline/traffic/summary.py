@@ -37,6 +37,8 @@ DEFINITIONS = {
     "rejected": "429 or 503. Like failed ones, rejected requests are in no average and stand beside it.",
 }
 
+CLIENTS_OWN = ("lateness", "queue delay")
+"""Of the latencies those that say nothing of the server, and stand however late the load generator was."""
 MOST_LATENESS = 0.05  # of the median TTFT: our own lateness up to which it is the server that we measure
 
 
