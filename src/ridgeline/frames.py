@@ -1,4 +1,4 @@
-"""Messages between processes as bytes: each is msgpack behind four bytes of length. Nothing that comes in is executed."""
+"""Messages between processes as bytes: msgpack behind four bytes of length. Nothing that comes in is executed."""
 
 import struct
 from collections.abc import Mapping

@@ -143,7 +143,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
     )
     bound = replace(found, levels=limited)
     document = report(Findings(SERVED, job(Load()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True)
-    assert f"The knee was not reached: at {found.knee.rate:.3g} requests a second 99% of them still meet" in plain(document)
+    assert f"The knee was not reached: at {found.knee.rate:.3g} requests a second 99% of them meet" in plain(document)
     assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
         ((found.knee.rate, "the highest good rate"),)
     }

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from ridgeline.document import (
+from ridgeline.document.axes import along, ends_around, powers
+from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
+from ridgeline.document.charts import Bar, Bars, Chart, Series
+from ridgeline.document.page import (
+    EVEN,
+    UNEVEN,
+    Block,
     Bullets,
     Cell,
     Column,
@@ -20,11 +26,8 @@ from ridgeline.document import (
     Row,
     Strip,
     Table,
+    columns,
 )
-from ridgeline.document.axes import along, ends_around, powers
-from ridgeline.document.characters import SHADES, heat_row, shades_in_words, strip
-from ridgeline.document.charts import Bar, Bars, Chart, Series
-from ridgeline.document.page import EVEN, UNEVEN, Block, columns
 from ridgeline.document.roofline import Point, Roof, Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain, render

@@ -9,11 +9,23 @@ from html.parser import HTMLParser
 import pytest
 
 from document.test_document import FIGURES
-from ridgeline.document import Bullets, Cell, Column, Document, Facts, Heading, Heat, Paragraph, Row, Strip, Table
 from ridgeline.document.axes import round_steps
 from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.document.html import html
-from ridgeline.document.page import columns
+from ridgeline.document.page import (
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    Facts,
+    Heading,
+    Heat,
+    Paragraph,
+    Row,
+    Strip,
+    Table,
+    columns,
+)
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from ridgeline import lab
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.cli.main import build_app
-from ridgeline.document import Bullets
 from ridgeline.document.charts import Bars
+from ridgeline.document.page import Bullets
 from ridgeline.document.roofline import Roofline
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.document import Document
+from ridgeline.document.page import Document
 from ridgeline.document.terminal import plain
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, Segment, Work

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from trace_models import DEVICE, GREEDY, Maker, Ticks
 
-from ridgeline.document import Document, Table
+from ridgeline.document.page import Document, Table
 from ridgeline.document.roofline import Point
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain

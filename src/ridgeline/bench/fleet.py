@@ -162,7 +162,7 @@ class Worker:
         message = await self._inbox.next()
         if message is None:
             code = await self._process.wait()
-            raise ValueError(f"a client process ended before its requests did (exit code {code}); use fewer --processes")
+            raise ValueError(f"a client process ended too early (exit code {code}); try fewer --processes")
         return message
 
     def stop(self) -> None:

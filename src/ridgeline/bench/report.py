@@ -6,9 +6,8 @@ from ridgeline.bench.figures import figures
 from ridgeline.bench.findings import Findings, load_in_words
 from ridgeline.bench.run import Run
 from ridgeline.bench.sweep import ATTAIN, LEAST, Level
-from ridgeline.document import Bullets, Cell, Document, Facts, Heading, Paragraph, Row, Table
 from ridgeline.document.numbers import percent, say_difference, say_seconds, three
-from ridgeline.document.page import Block, columns
+from ridgeline.document.page import Block, Bullets, Cell, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, needed
 from ridgeline.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 
@@ -104,9 +103,8 @@ def _knee(findings: Findings) -> str:
         return f"No rate was good; at {findings.sweep.levels[0].rate:.3g} a second, the lowest: {findings.sweep.ended}."
     above = findings.sweep.above
     then = findings.sweep.ended if above is None else f"at {above.rate:.3g} a second: {above.why}"
-    if not findings.sweep.reached:
-        return f"The knee was not reached: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them still {met}; {then}."
-    return f"The knee: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them {met}; {then}."
+    name = "The knee" if findings.sweep.reached else "The knee was not reached"
+    return f"{name}: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them {met}; {then}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------

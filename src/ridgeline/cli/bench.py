@@ -21,7 +21,7 @@ from ridgeline.bench.prediction import predict
 from ridgeline.bench.prompts import source_of
 from ridgeline.bench.report import report
 from ridgeline.bench.run import Run
-from ridgeline.bench.server import Served, calibrated_device, measure_wording, steps_by_phase, who_is_there
+from ridgeline.bench.server import calibrated_device, measure_wording, steps_by_phase, who_is_there
 from ridgeline.bench.sweep import LEAST, Sweep
 from ridgeline.bench.sweep import sweep as look_for_knee
 from ridgeline.bench.transport import Unanswered

@@ -18,8 +18,8 @@ from ridgeline.calibrate.run import calibrate as measure
 from ridgeline.calibrate.timer import Timer
 from ridgeline.cli import options
 from ridgeline.cli.terminal import err, say
-from ridgeline.document import Document, Facts, Row, Strip, Table, terminal
-from ridgeline.document.page import columns
+from ridgeline.document import terminal
+from ridgeline.document.page import Document, Facts, Row, Strip, Table, columns
 from ridgeline.host import check_threads, cores
 from ridgeline.roofline.device import Host
 

@@ -12,7 +12,7 @@ from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.terminal import say
-from ridgeline.document import Document
+from ridgeline.document.page import Document
 from ridgeline.document.svg import svg as draw_svg
 from ridgeline.document.terminal import show
 from ridgeline.engine import LLM

@@ -8,9 +8,8 @@ import typer
 from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
-from ridgeline.document import Document, Paragraph, Row, Table
 from ridgeline.document.numbers import gib
-from ridgeline.document.page import columns
+from ridgeline.document.page import Document, Paragraph, Row, Table, columns
 from ridgeline.document.terminal import show
 from ridgeline.models import build
 from ridgeline.models.bill import bill

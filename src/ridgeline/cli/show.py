@@ -6,9 +6,9 @@ from typing import Any
 
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
-from ridgeline.document import Document, Facts, Row, Table, Tone, terminal
+from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib
-from ridgeline.document.page import columns
+from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.document.terminal import printable
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill

@@ -44,8 +44,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over the same axes, which begin at 0 unless they are logarithmic. marks: values of x to draw a line at, and
-    what it says. At least one point."""
+    """Series over the same axes, which begin at 0 unless they are logarithmic. marks: values of x to draw a line at,
+    and what it says. At least one point."""
 
     title: str
     x: str

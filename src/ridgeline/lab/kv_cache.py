@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ridgeline.document import Bullets, Document, Paragraph, Row, Table
 from ridgeline.document.charts import Chart, Series
-from ridgeline.document.page import columns
+from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached, attend_segment
 from ridgeline.ops.kv import KVSpec

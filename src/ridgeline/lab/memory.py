@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ridgeline.checkpoint import read_config
-from ridgeline.document import Bullets, Document, Paragraph, Row, Table
 from ridgeline.document.charts import Bar, Bars
 from ridgeline.document.numbers import gib, say, say_gib
-from ridgeline.document.page import columns
+from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.kv import KVSpec

@@ -9,10 +9,9 @@ import math
 import time
 from dataclasses import asdict, dataclass
 
-from ridgeline.document import Bullets, Document, Paragraph, Row, Table
-from ridgeline.document.roofline import Point, Roofline
 from ridgeline.document.numbers import percent, say, say_seconds
-from ridgeline.document.page import columns
+from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.document.roofline import Point, Roofline
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.formats import format_named

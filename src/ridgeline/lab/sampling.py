@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
 
-from ridgeline.document import Bullets, Document, Paragraph, Row, Table
 from ridgeline.document.charts import Bar, Bars
-from ridgeline.document.page import columns
+from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner

@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from ridgeline.document import Column, Document, Facts, Heading, Paragraph, Row, Table
 from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_seconds, three
-from ridgeline.document.page import Block, columns
+from ridgeline.document.page import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.roofline.plan.alternatives import CaseOutcome, Change
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.document import Heading, Heat, Row, Table
-from ridgeline.document.page import UNEVEN, Block, columns
+from ridgeline.document.page import UNEVEN, Block, Heading, Heat, Row, Table, columns
 from ridgeline.trace.experts import RoutedLayer, Routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import Lens

@@ -4,8 +4,8 @@ for."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ridgeline.document import Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, numbers
-from ridgeline.document.page import Block, columns
+from ridgeline.document import numbers
+from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, columns
 from ridgeline.trace.ledger import Ledger, Step
 from ridgeline.trace.reason import slowest
 from ridgeline.trace.timeline import Slice

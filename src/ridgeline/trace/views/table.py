@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from ridgeline.document import Cell, Column, Row, Table, Tone, numbers
+from ridgeline.document import numbers
+from ridgeline.document.page import Cell, Column, Row, Table, Tone
 from ridgeline.trace.ledger import Ledger, OpGroup, OpRow, Step, Total
 
 Cells = tuple[str | Cell, ...]
