@@ -23,7 +23,7 @@ from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.worker.messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
 from ridgeline.engine.worker.process import EngineProcess
-from ridgeline.engine.worker.wire import Frames
+from ridgeline.frames import Frames
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import load_card
 

@@ -25,7 +25,7 @@ from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.worker.messages import Add, ToEngine
-from ridgeline.engine.worker.wire import Frames
+from ridgeline.frames import Frames
 from ridgeline.text import load_tokenizer
 from ridgeline.text.bytes import ByteTokenizer
 from text.tiny_tokenizers import byte_level

@@ -12,7 +12,7 @@ from ridgeline.engine.setup import load_engine
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
 from ridgeline.engine.worker.process import Loading, NotLoaded, Start
-from ridgeline.engine.worker.wire import Frames
+from ridgeline.frames import Frames
 from ridgeline.host import out_of_memory, threads_for
 from ridgeline.models.fields import ModelRefused
 

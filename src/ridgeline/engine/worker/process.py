@@ -20,7 +20,7 @@ from ridgeline.checkpoint.source import open_source
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import Died, EngineInfo, FromEngine, Ready, ToEngine
-from ridgeline.engine.worker.wire import Frames
+from ridgeline.frames import Frames
 from ridgeline.host import check_threads
 from ridgeline.models.fields import ModelRefused
 from ridgeline.roofline.device import Device
