@@ -22,7 +22,7 @@ from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.health import Front, Health
-from ridgeline.server.serve import guarded, service_of, uvicorn_server
+from ridgeline.server.serve import guarded, http_server, service_of
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.metrics import Metrics
@@ -117,7 +117,7 @@ def running(
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn_server(outermost, settings)
+        server = http_server(outermost, settings)
         thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
         while not server.started:
@@ -126,7 +126,7 @@ def running(
         try:
             yield Running(listener.getsockname()[1], service)
         finally:
-            server.should_exit = True
+            server.end()
             thread.join(30)
             assert not thread.is_alive()
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import uvicorn
 from starlette.types import ASGIApp
 
-from ridgeline.server.serve import uvicorn_server
+from ridgeline.server.serve import HTTPServer, http_server
 from ridgeline.server.settings import ServerSettings
 
 
@@ -22,10 +21,10 @@ def listening(app: ASGIApp, settings: ServerSettings) -> Iterator[int]:
 
 
 @contextmanager
-def up(app: ASGIApp, settings: ServerSettings) -> Iterator[uvicorn.Server]:
+def up(app: ASGIApp, settings: ServerSettings) -> Iterator[HTTPServer]:
     """The server itself."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        server = uvicorn_server(app, settings)
+        server = http_server(app, settings)
         thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
         thread.start()
         while not server.started:
@@ -34,7 +33,8 @@ def up(app: ASGIApp, settings: ServerSettings) -> Iterator[uvicorn.Server]:
         try:
             yield server
         finally:
-            server.should_exit = server.force_exit = True
+            server.force_exit = True
+            server.end()
             thread.join(10)
 
 
@@ -46,7 +46,7 @@ def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
     return bool(condition())
 
 
-def port_of(server: uvicorn.Server) -> int:
+def port_of(server: HTTPServer) -> int:
     return int(server.servers[0].sockets[0].getsockname()[1])
 
 

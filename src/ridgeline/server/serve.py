@@ -85,13 +85,13 @@ async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, 
     settings = replace(settings, models=settings.models or (served.name,), connections=_connections(settings))
     with _listener(settings) as listener:
         server = Server(settings)
-        http = uvicorn_server(server.app, settings)
+        http = http_server(server.app, settings)
         tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
         try:
             with server.signals():
                 return await server.run(served, _url(listener), ready)
         finally:
-            http.should_exit = True
+            http.end()
             await tasks[0]
             tasks[1].cancel()
 
@@ -173,7 +173,7 @@ def guarded(app: ASGIApp, settings: ServerSettings) -> CountRequests:
     return CountRequests(AccessLog(Access(app, settings), lines=settings.access_log))
 
 
-def uvicorn_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
+def http_server(app: ASGIApp, settings: ServerSettings) -> "HTTPServer":
     """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers."""
     config = uvicorn.Config(
         app,
@@ -187,7 +187,7 @@ def uvicorn_server(app: ASGIApp, settings: ServerSettings) -> uvicorn.Server:
         server_header=False,
         timeout_graceful_shutdown=2,
     )
-    return _Server(config)
+    return HTTPServer(config)
 
 
 def service_of(llm: AsyncLLM, queue: Queue, settings: ServerSettings) -> Service:
@@ -195,11 +195,32 @@ def service_of(llm: AsyncLLM, queue: Queue, settings: ServerSettings) -> Service
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
 
 
-class _Server(uvicorn.Server):
+class HTTPServer(uvicorn.Server):
+    """uvicorn's, without its signals, and without looking ten times a second whether it is to end: with a slow
+    model that took more of the processor than anything else between two steps."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are the lifecycle's: uvicorn would stop listening at the first, and die of it in the end."""
         yield
+
+    async def main_loop(self) -> None:
+        """Serve until `end`; once a second the date that answers bear is made anew (`on_tick`)."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), 1)
+
+    def end(self) -> None:
+        """Have `serve` return. From any thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ended.set)
 
 
 def _connections(settings: ServerSettings) -> int:

@@ -14,7 +14,7 @@ from ridgeline.server.http.auth import PUBLIC
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 

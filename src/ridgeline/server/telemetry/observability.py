@@ -25,7 +25,7 @@ from ridgeline.server.telemetry.throughput import Throughput
 from ridgeline.server.telemetry.traces import Traces
 
 LINE_SECONDS = 10.0
-_LAG_SECONDS = 0.25
+_LAG_SECONDS = 1.0
 _IGNORED = IGNORED.encode()
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
