@@ -119,14 +119,14 @@ def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
     whole = Findings(SERVED, job(Load()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
     document = report(whole, drawn=True)
     drawn = {figure.title: figure for figure in document.figures}
-    goodput, ttft = drawn["Goodput over the rate"], drawn["TTFT over the rate (medians)"]
+    goodput, ttft = drawn["Goodput over the rate"], drawn["Median TTFT over the rate"]
     assert isinstance(goodput, Chart)
     assert isinstance(ttft, Chart)
     assert goodput.marks == ((found.knee.rate, "the knee"),)
     assert [x for x, _ in goodput.series[0].points] == [level.rate for level in found.levels]
     assert ttft.series[1].name == PREDICTED.label
     assert ttft.series[1].points == ((4.0, 50.0), (8.0, 50.0))
-    assert f"The knee: at {found.knee.rate:.3g} requests a second" in plain(document)
+    assert f"The knee: at {found.knee.rate:.4g} requests a second" in plain(document)
     exported = findings_json(whole)["sweep"]
     assert exported["reached"]
     assert exported["knee"] == found.knee.rate
@@ -143,7 +143,7 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
     )
     bound = replace(found, levels=limited)
     document = report(Findings(SERVED, job(Load()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True)
-    assert f"The knee was not reached: at {found.knee.rate:.3g} requests a second 99% of them meet" in plain(document)
+    assert f"The knee was not reached: at {found.knee.rate:.4g} requests a second 99% of them meet" in plain(document)
     assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
         ((found.knee.rate, "the highest good rate"),)
     }

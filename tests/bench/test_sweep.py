@@ -64,8 +64,12 @@ def test_a_busy_client_ends_a_sweep() -> None:
     """Of a client at 90 % of a core nobody knows whose latencies it saw."""
 
     async def measure(rate: float) -> Run:
-        record = Record(0, 0, 0, sent=0, chunks=[MS], ended=MS, output=1, outcome="ok")
-        return run_of(job(Load(rate=rate)), [Part([record], "", 0.9 if rate > 5 else 0.1, 1.0)], None)
+        moments = [1000 * MS * second for second in range(20)]
+        records = [
+            Record(i, at, at, sent=at, chunks=[at + MS], ended=at + MS, output=1, outcome="ok")
+            for i, at in enumerate(moments)
+        ]
+        return run_of(job(Load(rate=rate)), [Part(records, "", 0.9 if rate > 5 else 0.1, 1.0)], None)
 
     found = at_once(sweep(1.0, measure))
     assert [level.rate for level in found.levels] == [1.0, 2.0, 4.0, 8.0]
@@ -87,6 +91,22 @@ def test_a_rate_that_the_clients_lateness_decides_is_undecided() -> None:
     assert found.undecided
     assert "the requests that decide" in found.ended
     assert not swept(40.0).undecided
+
+
+def test_a_burst_is_no_rate_that_a_server_keeps_up() -> None:
+    """20 requests of 60 ms, answered all at once: at 64 a second the last came 0.3 s after the first; at 256 all were
+    under way together, and nobody knows what would have become of more."""
+
+    async def measure(rate: float) -> Run:
+        return played(job(Load(arrivals="constant", rate=rate, requests=20)), always())[0]
+
+    found = at_once(sweep(16.0, measure))
+    assert [level.rate for level in found.levels] == [16.0, 32.0, 64.0, 128.0, 256.0]
+    assert "too short to tell" in found.ended
+    assert found.knee is not None
+    assert found.knee.rate == 128.0
+    assert not found.reached
+    assert at_once(sweep(1000.0, measure)).undecided
 
 
 def test_rejections_are_no_good_answers() -> None:

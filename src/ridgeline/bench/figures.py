@@ -10,6 +10,7 @@ from ridgeline.traffic.summary import middle
 
 _MOST_ROWS = 60  # of a waterfall
 _MOST_POINTS = 200  # of a distribution
+_DECADE = 10  # times: values further apart than that are on a logarithmic axis
 Points = tuple[tuple[float, float], ...]
 
 
@@ -36,9 +37,10 @@ def _rates(findings: Findings) -> Iterator[Chart]:
         return
     name = "the knee" if findings.sweep.reached else "the highest good rate"
     marks = () if findings.sweep.knee is None else ((findings.sweep.knee.rate, name),)
-    most = max(level.rate for level in levels)
+    least, most = levels[0].rate, levels[-1].rate
+    log_x = most > _DECADE * least
     good = tuple((level.rate, _good_rate(level.run)) for level in levels)
-    offered = Series("offered", ((0.0, 0.0), (most, most)), "dashed")
+    offered = Series("offered", ((least, least), (most, most)), "dashed")
     what = "goodput" if findings.slo else "answered"
     yield Chart(
         f"{what.capitalize()} over the rate",
@@ -46,6 +48,8 @@ def _rates(findings: Findings) -> Iterator[Chart]:
         f"{what}, requests a second",
         (Series(what, good), offered),
         marks,
+        log_x,
+        log_y=log_x,
     )
     for latency in ("TTFT", "TPOT"):
         measured = tuple(
@@ -53,14 +57,14 @@ def _rates(findings: Findings) -> Iterator[Chart]:
         )
         if measured:
             series = [Series(f"{latency}, measured", measured), *_predicted_over_rate(findings, latency, most)]
-            title = f"{latency} over the rate (medians)"
-            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_y=_decades(series))
+            title = f"Median {latency} over the rate"
+            yield Chart(title, "requests a second", "ms", tuple(series), marks, log_x, log_y=_over_a_decade(series))
 
 
-def _decades(series: Sequence[Series]) -> bool:
-    """Whether values differ by more than ten times, which a plain axis cannot show."""
+def _over_a_decade(series: Sequence[Series]) -> bool:
+    """Whether values differ by more than a plain axis can show."""
     values = [y for one in series for _, y in one.points if y > 0]
-    return bool(values) and max(values) > 10 * min(values)
+    return bool(values) and max(values) > _DECADE * min(values)
 
 
 def _good_rate(run: Run) -> float:

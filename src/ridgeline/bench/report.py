@@ -100,11 +100,11 @@ def _knee(findings: Findings) -> str:
     met = f"meet {findings.slo}" if findings.slo else "are answered"
     knee = findings.sweep.knee
     if knee is None:
-        return f"No rate was good; at {findings.sweep.levels[0].rate:.3g} a second, the lowest: {findings.sweep.ended}."
+        return f"No rate was good; at {findings.sweep.levels[0].rate:.4g} a second, the lowest: {findings.sweep.ended}."
     above = findings.sweep.above
-    then = findings.sweep.ended if above is None else f"at {above.rate:.3g} a second: {above.why}"
+    then = findings.sweep.ended if above is None else f"at {above.rate:.4g} a second: {above.why}"
     name = "The knee" if findings.sweep.reached else "The knee was not reached"
-    return f"{name}: at {knee.rate:.3g} requests a second {ATTAIN:.0%} of them {met}; {then}."
+    return f"{name}: at {knee.rate:.4g} requests a second {ATTAIN:.0%} of them {met}; {then}."
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _level(level: Level, name: str) -> Row:
     latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
     goodput = "-" if summary.goodput is None else three(summary.goodput.rate)
     cells = (
-        f"{level.rate:.3g}",
+        f"{level.rate:.4g}",
         three(summary.requests_per_second),
         percent(summary.good_share),
         goodput,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ridgeline.bench.run import Run
+from ridgeline.traffic.summary import middle
 
 ATTAIN = 0.99  # of all requests that must be good
 LEAST = 20  # requests that a rate is judged from: fewer have no median
@@ -11,6 +12,9 @@ _NEAR = 0.1  # of the rate: closer than that the knee is not looked for
 _MOST_DOUBLINGS = 16
 _LIMIT = "the load generator is the limit"
 _DECIDES = "the load generator was late for the requests that decide"
+_SHORT = "too short to tell: give more --requests or --duration"
+_UNDECIDED = (_LIMIT, _DECIDES, _SHORT)
+_TIMES = 2.0  # a request's time for which requests must have come: fewer are one burst, which a server can put off
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +42,13 @@ class Sweep:
 
     @property
     def reached(self) -> bool:
-        """Whether the server was the limit above the knee, and not the load generator."""
-        return self.above is not None and self.above.why not in (_LIMIT, _DECIDES)
+        """Whether the server was the limit above the knee, and not the load generator or how long it was asked."""
+        return self.above is not None and self.above.why not in _UNDECIDED
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing is known of the server: the load generator was the limit at the lowest rate."""
-        return self.knee is None and self.levels[0].why in (_LIMIT, _DECIDES)
+        """Whether nothing is known of the server: not even the lowest rate could be judged."""
+        return self.knee is None and self.levels[0].why in _UNDECIDED
 
     @property
     def shown(self) -> Run:
@@ -55,7 +59,7 @@ class Sweep:
 async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Sweep:
     """Double the rate until a level is not good, then halve the interval until it is within 10 %.
 
-    A level of which the load generator itself is the limit says nothing of the server and ends the sweep.
+    A level that says nothing of the server ends the sweep: the load generator was its limit, or it was too short.
     """
     levels: list[Level] = []
 
@@ -72,7 +76,7 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Swe
             bad, ended = level.rate, level.why
             break
         good = level.rate
-    while bad and good and bad - good > _NEAR * bad and not levels[-1].run.client_limited:
+    while bad and good and bad - good > _NEAR * bad and levels[-1].why not in _UNDECIDED:
         level = await tried((good + bad) / 2)
         good, bad = (good, level.rate) if level.why else (level.rate, bad)
     levels.sort(key=lambda level: level.rate)
@@ -87,10 +91,16 @@ def fault(run: Run) -> str:
         return run.stopped or "the server falls behind"
     share = run.summary.good_share
     if share >= ATTAIN:
-        return ""
+        return _SHORT if _is_burst(run) else ""
     good = run.summary.goodput
     if good is not None and good.good + good.uncertain >= ATTAIN * run.summary.total:
         return _DECIDES
     lost = run.summary.total - run.summary.answered
     what = "good" if run.summary.goodput is not None else "answered"
     return f"{share:.1%} {what}" + (f", {lost} not answered" if lost and what == "good" else "")
+
+
+def _is_burst(run: Run) -> bool:
+    """Whether requests came for so short a time that few were over before the last of them came."""
+    took, intended = run.summary.latencies["E2E"], [record.intended for record in run.records]
+    return took is not None and max(intended) - min(intended) < _TIMES * middle(took) * 1e9

@@ -183,8 +183,8 @@ async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, 
         level += 1
         load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
         data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
-        told(f"{rate:.3g} a second")
-        found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.3g} a second: {at}"), processes)
+        told(f"{rate:.4g} a second")
+        found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.4g} a second: {at}"), processes)
         processes = found.processes if found.processes > 1 else processes
         return found
 
