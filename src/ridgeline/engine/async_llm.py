@@ -60,9 +60,10 @@ class Host(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Caller:
-    """Somebody who awaits a request. take: told its events, on `loop`. unfinished: choices that go on. request: the
-    engine's number for it. left: does not wait any more."""
+    """Somebody who awaits a request. ticket: our number for it; request: the engine's. take: told its events, on
+    `loop`. unfinished: choices that go on. left: does not wait any more."""
 
+    ticket: int
     prompt: list[int]
     params: SamplingParams
     take: Take
@@ -100,7 +101,7 @@ class AsyncLLM:
         self.page_observers: list[PageObserver] = []
         """Told there too which KV pages changed, while they are watched."""
         self._callers: dict[int, _Caller] = {}  # by ticket
-        self._tickets: dict[int, int] = {}  # by request
+        self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
         self._lookers: deque[Callable[[Snapshot | None], None]] = deque()
         self._watched = False
@@ -164,10 +165,10 @@ class AsyncLLM:
         """
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
-        caller = _Caller(ids, params, take, loop, params.n, added=added, sections=sections)
         ticket = next(self._next_ticket)
-        self._ask(ticket, caller, root)
-        return partial(self._leave, ticket, caller)
+        caller = _Caller(ticket, ids, params, take, loop, params.n, added=added, sections=sections)
+        self._ask(caller, root)
+        return partial(self._leave, caller)
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
@@ -205,25 +206,25 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _ask(self, ticket: int, caller: _Caller, root: bytes) -> None:
+    def _ask(self, caller: _Caller, root: bytes) -> None:
         with self._lock:
             if not self.alive:
                 raise EngineDied("the engine is closed" if self.ended.done() else "the engine is being started again")
-            self._callers[ticket] = caller
+            self._callers[caller.ticket] = caller
         params = replace(caller.params, stop=()) if caller.params.stop else caller.params
-        self._host.send(Add(ticket, caller.prompt, params, root))
+        self._host.send(Add(caller.ticket, caller.prompt, params, root))
 
-    def _leave(self, ticket: int, caller: _Caller) -> None:
+    def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
         when it gets it."""
         caller.left = True
-        if self._callers.get(ticket) is caller and caller.request is not None:
-            self._forget(ticket, caller.request)
+        if caller.ticket in self._callers and caller.request is not None:
+            self._forget(caller.ticket, caller.request)
             self._host.send(Abort(caller.request))
 
     def _forget(self, ticket: int, request: int) -> None:
         self._callers.pop(ticket, None)
-        self._tickets.pop(request, None)
+        self._by_request.pop(request, None)
 
     # -- what the engine says, wherever that is heard ------------------------------------------------------------------
 
@@ -253,13 +254,12 @@ class AsyncLLM:
         if caller is None:
             return
         self._transcript.open(added.request, caller.prompt, caller.params, sections=caller.sections)
-        caller.request = added.request
-        self._tickets[added.request] = added.ticket
+        self._by_request[added.request] = caller
+        caller.request = added.request  # who leaves from now on, in another thread, aborts it
         if caller.added is not None:
             caller.added(added.request)
         if caller.left:
-            self._forget(added.ticket, added.request)
-            self._host.send(Abort(added.request))
+            self._leave(caller)
 
     def _stepped(self, stepped: Stepped) -> None:
         self.stats = stepped.stats
@@ -274,19 +274,19 @@ class AsyncLLM:
             self._host.send(StopChoice(stop))
         told: list[tuple[_Caller, Event | Exception]] = []
         for event in events:
-            caller = self._callers.get(self._tickets.get(event.request, 0))
+            caller = self._by_request.get(event.request)
             if caller is None:
                 continue
             told.append((caller, event))
             caller.unfinished -= event.finish is not None
             if not caller.unfinished:
-                self._forget(self._tickets[event.request], event.request)
+                self._forget(caller.ticket, event.request)
         self._tell(told)
 
     def _died(self, died: Died) -> None:
         with self._lock:
             self.alive = False
-            callers, self._callers, self._tickets = list(self._callers.values()), {}, {}
+            callers, self._callers, self._by_request = list(self._callers.values()), {}, {}
             lookers, self._lookers = self._lookers, deque()
             self._transcript = self.texts.transcript()
             self.stats = replace(self.stats, running=0, waiting=0, held_pages=0, cached_pages=0)
@@ -310,13 +310,7 @@ class AsyncLLM:
                 loop.call_soon_threadsafe(_put, part)
             except RuntimeError:  # the event loop is closed: nobody is left to tell
                 for caller, _ in part:
-                    self._abandon(caller)
-
-    def _abandon(self, caller: _Caller) -> None:
-        caller.left = True
-        if caller.request is not None and caller.request in self._tickets:
-            self._forget(self._tickets[caller.request], caller.request)
-            self._host.send(Abort(caller.request))
+                    self._leave(caller)
 
 
 def _put(told: "list[tuple[_Caller, Event | Exception]]") -> None:
