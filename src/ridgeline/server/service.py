@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.async_llm import AsyncLLM, StepObserver
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
-
-StepObserver = Callable[[StepReport, Stats], None]
 
 
 @dataclass(eq=False, slots=True)
