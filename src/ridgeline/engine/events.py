@@ -128,3 +128,7 @@ class Stats:
     grammars: int = 0
     grammar_seconds: float = 0.0
     grammar_bytes: int = 0
+
+    def base(self, before: "Stats") -> "Stats":
+        """What to count from since `before`: nothing where another engine has begun in its place."""
+        return before if before.steps <= self.steps else Stats()

@@ -191,7 +191,7 @@ class Metrics:
         phase, seconds = phase_of(report), report.seconds
         self._steps[phase].observe(seconds)
         self._positions.observe(report.positions)
-        self._count(self._before if self._before.steps <= stats.steps else Stats(), stats)  # else a new engine
+        self._count(stats.base(self._before), stats)
         self._before = stats
         if report.predicted is not None:
             self._one("step_predicted_seconds", phase).observe(report.predicted)

@@ -62,9 +62,8 @@ class Throughput:
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Count its tokens, and how long it was to take."""
-        before = self._before if self._before.steps <= stats.steps else Stats()  # else the engine has begun anew
+        self._interval.output += stats.output_tokens - stats.base(self._before).output_tokens
         self._before = stats
-        self._interval.output += stats.output_tokens - before.output_tokens
         if report.predicted is not None:
             self._interval.predicted += report.predicted
             self._interval.priced += report.seconds
