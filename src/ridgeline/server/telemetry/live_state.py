@@ -24,6 +24,7 @@ from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame
 from ridgeline.server.service import Service
+from ridgeline.server.telemetry.priced import PricedSteps
 
 FRAME_SECONDS = 0.1
 LAG_BYTES = 256 << 10
@@ -35,14 +36,13 @@ _LISTENERS = 32
 @dataclass(slots=True)
 class _Merge:
     """Steps as one. items: of each sequence (request, choice) the runs of positions that it ran. pages: by number, as
-    they are at the end. predicted: seconds of the steps that have a prediction; priced: what they took."""
+    they are at the end."""
 
     step: int = 0
     steps: int = 0
     clock: int = 0
     seconds: float = 0.0
-    predicted: float = 0.0
-    priced: float = 0.0
+    priced: PricedSteps = field(default_factory=PricedSteps)
     items: dict[tuple[int, int], list[list[int]]] = field(default_factory=dict)
     pages: dict[int, PageChange] = field(default_factory=dict)
 
@@ -51,9 +51,7 @@ class _Merge:
         self.step, self.clock = report.step, report.finished
         self.steps += 1
         self.seconds += seconds
-        if report.predicted is not None:
-            self.predicted += report.predicted
-            self.priced += seconds
+        self.priced.add(seconds, report.predicted, report.floor)
         for request, choice, start, count in report.items:
             runs = self.items.setdefault((request, choice), [])
             if runs and runs[-1][0] + runs[-1][1] == start:
@@ -71,8 +69,8 @@ class _Merge:
             "pages": list(self.pages.values()),
             "counters": asdict(stats),
             "seconds": self.seconds,
-            "predicted": self.predicted if self.priced else None,
-            "priced_seconds": self.priced,
+            "predicted": self.priced.predicted if self.priced.measured else None,
+            "priced_seconds": self.priced.measured,
         }
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ridgeline.engine.events import Event, Stats
@@ -11,6 +11,7 @@ from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live
 from ridgeline.server.telemetry.metrics import Watched
+from ridgeline.server.telemetry.priced import PricedSteps
 
 _RECENT = 1000  # requests that the hit rate is of
 logger = logging.getLogger(__name__)
@@ -18,12 +19,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Interval:
-    """Counts since the last line. predicted: seconds of the steps that have a prediction; priced: what they took."""
+    """Counts since the last line."""
 
     prompt: int = 0
     output: int = 0
-    predicted: float = 0.0
-    priced: float = 0.0
+    priced: PricedSteps = field(default_factory=PricedSteps)
 
 
 class Throughput:
@@ -64,9 +64,7 @@ class Throughput:
         """Count its tokens, and how long it was to take."""
         self._interval.output += stats.output_tokens - stats.base(self._before).output_tokens
         self._before = stats
-        if report.predicted is not None:
-            self._interval.predicted += report.predicted
-            self._interval.priced += report.seconds
+        self._interval.priced.add(report.seconds, report.predicted, report.floor)
 
     def line(self, seconds: float) -> dict[str, Any] | None:
         """What was done in the interval that ends now; None after an idle one that follows an idle one."""
@@ -84,7 +82,7 @@ class Throughput:
             "waiting": stats.waiting,
             "kv_cache_usage": stats.held_pages / max(1, self._llm.info.pages),
             "prefix_cache_hit_rate": found / asked if asked else 0.0,
-            "predicted_share": interval.predicted / interval.priced if interval.priced else None,
+            "predicted_share": interval.priced.share,
         }
 
     def say(self, seconds: float) -> None:

@@ -13,6 +13,7 @@ from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.engine.worker.messages import StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service, failed_by_engine
+from ridgeline.server.telemetry.priced import PricedSteps
 
 _MOST_STEPS = 4096  # rows of a ledger; what comes after is in its sums
 _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
@@ -40,23 +41,14 @@ class _Row(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Of the steps that a request was in. predicted: of those that have a prediction; priced: what they took."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    predicted: float = 0.0
-    floor: float = 0.0
-    priced: float = 0.0
-
-
-@dataclass(slots=True)
 class _Trace:
-    """One request. first, last: when its first and its newest token came."""
+    """One request. steps: that it was in, which took `seconds`. first, last: when its first and newest token came."""
 
     live: Live
     rows: list[_Row] = field(default_factory=list)
-    sums: _Sums = field(default_factory=_Sums)
+    steps: int = 0
+    seconds: float = 0.0
+    priced: PricedSteps = field(default_factory=PricedSteps)
     begun: int | None = None
     first: int | None = None
     last: int | None = None
@@ -126,15 +118,11 @@ class Traces:
 
 
 def _add(trace: _Trace, step: _Step) -> None:
-    sums = trace.sums
     if trace.begun is None:
         trace.begun = step.started
-    sums.steps += 1
-    sums.seconds += step.seconds
-    if step.predicted is not None:
-        sums.predicted += step.predicted
-        sums.floor += step.floor or 0.0
-        sums.priced += step.seconds
+    trace.steps += 1
+    trace.seconds += step.seconds
+    trace.priced.add(step.seconds, step.predicted, step.floor)
 
 
 def _outcome(live: Live, error: BaseException | None) -> str:
@@ -146,8 +134,7 @@ def _outcome(live: Live, error: BaseException | None) -> str:
 
 
 def _told(trace: _Trace) -> dict[str, Any]:
-    live, sums, begun, first = trace.live, trace.sums, trace.begun, trace.first
-    priced = sums.priced > 0
+    live, priced, begun, first = trace.live, trace.priced, trace.begun, trace.first
     return {
         "id": live.id,
         "object": "request.trace",
@@ -163,11 +150,11 @@ def _told(trace: _Trace) -> dict[str, Any]:
         "prefill_seconds": _between(begun, first),
         "decode_seconds": _between(first, trace.last),
         "total_seconds": _between(live.arrived, trace.last),
-        "steps": sums.steps,
-        "step_seconds": sums.seconds,
-        "predicted_seconds": sums.predicted if priced else None,
-        "floor_seconds": sums.floor if priced else None,
-        "predicted_share": sums.predicted / sums.priced if priced else None,
+        "steps": trace.steps,
+        "step_seconds": trace.seconds,
+        "predicted_seconds": priced.predicted if priced.measured else None,
+        "floor_seconds": priced.floor if priced.measured else None,
+        "predicted_share": priced.share,
         "ledger": [_row(row, live.arrived) for row in trace.rows],
         "ledger_complete": len(trace.rows) < _MOST_STEPS,
     }
