@@ -15,7 +15,7 @@ from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids
+from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids, unknown_id
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -255,9 +255,9 @@ class Engine:
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        for token in (min(ids), max(ids)) if ids else ():
-            if not 0 <= token < self.vocabulary:
-                raise ValueError(f"token id {token} is out of range; the model has ids 0 to {self.vocabulary - 1}")
+        unknown = unknown_id(ids, self.vocabulary)
+        if unknown is not None:
+            raise ValueError(f"token id {unknown} is out of range; the model has ids 0 to {self.vocabulary - 1}")
 
     def abort(self, group: int) -> list[TokenEvent]:
         """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""

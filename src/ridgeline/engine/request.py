@@ -110,6 +110,12 @@ def token_ids(prompt: Any) -> Sequence[int]:
         raise ValueError("the prompt is not a list of token ids; give whole numbers") from None
 
 
+def unknown_id(ids: Sequence[int], vocabulary: int) -> int | None:
+    """One of the ids that a vocabulary of so many does not have, None if it has them all."""
+    ends = (min(ids), max(ids)) if ids else ()
+    return next((token for token in ends if not 0 <= token < vocabulary), None)
+
+
 class Tokens(Sequence[int]):
     """What a request knows: its prompt, which is not copied, and then its output."""
 

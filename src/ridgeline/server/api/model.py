@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import unknown_id
 from ridgeline.engine.texts import Texts
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
@@ -85,12 +86,11 @@ class ServedModel:
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
         """Raises ApiError for ids that the model does not have."""
-        for token in (min(ids), max(ids)) if ids else ():
-            if not 0 <= token < self.vocabulary:
-                raise invalid(
-                    f"{param}: token id {token} is out of vocabulary; the model has ids 0 to {self.vocabulary - 1}",
-                    param,
-                )
+        unknown = unknown_id(ids, self.vocabulary)
+        if unknown is not None:
+            raise invalid(
+                f"{param}: token id {unknown} is out of vocabulary; the model has ids 0 to {self.vocabulary - 1}", param
+            )
 
 
 async def beside(length: int, work: Callable[[], _Result]) -> _Result:
