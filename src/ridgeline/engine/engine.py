@@ -5,9 +5,9 @@ A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a tra
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids, unknown_id
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
+from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
@@ -36,44 +37,6 @@ class Executor(Protocol):
         """Run a plan. Returns what each item with logit or scored rows gives to its request, in order; `rows`: one a
         logit row, made as they are read."""
         ...
-
-
-class SampleRows(Sequence[SampleRow]):
-    """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
-    is then: before the plan's tokens are accepted."""
-
-    def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
-        self._plan, self._requests = plan, requests
-
-    def __len__(self) -> int:
-        return sum(len(item.logits) for item in self._plan.items)
-
-    def __iter__(self) -> Iterator[SampleRow]:
-        for item in self._plan.items:
-            for offset in item.logits:
-                yield self._row(self._requests[item.request], item.start + offset + 1)
-
-    @overload
-    def __getitem__(self, index: int) -> SampleRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SampleRow]: ...
-    def __getitem__(self, index: int | slice) -> SampleRow | list[SampleRow]:
-        return list(self)[index]
-
-    @staticmethod
-    def _row(request: Request, position: int) -> SampleRow:
-        guide = request.guide
-        assert guide is None or position == request.known, "a guide knows what may follow the last token only"
-        return SampleRow(
-            request.params,
-            request.seed,
-            position,
-            request.choice,
-            position - request.prompt_length,
-            tuple(request.stop_ids),
-            request.history,
-            None if guide is None else guide.allowed(),
-        )
 
 
 class Engine:
