@@ -619,3 +619,14 @@ def test_what_is_shown_is_short(llm: LLM) -> None:
     assert repr(two) == f"Choice(1, '{'x' * 60}'..., {len(two.tokens)} tokens, stop)"
     assert repr(completion) == f"Completion({len(completion.prompt_ids)} tokens of prompt, {one!r}, {two!r})"
     assert repr(Choice(0, error="no\npage")) == "Choice(0, '', 0 tokens, under way, error='no\\npage')"
+
+
+def test_an_async_llm_is_shown_as_short(llm: LLM) -> None:
+    async def use(server: AsyncLLM) -> None:
+        info = server.info
+        held = f"KV memory for {info.capacity:,} tokens"
+        assert repr(server) == f"AsyncLLM(context 256, {held}, threads {info.threads})"
+        await asyncio.to_thread(server.close)
+        assert repr(server).endswith(", closed)")
+
+    run_async(llm, use)

@@ -111,6 +111,11 @@ class AsyncLLM:
         self._transcript = self.texts.transcript()  # touched by whoever brings the engine's messages alone
         self._host.connect(self._receive)
 
+    def __repr__(self) -> str:
+        info, state = self.info, "" if self.alive else ", closed" if self.ended.done() else ", starting again"
+        held = f"context {info.context:,}, KV memory for {info.capacity:,} tokens, threads {info.threads}"
+        return f"AsyncLLM({held}{state})"
+
     @classmethod
     async def start(cls, model: str, settings: EngineSettings | None = None, **options: Any) -> Self:
         """The same with the engine in a process of its own; arguments and errors are those of EngineProcess.start."""
