@@ -78,7 +78,7 @@ def attacked(
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), metrics=watching.metrics) as up:
+        with running(service, settings, routes=watching.routes(), observers=[watching.exchanged]) as up:
             yield Attacked(up.port, up.service)
     finally:
         llm.close()

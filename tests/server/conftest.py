@@ -21,11 +21,11 @@ from ridgeline.engine.setup import Loaded, load_engine
 from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
+from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.health import Front, Health
 from ridgeline.server.serve import guarded, http_server, service_of
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.metrics import Metrics
 from server.wire import eventually
 
 
@@ -101,15 +101,14 @@ def running(
     settings: ServerSettings,
     *,
     routes: Sequence[BaseRoute] = (),
-    metrics: Metrics | None = None,
+    observers: Sequence[ExchangeObserver] = (),
 ) -> Iterator[Running]:
     """A service on a free port, in a thread, with all that stands before it."""
     front = Front(Health(settings.stalled_seconds))
     front.health.llm = service.llm
     grammars = GrammarCheck(settings)
     front.app = build_app(service, settings, grammars, routes=routes)
-    outermost = guarded(front, settings)
-    outermost.metrics = metrics
+    outermost = guarded(front, settings, observers)
 
     async def live() -> None:
         await server.serve([listener])
@@ -117,7 +116,7 @@ def running(
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        server = http_server(outermost, settings)
+        server = http_server(outermost, settings, observers)
         thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
         while not server.started:

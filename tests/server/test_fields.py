@@ -9,8 +9,8 @@ from openai.resources.responses import Responses
 
 from ridgeline.server.api.fields import NEUTRAL, REFUSED, ChatFields, CompletionFields, DetokenizeFields, read_fields
 from ridgeline.server.api.response_request import ResponseFields
-from ridgeline.server.app import IGNORED
 from ridgeline.server.errors import ApiError
+from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 

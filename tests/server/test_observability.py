@@ -30,7 +30,7 @@ def watched(record: Path) -> Iterator[tuple[Running, Observability]]:
     service = Service(llm, Everybody())
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), metrics=watching.metrics) as up:
+        with running(service, settings, routes=watching.routes(), observers=[watching.exchanged]) as up:
             yield up, watching
     finally:
         llm.close()
@@ -87,6 +87,17 @@ def test_a_scrape_counts_what_went_through_http(watched: tuple[Running, Observab
     assert steps >= 3 + 5 + 1
     assert after["ridgeline:kv_blocks", frozenset({("state", "used")})] == 0
     assert SECRET not in server.get("/metrics").data.decode()
+
+
+def test_what_the_protocol_refuses_is_counted(watched: tuple[Running, Observability]) -> None:
+    server, _ = watched
+    refusals = "http_requests_total", frozenset({("handler", "none"), ("method", "other"), ("status", "4xx")})
+    too_large = "ridgeline:request_errors_total", frozenset({("code", "headers_too_large")})
+    before = scrape(server)
+    assert server.get("/v1/models", headers={"x": SECRET * 10_000}).status == 431
+    after = scrape(server)
+    for name in (refusals, too_large):
+        assert after[name] - before.get(name, 0) == 1, name
 
 
 def test_the_trace_of_an_answer_is_found_by_its_id(watched: tuple[Running, Observability]) -> None:

@@ -4,27 +4,28 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
+from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.serve import HTTPServer, http_server
 from ridgeline.server.settings import ServerSettings
 
 
 @contextmanager
-def listening(app: ASGIApp, settings: ServerSettings) -> Iterator[int]:
+def listening(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> Iterator[int]:
     """The port of a server with `app` behind our protocol."""
-    with up(app, settings) as server:
+    with up(app, settings, observers) as server:
         yield port_of(server)
 
 
 @contextmanager
-def up(app: ASGIApp, settings: ServerSettings) -> Iterator[HTTPServer]:
+def up(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> Iterator[HTTPServer]:
     """The server itself."""
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        server = http_server(app, settings)
+        server = http_server(app, settings, observers)
         thread = threading.Thread(target=asyncio.run, args=(server.serve([listener]),), daemon=True)
         thread.start()
         while not server.started:

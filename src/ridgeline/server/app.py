@@ -25,6 +25,7 @@ from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
+from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -32,9 +33,6 @@ from ridgeline.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
 _SHOWN = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/health", "/metrics")
-
-IGNORED = "x-ridgeline-ignored-fields"
-"""The header that names the fields of a request that nobody knows."""
 
 
 def build_app(

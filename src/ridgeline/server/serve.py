@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,13 +24,13 @@ from ridgeline.server.api.generation import engine_died
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.access_log import AccessLog
 from ridgeline.server.http.auth import Access
+from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
 from ridgeline.server.http.health import Front, Health
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.observability import CountRequests, Observability
+from ridgeline.server.telemetry.observability import Observability
 
 SPARE_DESCRIPTORS = 64
 """Of the process's open files, what is not for connections: weights, the engine's socket, logs."""
@@ -85,7 +85,7 @@ async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, 
     settings = replace(settings, models=settings.models or (served.name,), connections=_connections(settings))
     with _listener(settings) as listener:
         server = Server(settings)
-        http = http_server(server.app, settings)
+        http = http_server(server.app, settings, server.observers)
         tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
         try:
             with server.signals():
@@ -103,7 +103,8 @@ class Server:
         self.settings = settings
         self.health = Health(settings.stalled_seconds)
         self.front = Front(self.health)
-        self.app = guarded(self.front, settings)
+        self.observers: list[ExchangeObserver] = [log_exchange] if settings.access_log else []
+        self.app = guarded(self.front, settings, self.observers)
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
 
     async def run(self, served: Served, url: str, ready: Callable[[str, AsyncLLM], None]) -> int:
@@ -118,7 +119,7 @@ class Server:
             observability = Observability(service, self.settings, self.settings.models[0])
             async with observability.running(), aclosing(GrammarCheck(self.settings)) as grammars:
                 self.front.app = build_app(service, self.settings, grammars, routes=observability.routes())
-                self.app.metrics = observability.metrics
+                self.observers.append(observability.exchanged)
                 self.health.llm = llm
                 gc.freeze()  # what is there by now stays; the collector need not go over it again and again
                 ready(url, llm)
@@ -168,16 +169,17 @@ class Server:
         self._drain.set()
 
 
-def guarded(app: ASGIApp, settings: ServerSettings) -> CountRequests:
-    """An application behind all that a request meets before it."""
-    return CountRequests(AccessLog(Access(app, settings), lines=settings.access_log))
+def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> Exchanges:
+    """An application behind all that a request meets before it. observers: told of each request that is over."""
+    return Exchanges(Access(app, settings), observers)
 
 
-def http_server(app: ASGIApp, settings: ServerSettings) -> "HTTPServer":
-    """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers."""
+def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> "HTTPServer":
+    """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers.
+    observers: told of requests that are refused before they reach the application."""
     config = uvicorn.Config(
         app,
-        http=protocol_of(settings),
+        http=protocol_of(settings, observers),
         ws="none",
         loop="asyncio",
         lifespan="off",

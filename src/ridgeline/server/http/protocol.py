@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -23,6 +24,7 @@ from uvicorn.server import ServerState
 
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.direct import EXTENSION, DirectWriter
+from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
 from ridgeline.server.settings import ServerSettings
 
 LINGER_SECONDS = 1.0
@@ -36,9 +38,10 @@ logger = logging.getLogger(__name__)
 _HOST = re.compile(rb"[A-Za-z0-9._~\-\[\]:%]*")
 
 
-def protocol_of(settings: ServerSettings) -> type[asyncio.Protocol]:
-    """What uvicorn makes of each connection (`Config(http=...)`)."""
-    return cast(type[asyncio.Protocol], partial(LimitedProtocol, settings=settings, fullness=Fullness()))
+def protocol_of(settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> type[asyncio.Protocol]:
+    """What uvicorn makes of each connection (`Config(http=...)`). observers: told of requests that it refuses."""
+    made = partial(LimitedProtocol, settings=settings, fullness=Fullness(), observers=observers)
+    return cast(type[asyncio.Protocol], made)
 
 
 @dataclass(slots=True)
@@ -70,9 +73,10 @@ class LimitedProtocol(H11Protocol):
         *,
         settings: ServerSettings,
         fullness: Fullness,
+        observers: Sequence[ExchangeObserver],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.settings, self.fullness = settings, fullness
+        self.settings, self.fullness, self.observers = settings, fullness, observers
         self.conn = self.reader = LimitedConnection(settings)
         self.phase: Phase = "answer"
         self.since = self.loop.time()  # when the phase began
@@ -214,12 +218,22 @@ class LimitedProtocol(H11Protocol):
             head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             self.transport.write(head.encode() + body)
+            self._tell(error)
             self._linger()
         else:
             self._close()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+
+    def _tell(self, error: ApiError) -> None:
+        """A request is answered with an error. The application tells of it where it has the request already."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            cast(dict[str, Any], self.cycle.scope)[REFUSED] = error
+            return
+        seconds = self.loop.time() - self.since
+        for observer in self.observers:
+            observer(Exchange(self.client, None, None, None, error.status, seconds, error.code))
 
     def _linger(self) -> None:
         self.lingering = True

@@ -10,12 +10,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ridgeline.engine.request import NANOSECONDS
-from ridgeline.server.app import IGNORED
-from ridgeline.server.errors import ERROR_CODE, ApiError
-from ridgeline.server.http.auth import PUBLIC
+from ridgeline.server.errors import ApiError
+from ridgeline.server.http.exchanges import Exchange
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.live_state import LiveState
@@ -26,7 +23,6 @@ from ridgeline.server.telemetry.traces import Traces
 
 LINE_SECONDS = 10.0
 _LAG_SECONDS = 1.0
-_IGNORED = IGNORED.encode()
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
@@ -50,6 +46,15 @@ class Observability:
             observers.append(self.recorder)
         service.observers += observers
         service.step_observers += [self.live_state.stepped, *(observer.stepped for observer in observers)]
+
+    def exchanged(self, exchange: Exchange) -> None:
+        """Count an HTTP request by the pattern of its route, never by the path that a client wrote."""
+        method = exchange.method if exchange.method in _METHODS else "other"
+        self.metrics.answered(exchange.handler or "none", method, exchange.status, exchange.seconds)
+        if exchange.status >= 400:
+            self.metrics.failed(exchange.code)
+        if exchange.ignored:
+            self.metrics.ignored(exchange.ignored)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -98,44 +103,3 @@ class Observability:
             due = time.perf_counter() + _LAG_SECONDS
             await asyncio.sleep(_LAG_SECONDS)
             self.metrics.lagged(max(0.0, time.perf_counter() - due))
-
-
-class CountRequests:
-    """An app whose HTTP requests are counted by the pattern of their route, never by the path that a client wrote; all
-    but health's, also those that are turned away before there is a route. metrics: None as long as there is no model.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.metrics: Metrics | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        metrics = self.metrics
-        if metrics is None or scope["type"] != "http" or scope["path"] in PUBLIC:
-            await self._app(scope, receive, send)
-            return
-        started, status = time.perf_counter_ns(), 500  # of an app that ends without an answer
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                _count_ignored(metrics, message)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            handler = getattr(scope.get("route"), "path", "none")
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            seconds = (time.perf_counter_ns() - started) * NANOSECONDS
-            metrics.answered(handler, method, status, seconds)
-            if status >= 400:
-                metrics.failed(scope.get(ERROR_CODE))
-
-
-def _count_ignored(metrics: Metrics, start: Message) -> None:
-    """The routes say in a header which fields they ignored."""
-    for name, value in start["headers"]:
-        if name == _IGNORED:
-            metrics.ignored(value.count(b",") + 1)
