@@ -92,6 +92,25 @@ def test_the_conversation_is_what_the_chat_template_gets() -> None:
         assert bytes(prompts[0]).decode() == "[system  be brief][user  add][assistant hm yes add][tool  2]"
 
 
+def test_thoughts_before_a_call_are_not_lost_on_the_message_before_them() -> None:
+    items: list[Any] = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": "yes"},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "reasoning", "id": "rs_2", "summary": []},
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "2"},
+    ]
+    template = "{% for m in messages %}[{{ m.role }} {{ m.reasoning_content }} {{ m.content }}]{% endfor %}"
+    with saying("x", template=template) as server:
+        prompts: list[Any] = []
+        server.service.observers.append(Listener(prompts))
+        assert server.post("/v1/responses", {"input": items, "max_output_tokens": 1}).status == 200
+        said = bytes(prompts[0]).decode()
+        assert said.startswith("[user  add][assistant  yes][assistant hm ")
+        assert said.endswith("[tool  2]")
+
+
 class Listener:
     """An observer that keeps prompts."""
 
@@ -111,6 +130,9 @@ class Listener:
         self._prompts.append(list(prompt))
 
 
+THOUGHTS = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -123,6 +145,11 @@ class Listener:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input"),
         ({"input": [{"type": "reasoning", "content": [3]}]}, "input"),
+        ({"input": [{"role": "user", "content": "a"}, THOUGHTS]}, "input"),
+        ({"input": [THOUGHTS, {"role": "user", "content": "a"}]}, "input"),
+        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}]}, "input"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/"}]}]}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"tool_choice": {"type": "mcp"}}, "tool_choice"),

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.server.api.obfuscation import BLOCK
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http import sse
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
@@ -40,6 +41,35 @@ def test_frames_are_what_openai_s_decoder_takes(server: Running) -> None:
     assert all(isinstance(value["choices"], list) for value in values)
     assert values[-1]["choices"] == []
     assert reply.headers["x-request-id"] == values[0]["id"]
+    server.idle()
+
+
+TEXTS = {
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 12},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12},
+    "/v1/responses": {"input": "Once upon a time", "max_output_tokens": 12},
+}
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_obfuscated_events_of_any_text_differ_by_whole_blocks_in_length(server: Running, path: str) -> None:
+    """What they say is the same as without; there their lengths tell the tokens'."""
+
+    def events(**options: bool) -> list[bytes]:
+        body = {**TEXTS[path], "temperature": 0, "stream": True, "stream_options": options}
+        lines = server.post(path, body).data.split(b"\n")
+        return [line for line in lines if b'"choices":[{' in line or b"text.delta" in line and b"data:" in line]
+
+    plain, filled = events(), events(include_obfuscation=True)
+    assert len({len(line) % BLOCK for line in plain}) > 1
+    assert len({len(line) % BLOCK for line in filled}) == 1
+    drawn = {"id", "created", "timings", "item_id"}
+    for before, after in zip(plain, filled, strict=True):
+        said, obfuscated = (json.loads(line.removeprefix(b"data: ")) for line in (before, after))
+        assert obfuscated.pop("obfuscation").isascii()
+        assert {k: v for k, v in said.items() if k not in drawn} == {
+            k: v for k, v in obfuscated.items() if k not in drawn
+        }
     server.idle()
 
 

@@ -12,6 +12,7 @@ from ridgeline.engine.sampling.row import Sampled
 from ridgeline.server.api.fields import Fields, StreamOptions
 from ridgeline.server.api.generation import Generation, run
 from ridgeline.server.api.logprobs import Scores
+from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.usage import timings
 from ridgeline.server.http.sse import DONE, Outbox
 from ridgeline.server.service import Service
@@ -44,7 +45,7 @@ class Chunks(ABC):
     def __init__(self, generation: Generation, fields: Fields, outbox: Outbox, kind: str) -> None:
         """kind: what OpenAI calls the object."""
         self.generation, self.fields, self.outbox = generation, fields, outbox
-        self._options = fields.stream_options or _OPTIONS
+        self.options = fields.stream_options or _OPTIONS
         self.usage = generation.usage()
         self._choices = [ChoiceState() for _ in range(len(generation.prompts) * generation.params.n)]
         self._unfinished, self._times = len(self._choices), list[Timing]()
@@ -58,7 +59,7 @@ class Chunks(ABC):
     async def produce(self, service: Service) -> None:
         """Run the generation, frame by frame to the last. Raises ApiError."""
         await run(service, self.generation, self.take, self.progress if self.fields.return_progress else None)
-        if self._options.include_usage:
+        if self.options.include_usage:
             self.put([], {"usage": self.usage.body()})
         self.outbox.put(DONE)
 
@@ -101,13 +102,16 @@ class Chunks(ABC):
 
     def put(self, choices: list[dict[str, object]], beside: Mapping[str, object]) -> None:
         """A frame. Every one of them has a list of choices."""
-        self.outbox.put(self._head + b"," + msgspec.json.encode({"choices": choices, **beside})[1:] + b"\n\n")
+        chunk = {"choices": choices, **beside}
+        if choices and self.options.include_obfuscation:
+            chunk = obfuscated(chunk)
+        self.outbox.put(self._head + b"," + msgspec.json.encode(chunk)[1:] + b"\n\n")
 
     def _beside(self, event: Event) -> dict[str, object]:
         """What stands beside the choices: usage where it was asked for, timings with the last choice's end."""
         beside: dict[str, object] = {}
-        if self._options.include_usage:
-            beside["usage"] = self.usage.body() if self._options.continuous_usage_stats else None
+        if self.options.include_usage:
+            beside["usage"] = self.usage.body() if self.options.continuous_usage_stats else None
         if event.finish is not None:
             self._unfinished -= 1
             if event.timing is not None:

@@ -20,7 +20,8 @@ Strings = str | list[str]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does."""
+    """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
+    include_obfuscation: chunks are filled up, as obfuscation.py has it."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -227,6 +228,8 @@ def read_fields(body: object, kind: type[_Struct], settings: ServerSettings) -> 
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
     if isinstance(fields, Fields):
+        if fields.stream_options is not None and not fields.stream:
+            raise invalid("stream_options: they need stream to be true", "stream_options")
         _check_stops(stop_strings(fields.stop), settings)
     if isinstance(fields, CompletionFields) and (fields.logprobs or 0) > settings.top_logprobs:
         raise invalid(f"logprobs: at most {settings.top_logprobs} are served", "logprobs")

@@ -44,6 +44,7 @@ def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
         "temperature": fields.temperature,
         "top_p": fields.top_p,
         "stream": fields.stream,
+        "stream_options": fields.stream_options,
         "reasoning_effort": (fields.reasoning or {}).get("effort"),
         "response_format": _response_format(fields.text or {}),
         "tools": [_tool(tool) for tool in fields.tools] if fields.tools else None,
@@ -59,6 +60,7 @@ def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
 
 _REFUSED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "reasoning": {"summary": (), "generate_summary": ()},
+    "stream_options": {"continuous_usage_stats": (False,)},
     "text": {"verbosity": ("medium",)},
 }
 """Parts of fields that are not supported, with the values that ask for nothing (null always does)."""
@@ -97,25 +99,40 @@ def _messages(fields: ResponseFields) -> list[dict[str, Any]]:
         messages.append({"role": "system", "content": fields.instructions})
     if isinstance(fields.input, str):
         return [*messages, {"role": "user", "content": fields.input}] if fields.input else messages
-    thoughts: str | None = None
+    thoughts = ""
     for index, item in enumerate(fields.input):
         where, kind = f"input[{index}]", item.get("type", "message")
         if kind == "reasoning":
-            thoughts = _reasoning(item, where)
-        elif kind == "function_call":
+            thoughts += _reasoning(item, where)
+            continue
+        if thoughts and not _is_assistants(item):
+            raise _without_answer(f"input[{index - 1}]")
+        if kind == "function_call":
             _join_call(messages, _call(item, where), thoughts)
-            thoughts = None
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
         elif kind == "message":
-            messages.append({"role": item.get("role"), "content": item.get("content"), "reasoning": thoughts})
-            thoughts = None
+            messages.append({"role": item.get("role"), "content": item.get("content"), "reasoning": thoughts or None})
         else:
             raise invalid(f"{where}: items of this type are not supported", "input", code="unsupported_item")
+        thoughts = ""
+    if thoughts:
+        raise _without_answer(f"input[{len(fields.input) - 1}]")
     return messages
 
 
+def _is_assistants(item: Mapping[str, Any]) -> bool:
+    return item.get("type") == "function_call" or item.get("role") == "assistant"
+
+
+def _without_answer(where: str) -> ApiError:
+    """OpenAI refuses them too: a template has thoughts as part of the message that they led to."""
+    return invalid(f"{where}: after reasoning comes the assistant's message or call; give it, or leave both out", "input")
+
+
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
+    if item.get("encrypted_content") is not None:
+        raise invalid(f"{where}: encrypted reasoning cannot be read here", "input", code="unsupported_item")
     parts = item.get("content") or []
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
@@ -131,9 +148,9 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": named["call_id"], "type": "function", "function": function}
 
 
-def _join_call(messages: list[dict[str, Any]], call: dict[str, Any], thoughts: str | None) -> None:
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None, "reasoning": thoughts})
+def _join_call(messages: list[dict[str, Any]], call: dict[str, Any], thoughts: str) -> None:
+    if thoughts or not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None, "reasoning": thoughts or None})
     messages[-1].setdefault("tool_calls", []).append(call)
 
 

@@ -9,6 +9,7 @@ from ridgeline.server.api.chunks import Chunks
 from ridgeline.server.api.generation import Gathered, Generation, new_id, run
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.model import ServedModel
+from ridgeline.server.api.obfuscation import obfuscated
 from ridgeline.server.api.response_request import ResponseFields, as_chat, named_as_here
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox, frame
@@ -196,5 +197,7 @@ class ResponseChunks(ChatChunks):
 
     def _emit(self, kind: str, event: dict[str, object]) -> None:
         told = {"type": kind, "sequence_number": self._number, **event}
+        if self.options.include_obfuscation and kind.endswith(".delta"):
+            told = obfuscated(told)
         self._number += 1
         self.outbox.put(b"event: " + kind.encode() + b"\n" + frame(told))
