@@ -12,7 +12,6 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.setup import Loaded
-from ridgeline.host import out_of_memory
 from ridgeline.server.batch import AHEAD, Batch
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
@@ -122,11 +121,11 @@ def test_what_an_earlier_run_has_answered(llm: AsyncLLM) -> None:
 
 
 class Watched:
-    """An AsyncLLM that notes how many requests it has at a time, and that may die, or fail all of them."""
+    """An AsyncLLM that notes how many requests it has at a time, and that may die, or have no memory for them."""
 
-    def __init__(self, llm: AsyncLLM, dies_at: int | None = None, error: str | None = None) -> None:
+    def __init__(self, llm: AsyncLLM, dies_at: int | None = None, poor: bool = False) -> None:
         self.texts, self.info, self.observers = llm.texts, llm.info, llm.observers
-        self._llm, self._dies_at, self._error = llm, dies_at, error
+        self._llm, self._dies_at, self._poor = llm, dies_at, poor
         self.begun = self.under_way = self.most = 0
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, take: Callable[[Event], None], **more: Any) -> Any:
@@ -137,8 +136,8 @@ class Watched:
         self.most = max(self.most, self.under_way)
         loop = asyncio.get_running_loop()
         loop.call_soon(take, Event(1, 0, text="x"))
-        if self._error is not None:
-            loop.call_soon(take, Event(1, 0, finish=Finish.ERROR, error=self._error))
+        if self._poor:
+            loop.call_soon(take, Event(1, 0, finish=Finish.ERROR, error="why", out_of_memory=True))
             return self.leave
         loop.call_soon(take, Event(1, 0, finish=Finish.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3)))
         return self.leave
@@ -180,7 +179,7 @@ def test_an_engine_that_dies(llm: AsyncLLM) -> None:
 
 def test_a_request_for_which_there_is_no_memory_is_refused_and_the_others_go_on(llm: AsyncLLM) -> None:
     written: list[bytes] = []
-    poor = Watched(llm, error=out_of_memory(MemoryError()))
+    poor = Watched(llm, poor=True)
     asyncio.run(Batch(poor, SETTINGS, written.append).run([line("a", PROMPT), line("b", PROMPT)]))  # type: ignore[arg-type]
     responses = {each["custom_id"]: each["response"] for each in map(json.loads, written)}
     assert {name: one["status_code"] for name, one in responses.items()} == {"a": 503, "b": 503}

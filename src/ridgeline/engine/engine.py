@@ -370,8 +370,10 @@ class Engine:
         if len(plan.items) > 1:
             self._suspects.accuse(ends)
             return []
-        reason = out_of_memory(error) or " ".join(f"{type(error).__name__}: {error}".split())
-        return [event for request in ends for event in self._give_up(request, reason)]
+        refused = out_of_memory(error)
+        reason = refused or " ".join(f"{type(error).__name__}: {error}".split())
+        given_up = [event for request in ends for event in self._give_up(request, reason)]
+        return [event._replace(out_of_memory=refused is not None) for event in given_up]
 
     def _give_up(self, request: Request, reason: str) -> list[TokenEvent]:
         """End a request that failed, and the choices that were to start from its prompt, which is what failed."""

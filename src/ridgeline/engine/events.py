@@ -19,10 +19,10 @@ class TokenEvent(NamedTuple):
     """One choice of one request moved on: a token, an end, or both.
 
     at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
-    timing: moments of the request's life so far. error: why it failed, in one line. prompt_logprobs: one for each token
-    of the prompt, None for the first, with the first token of a request that asked for them; its first choice has them.
-    hidden: with the end of a request to a model without a head, the last hidden states of its prompt, fp32 [positions,
-    hidden].
+    timing: moments of the request's life so far. error: why it failed, in one line; out_of_memory: because an
+    allocation was refused. prompt_logprobs: one for each token of the prompt, None for the first, with the first token
+    of a request that asked for them; its first choice has them. hidden: with the end of a request to a model without a
+    head, the last hidden states of its prompt, fp32 [positions, hidden].
     """
 
     request: int
@@ -35,6 +35,7 @@ class TokenEvent(NamedTuple):
     error: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
     hidden: NDArray[np.float32] | None = None
+    out_of_memory: bool = False
 
 
 class Stop(NamedTuple):
@@ -66,6 +67,7 @@ class Event(NamedTuple):
     cached: int = 0
     timing: Timing | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,4 +118,5 @@ def with_text(event: TokenEvent, delta: Delta | None = None) -> Event:
         cached=event.cached,
         timing=event.timing,
         prompt_logprobs=event.prompt_logprobs,
+        out_of_memory=event.out_of_memory,
     )

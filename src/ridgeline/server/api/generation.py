@@ -13,7 +13,6 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
-from ridgeline.host import out_of_memory
 from ridgeline.server.api.usage import Usage, timings
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.service import Live, Service
@@ -26,8 +25,8 @@ Take = Callable[[int, Event], None]
 Progress = Callable[[int, int, int], None]
 """Who is told, of which prompt, how many of its positions were computed before a step, and are after it."""
 
+_MOST_REASON = 200  # characters
 
-_MOST_REASON = 200
 logger = logging.getLogger(__name__)
 
 
@@ -114,7 +113,7 @@ def _failed(id: str, event: Event) -> ApiError:
     if event.finish is Finish.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
     logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
-    if out_of_memory(RuntimeError(event.error or "")):
+    if event.out_of_memory:
         return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
     return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)
 
