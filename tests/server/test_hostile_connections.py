@@ -52,6 +52,9 @@ def http_bytes(path: str, body: Any, *headers: bytes) -> bytes:
 # -- who asks ----------------------------------------------------------------------------------------------------------
 
 
+RIGHT_KEY = {"Authorization": "Bearer sk-Right-Key"}
+
+
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Attacked]:
     with attacked(replace(SETTINGS, keys=("sk-Right-Key", "sk-other"))) as server:
@@ -85,12 +88,11 @@ def test_wrong_keys(locked: Attacked, header: dict[str, str]) -> None:
         assert reply.status == 401, (path, reply.status)
         assert reply.json()["error"]["type"] == "authentication_error"
     assert locked.get("/health").status == 200
-    right = {"Authorization": "Bearer sk-Right-Key"}
-    counted = locked.get("/metrics", right).data
+    counted = locked.get("/metrics", RIGHT_KEY).data
     assert re.search(rb'http_requests_total{handler="none",method="GET",status="4xx"} [1-9]', counted)
     assert re.search(rb'request_errors_total{[^}]*code="invalid_api_key"[^}]*} [1-9]', counted)
     assert b"health" not in counted
-    assert locked.post(COMPLETE, {"prompt": "a", "max_tokens": 1}, right).status == 200
+    assert locked.post(COMPLETE, {"prompt": "a", "max_tokens": 1}, RIGHT_KEY).status == 200
     locked.idle()
 
 
@@ -99,6 +101,8 @@ def test_34_a_key_of_a_mebibyte_is_too_large_a_header(locked: Attacked) -> None:
         b"GET /v1/models HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + b"k" * (1 << 20) + b"\r\n\r\n"
     )
     assert status == 431
+    assert locked.post(COMPLETE, {"prompt": "a", "max_tokens": 1}, RIGHT_KEY).status == 200
+    locked.idle()
 
 
 PATHS = numbered(
@@ -280,7 +284,8 @@ def test_41_a_client_that_leaves_after_the_last_token(server: Attacked, stream: 
             connection.recv(1)
 
 
-def test_43_requests_that_are_left_after_their_first_token_leave_no_page(server: Attacked) -> None:
+def leave_after_first_tokens(server: Attacked, requests: int) -> None:
+    """Streams that are left with their first token, 16 at a time. Nothing is kept of them."""
     whole = http_bytes(COMPLETE, {**LONG, "stream": True})
 
     def leave(_: int) -> None:
@@ -291,10 +296,14 @@ def test_43_requests_that_are_left_after_their_first_token_leave_no_page(server:
                 received += connection.recv(4096)
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(leave, range(100)))
+        list(pool.map(leave, range(requests)))
     server.idle()
     assert not server.service.by_request
     assert server.service.llm.awaited == 0
+
+
+def test_43_requests_that_are_left_after_their_first_token_leave_no_page(server: Attacked) -> None:
+    leave_after_first_tokens(server, 100)
 
 
 # -- too many ----------------------------------------------------------------------------------------------------------

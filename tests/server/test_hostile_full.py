@@ -22,7 +22,7 @@ from ridgeline.engine.structured import StructuredOutputs
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.settings import ServerSettings
 from server.attacked import COMPLETE, Attacked, attacked
-from server.test_hostile_connections import LONG, SETTINGS, http_bytes
+from server.test_hostile_connections import LONG, SETTINGS, http_bytes, leave_after_first_tokens
 from server.wire import eventually
 
 pytestmark = pytest.mark.slow
@@ -100,21 +100,8 @@ def test_40_five_thousand_idle_connections(server: Attacked) -> None:
             connection.close()
 
 
-def first_token(server: Attacked) -> None:
-    """Ask for a stream and leave with its first token."""
-    with server.connect() as connection:
-        connection.sendall(http_bytes(COMPLETE, {**LONG, "stream": True}))
-        received = b""
-        while b"data:" not in received:
-            received += connection.recv(4096)
-
-
 def test_43_a_thousand_requests_that_are_left_after_their_first_token(server: Attacked) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: first_token(server), range(1_000)))
-    server.idle()
-    assert not server.service.by_request
-    assert server.service.llm.awaited == 0
+    leave_after_first_tokens(server, 1_000)
 
 
 def test_42_bursts_of_ten_times_what_there_is_room_for_take_no_more_memory() -> None:

@@ -107,6 +107,7 @@ def test_44_an_engine_that_is_killed_is_started_again_once(server: Server) -> No
     assert (status, body["error"]["code"]) == (503, "engine_died")
     assert eventually(lambda: server.ask("GET", "/health")[0] == 200, 60)
     assert server.completes()
+    assert eventually(lambda: server.ask("GET", "/v1/engine/state")[1]["counters"]["held_pages"] == 0)
     assert server.children() != [child]
 
 
