@@ -22,7 +22,8 @@ from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
-from ridgeline.server.http.health import Front, Health
+from ridgeline.server.http.front import Front
+from ridgeline.server.http.health import Health
 from ridgeline.server.serve import guarded, http_server, service_of
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings

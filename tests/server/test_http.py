@@ -233,7 +233,7 @@ PRIVATE = {
     h11.Connection: "next_event trailing_data their_state our_state",
     uvicorn.Server: "capture_signals",
 }
-"""What protocol.py and serve.py override or call and no interface promises: of uvicorn and h11, by class."""
+"""What protocol.py, heads.py and serve.py override or call and no interface promises: of uvicorn and h11, by class."""
 
 
 @pytest.mark.parametrize("owner", PRIVATE)

@@ -58,7 +58,7 @@ def test_obfuscated_events_of_any_text_differ_by_whole_blocks_in_length(server: 
     def events(**options: bool) -> list[bytes]:
         body = {**TEXTS[path], "temperature": 0, "stream": True, "stream_options": options}
         lines = server.post(path, body).data.split(b"\n")
-        return [line for line in lines if b'"choices":[{' in line or b"text.delta" in line and b"data:" in line]
+        return [line for line in lines if b'"choices":[{' in line or (b"text.delta" in line and b"data:" in line)]
 
     plain, filled = events(), events(include_obfuscation=True)
     assert len({len(line) % BLOCK for line in plain}) > 1

@@ -1,7 +1,7 @@
 """The application: its routes, and what becomes of an error."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -33,6 +33,8 @@ from ridgeline.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
 _SHOWN = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/health", "/metrics")
+
+_Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
 
 def build_app(
@@ -69,11 +71,8 @@ def build_app(
     )
 
 
-_Fields = TypeVar("_Fields", bound=msgspec.Struct)
-
-
 async def index(request: Request) -> Response:
-    """What there is to ask, for whoever opens the address in a browser"""
+    """What there is to ask, for whoever opens the address in a browser."""
     return answer({"ridgeline": __version__, "routes": _SHOWN})
 
 
@@ -89,6 +88,10 @@ class Reply(Protocol):
     def chunks(self, generation: Generation, outbox: Outbox) -> Chunks: ...
 
 
+Prepare = Callable[[_Fields, ServedModel, ServerSettings, GrammarCheck], Awaitable[tuple[Generation, Reply]]]
+"""Makes a generation of a route's fields, and the reply to it. Raises ApiError."""
+
+
 class Api:
     """The handlers of OpenAI's routes."""
 
@@ -97,21 +100,15 @@ class Api:
 
     async def chat(self, request: Request) -> Response | EventStream:
         """/v1/chat/completions"""
-        fields, headers = await self._read(request, ChatFields)
-        generation, reply = await chat_generation(fields, self._model, self._settings, self._grammars)
-        return await self._reply(request, generation, reply, headers)
+        return await self._generate(request, ChatFields, chat_generation)
 
     async def complete(self, request: Request) -> Response | EventStream:
         """/v1/completions"""
-        fields, headers = await self._read(request, CompletionFields)
-        generation, reply = await completion_generation(fields, self._model, self._settings, self._grammars)
-        return await self._reply(request, generation, reply, headers)
+        return await self._generate(request, CompletionFields, completion_generation)
 
     async def respond(self, request: Request) -> Response | EventStream:
         """/v1/responses"""
-        fields, headers = await self._read(request, ResponseFields)
-        generation, reply = await response_generation(fields, self._model, self._settings, self._grammars)
-        return await self._reply(request, generation, reply, headers)
+        return await self._generate(request, ResponseFields, response_generation)
 
     async def render(self, request: Request) -> Response:
         """/v1/chat/completions/render"""
@@ -134,12 +131,14 @@ class Api:
         fields, ignored = read_fields(await read_object(request, self._settings), kind, self._settings)
         return fields, {IGNORED: ignored_names(ignored)} if ignored else {}
 
-    async def _reply(
-        self, request: Request, generation: Generation, reply: Reply, headers: dict[str, str]
+    async def _generate(
+        self, request: Request, kind: type[_Fields], prepare: Prepare[_Fields]
     ) -> Response | EventStream:
-        """Run a generation, and answer at once or as a stream. Raises ApiError."""
-        headers = {"x-request-id": generation.id, **headers}
+        """Have the engine do what a request asks for, and answer at once or as a stream. Raises ApiError."""
+        fields, headers = await self._read(request, kind)
+        generation, reply = await prepare(fields, self._model, self._settings, self._grammars)
         generation = replace(generation, arrived=request.scope[_ARRIVED])
+        headers["x-request-id"] = generation.id
         if not generation.stream:
             gathered = await unless_gone(request.receive, gather(self._service, generation))
             return answer(reply.body(generation, gathered), headers)

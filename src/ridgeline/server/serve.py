@@ -1,13 +1,9 @@
 """Serving: a model, its engine's process and an HTTP server, from the first bound port to the last child."""
 
 import asyncio
-import errno
 import gc
 import logging
-import os
-import resource
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -26,14 +22,14 @@ from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
-from ridgeline.server.http.health import Front, Health
+from ridgeline.server.http.front import Front
+from ridgeline.server.http.health import Health
+from ridgeline.server.http.listener import listen, most_connections, url_of
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
 
-SPARE_DESCRIPTORS = 64
-"""Of the process's open files, what is not for connections: weights, the engine's socket, logs."""
 FLUSH_SECONDS = 1.0
 """For the last frames of streams that were ended."""
 
@@ -82,14 +78,14 @@ def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, A
 
 async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
     """As `run_server`, on an event loop of the main thread."""
-    settings = replace(settings, models=settings.models or (served.name,), connections=_connections(settings))
-    with _listener(settings) as listener:
+    settings = replace(settings, models=settings.models or (served.name,), connections=most_connections(settings))
+    with listen(settings) as listener:
         server = Server(settings)
         http = http_server(server.app, settings, server.observers)
         tasks = [asyncio.create_task(http.serve([listener])), asyncio.create_task(server.health.watch())]
         try:
             with server.signals():
-                return await server.run(served, _url(listener), ready)
+                return await server.run(served, url_of(listener), ready)
         finally:
             http.end()
             await tasks[0]
@@ -223,38 +219,6 @@ class HTTPServer(uvicorn.Server):
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ended.set)
-
-
-def _connections(settings: ServerSettings) -> int:
-    """How many connections may be open, after the process has been allowed all the open files it can be."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(1, soft - SPARE_DESCRIPTORS)
-    return most if settings.connections is None else min(settings.connections, most)
-
-
-def _listener(settings: ServerSettings) -> socket.socket:
-    """A socket that listens where the settings say. Raises ValueError in one line where that cannot be."""
-    where = f"{settings.host} port {settings.port}"
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(address, family=family, backlog=2048)
-    except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        fix = "is another server there? Give another --port" if taken else "give another --host or --port"
-        named = isinstance(error, socket.gaierror)  # else the words are Python's own and name the place once more
-        reason = error.strerror if named or error.errno is None else os.strerror(error.errno)
-        raise ValueError(f"cannot listen on {where}: {reason}; {fix}") from None
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _first(wanted: Awaitable[Any], other: Awaitable[Any], timeout: float | None = None) -> bool:

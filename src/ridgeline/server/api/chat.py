@@ -19,7 +19,7 @@ from ridgeline.server.api.messages import read_messages
 from ridgeline.server.api.model import ServedModel, beside, cache_root
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
-from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, read_tools, tool_format
+from ridgeline.server.api.tools import Calls, ToolUse, call_delta, check_calls, format_for, read_tools
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
@@ -36,7 +36,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
     template = model.template(tools=bool(tools))
     messages = read_messages(fields.messages)
     check_calls(messages)
-    form = tool_format(template, settings)
+    written = format_for(template, settings)
     variables = _variables(fields, template)
     size, most = sum(len(message["content"] or "") for message in messages), settings.template_bytes(model.context)
     if size > most:
@@ -44,7 +44,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     def encode() -> RenderedPrompt:
         return template.encode(
-            with_calls(messages, form),
+            with_calls(messages, written),
             tools=tools,
             documents=fields.documents,
             add_generation_prompt=fields.add_generation_prompt,
@@ -169,7 +169,7 @@ class ChatAnswer:
         return self.choice(choice.index, "message", message, choice.tokens, finish)
 
     def reasoning(self, text: str) -> dict[str, object]:
-        """A model's thoughts, under both of the names that clients read."""
+        """A model's reasoning, under both of the names that clients read."""
         return {"reasoning": text, "reasoning_content": text} if self.fields.include_reasoning else {}
 
     def choice(

@@ -93,30 +93,30 @@ def named_as_here(error: ApiError) -> ApiError:
 
 
 def _messages(fields: ResponseFields) -> list[dict[str, Any]]:
-    """The conversation. Calls join the assistant's message before them, thoughts the one after them."""
+    """The conversation. Calls join the assistant's message before them, reasoning the message after it."""
     messages: list[dict[str, Any]] = []
     if fields.instructions is not None:
         messages.append({"role": "system", "content": fields.instructions})
     if isinstance(fields.input, str):
         return [*messages, {"role": "user", "content": fields.input}] if fields.input else messages
-    thoughts = ""
+    reasoning = ""
     for index, item in enumerate(fields.input):
         where, kind = f"input[{index}]", item.get("type", "message")
         if kind == "reasoning":
-            thoughts += _reasoning(item, where)
+            reasoning += _reasoning(item, where)
             continue
-        if thoughts and not _is_assistants(item):
+        if reasoning and not _is_assistants(item):
             raise _without_answer(f"input[{index - 1}]")
         if kind == "function_call":
-            _join_call(messages, _call(item, where), thoughts)
+            _join_call(messages, _call(item, where), reasoning)
         elif kind == "function_call_output":
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
         elif kind == "message":
-            messages.append({"role": item.get("role"), "content": item.get("content"), "reasoning": thoughts or None})
+            messages.append({"role": item.get("role"), "content": item.get("content"), "reasoning": reasoning or None})
         else:
             raise invalid(f"{where}: items of this type are not supported", "input", code="unsupported_item")
-        thoughts = ""
-    if thoughts:
+        reasoning = ""
+    if reasoning:
         raise _without_answer(f"input[{len(fields.input) - 1}]")
     return messages
 
@@ -126,8 +126,10 @@ def _is_assistants(item: Mapping[str, Any]) -> bool:
 
 
 def _without_answer(where: str) -> ApiError:
-    """OpenAI refuses them too: a template has thoughts as part of the message that they led to."""
-    return invalid(f"{where}: after reasoning comes the assistant's message or call; give it, or leave both out", "input")
+    """OpenAI refuses it too: a template has reasoning as part of the message that it led to."""
+    return invalid(
+        f"{where}: after reasoning comes the assistant's message or call; give both or neither", "input"
+    )
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
@@ -148,9 +150,9 @@ def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": named["call_id"], "type": "function", "function": function}
 
 
-def _join_call(messages: list[dict[str, Any]], call: dict[str, Any], thoughts: str) -> None:
-    if thoughts or not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": None, "reasoning": thoughts or None})
+def _join_call(messages: list[dict[str, Any]], call: dict[str, Any], reasoning: str) -> None:
+    if reasoning or not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None, "reasoning": reasoning or None})
     messages[-1].setdefault("tool_calls", []).append(call)
 
 

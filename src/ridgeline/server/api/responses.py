@@ -100,12 +100,12 @@ class Items:
         self._emit = emit
         self.output: list[dict[str, Any]] = []
         self.status = "completed"
-        self._key: object = None  # of the item that is open: thoughts, message, or a call's index
+        self._key: object = None  # of the item that is open: reasoning, message, or a call's index
 
     def take(self, delta: Mapping[str, Any]) -> None:
         """More of the message."""
         if delta.get("reasoning"):
-            self._open("thoughts", {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": []})
+            self._open("reasoning", {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": []})
             self._grow("reasoning_text", delta["reasoning"])
         if delta.get("content"):
             self._open("message", {"id": new_id("msg"), "type": "message", "role": "assistant", "content": []})

@@ -6,7 +6,7 @@ from typing import Any
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.api.fields import Fields, stop_strings
 from ridgeline.server.api.model import ServedModel
-from ridgeline.server.errors import invalid
+from ridgeline.server.errors import ApiError, invalid
 
 _SAME = (
     "temperature",
@@ -43,7 +43,7 @@ def sampling_params(fields: Fields, model: ServedModel, max_tokens: int, logprob
         raise invalid_params(error) from None
 
 
-def invalid_params(error: ValueError) -> Exception:
+def invalid_params(error: ValueError) -> ApiError:
     """What SamplingParams refuses: one line, which begins with the field's name."""
     message = str(error)
     name = message.split(" ", 1)[0]

@@ -34,19 +34,19 @@ _MOST_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 class ToolUse:
     """Functions that may be called. called: those that the answer must call one of, where it must."""
 
-    form: ToolFormat
+    format: ToolFormat
     functions: tuple[Function, ...]
     called: tuple[Function, ...]
     several: bool
 
     def shows_special(self, tokenizer: Tokenizer) -> bool:
         """Whether markers are special tokens, which have to be in the text for the parser to see them."""
-        return any(tokenizer.control.get(marker) in tokenizer.special_ids for marker in self.form.markers)
+        return any(tokenizer.control.get(marker) in tokenizer.special_ids for marker in self.format.markers)
 
     def parser(self, tokenizer: Tokenizer) -> ToolParser:
         """Takes the calls out of one answer."""
         names = {function.name for function in self.called or self.functions}
-        return ToolParser(self.form, names, tokenizer, several=self.several)
+        return ToolParser(self.format, names, tokenizer, several=self.several)
 
     def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
         """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
@@ -54,14 +54,14 @@ class ToolUse:
         if self.called:
             if answer is not None:
                 raise invalid("tool_choice: a call is asked for and another form too; give one of them", "tool_choice")
-            grammar = forced_calls(self.form, self.called, tokenizer, several=self.several)
+            grammar = forced_calls(self.format, self.called, tokenizer, several=self.several)
         elif answer is None:
             return None
         else:
             schema = '{"type": "object"}' if answer.json_object else answer.json
             if not isinstance(schema, str):
                 raise invalid("tools: beside tools the answer's form may be a JSON schema only", "tools")
-            grammar = forced_calls(self.form, self.functions, tokenizer, several=self.several, or_schema=schema)
+            grammar = forced_calls(self.format, self.functions, tokenizer, several=self.several, or_schema=schema)
         return StructuredOutputs(grammar=grammar)
 
     def trial(self, answer: StructuredOutputs | None) -> StructuredOutputs | None:
@@ -82,10 +82,10 @@ def read_tools(
     if len({function.name for function in functions}) < len(functions):
         raise invalid("tools: two functions have one name", "tools")
     called = _called(choice, functions)
-    form = tool_format(template, settings)
-    if form is None and called:
-        form = format_named(ANY_MODEL)
-    if form is None:
+    tool_format = format_for(template, settings)
+    if tool_format is None and called:
+        tool_format = format_named(ANY_MODEL)
+    if tool_format is None:
         raise invalid(
             "tools: how this model calls functions is not known; start the server with --tool-call-parser NAME, force "
             "a call with tool_choice, or leave them out",
@@ -93,17 +93,22 @@ def read_tools(
             code="no_tool_format",
         )
     if called or shaped:
-        for function in called or functions:
-            check_schema(function.parameters, "tools", settings, settings.schema_bytes)
-            if function.parameters["type"] != "object":
-                raise invalid("tools: parameters that calls are held to have the type object", "tools")
-        size = sum(len(str(function.parameters)) for function in called or functions)
-        if size > _MOST_SCHEMAS * settings.schema_bytes:
-            raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
-    return ToolUse(form, functions, called, fields.parallel_tool_calls)
+        _check_parameters(called or functions, settings)
+    return ToolUse(tool_format, functions, called, fields.parallel_tool_calls)
 
 
-def tool_format(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
+def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -> None:
+    """Raises ApiError for schemas that no grammar is to be made of."""
+    for function in functions:
+        check_schema(function.parameters, "tools", settings, settings.schema_bytes)
+        if function.parameters["type"] != "object":
+            raise invalid("tools: parameters that calls are held to have the type object", "tools")
+    size = sum(len(str(function.parameters)) for function in functions)
+    if size > _MOST_SCHEMAS * settings.schema_bytes:
+        raise invalid("tools: their parameters are too long to be made one grammar; give fewer", "tools")
+
+
+def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
     """The format of a model's calls: the one that the server was told, else its template's."""
     return format_named(settings.tool_parser) if settings.tool_parser is not None else format_of(template.source)
 

@@ -5,12 +5,8 @@ import logging
 from typing import Literal
 
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.server.admission import shutting_down
-from ridgeline.server.errors import ApiError, error_response
-from ridgeline.server.http.auth import PUBLIC
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
@@ -69,31 +65,3 @@ class Health:
         state = self.state
         good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"
         return JSONResponse({"status": state}, 200 if good else 503, {"cache-control": "no-store"})
-
-
-class Front:
-    """The application as long as there is none yet: health is told, everything else waits for the model."""
-
-    def __init__(self, health: Health) -> None:
-        self.health = health
-        self.app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answers(scope)(scope, receive, send)
-
-    def _answers(self, scope: Scope) -> ASGIApp:
-        if scope["path"] in PUBLIC:
-            known = scope["method"] in ("GET", "HEAD")
-            return self.health.answer(scope["path"]) if known else error_response(_not_that_method())
-        if self.app is None:
-            return error_response(shutting_down() if self.health.draining else _loading())
-        return self.app
-
-
-def _not_that_method() -> ApiError:
-    said = "this route does not have that method"
-    return ApiError(405, said, code="method_not_allowed", headers={"Allow": "GET, HEAD"})
-
-
-def _loading() -> ApiError:
-    return ApiError(503, "the model is being loaded", kind="server_error", code="loading", headers={"Retry-After": "5"})

@@ -1,13 +1,11 @@
 """HTTP/1.1 with deadlines: uvicorn's h11 protocol, which alone lets a client take as long and send as much as it likes.
 
-What uvicorn 0.54 leaves open and this closes: there is no deadline before the first response; a head that arrives in
-one piece may have any size; `Content-Length` beside `Transfer-Encoding` is accepted; a client that never reads holds
-its connection for ever.
+What uvicorn 0.54 leaves open and this closes: there is no deadline before the first response, and a client that never
+reads holds its connection for ever. What h11 leaves open of heads, heads.py closes.
 """
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from uvicorn.server import ServerState
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.direct import EXTENSION, DirectWriter
 from ridgeline.server.http.exchanges import REFUSED, Exchange, ExchangeObserver
+from ridgeline.server.http.heads import LimitedConnection
 from ridgeline.server.settings import ServerSettings
 
 LINGER_SECONDS = 1.0
@@ -34,8 +33,6 @@ the client may lose the answer that says why."""
 Phase = Literal["idle", "head", "body", "answer"]
 
 logger = logging.getLogger(__name__)
-
-_HOST = re.compile(rb"[A-Za-z0-9._~\-\[\]:%]*")
 
 
 def protocol_of(settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> type[asyncio.Protocol]:
@@ -250,51 +247,3 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()
         else:
             self.transport.abort()
-
-
-class LimitedConnection(h11.Connection):
-    """Reads requests as h11 does and refuses heads that are too large or could be read in two ways.
-
-    refusal: what to answer to the request that `next_event` raised for.
-    """
-
-    def __init__(self, settings: ServerSettings) -> None:
-        super().__init__(h11.SERVER, max_incomplete_event_size=settings.header_bytes)
-        self.settings = settings
-        self.refusal: ApiError | None = None
-
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            if error.error_status_hint == 431:
-                self.refusal = too_large(self.settings)
-            raise
-        if isinstance(event, h11.Request):
-            self.refusal = check_head(event, self.settings)
-            if self.refusal is not None:
-                raise h11.RemoteProtocolError(self.refusal.message)
-        return event
-
-
-def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
-    """What is wrong with a request's head that h11 has read."""
-    names = [name for name, _ in head.headers]
-    size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
-    if len(names) > settings.headers or size > settings.header_bytes:
-        return too_large(settings)
-    if b"transfer-encoding" in names and (b"content-length" in names or head.http_version != b"1.1"):
-        return invalid("the request states its length in two ways", code="invalid_request")
-    if head.http_version not in (b"1.0", b"1.1"):
-        return invalid("the request is of another version of HTTP than 1.0 and 1.1", code="invalid_request")
-    if not head.target.startswith(b"/"):
-        return invalid("the request's target does not begin with a slash", code="invalid_request")
-    if any(name == b"host" and not _HOST.fullmatch(value) for name, value in head.headers):
-        return invalid("the Host header is not a host name", code="invalid_request")
-    return None
-
-
-def too_large(settings: ServerSettings) -> ApiError:
-    """A head of too many or too large headers."""
-    message = f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all"
-    return ApiError(431, message, code="headers_too_large")

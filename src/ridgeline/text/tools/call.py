@@ -37,7 +37,7 @@ class CallSink:
         self.done = True
 
 
-def solid() -> Reading:
+def after_blanks() -> Reading:
     """The next character that is no blank."""
     while (c := (yield)) in BLANK:
         pass
@@ -51,7 +51,7 @@ def expect(literal: str) -> Generator[None, str, None]:
 
 def one_of(literals: Sequence[str]) -> Reading:
     """One of these texts, none of which begins another, after blanks."""
-    read = yield from solid()
+    read = yield from after_blanks()
     while read not in literals:
         if not any(literal.startswith(read) for literal in literals):
             raise Malformed
@@ -71,7 +71,7 @@ def until(literal: str) -> Reading:
 
 def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None]:
     """The object of a call's arguments; `first`: its first character, where that has been read."""
-    scanner, c = JsonScanner(), first or (yield from solid())
+    scanner, c = JsonScanner(), first or (yield from after_blanks())
     while True:
         scanner.push(c)
         sink.pending.append(c)
@@ -84,7 +84,7 @@ def read_call(sink: CallSink, argument_keys: Collection[str]) -> Generator[None,
     """A call that is one object: its keys in any order, those that mean nothing read over."""
     yield from expect("{")
     seen: set[str] = set()
-    c = yield from solid()
+    c = yield from after_blanks()
     while c != "}":
         if c != '"':
             raise Malformed
@@ -96,7 +96,7 @@ def read_call(sink: CallSink, argument_keys: Collection[str]) -> Generator[None,
         yield from expect(":")
         c = yield from _entry(sink, key)
         if c == ",":
-            c = yield from solid()
+            c = yield from after_blanks()
             if c == "}":
                 raise Malformed
         elif c != "}":
@@ -108,7 +108,7 @@ def read_call(sink: CallSink, argument_keys: Collection[str]) -> Generator[None,
 
 def _entry(sink: CallSink, key: str) -> Reading:
     """The value of a key; the character after it."""
-    first = yield from solid()
+    first = yield from after_blanks()
     if key == "arguments":
         yield from read_arguments(sink, first)
     elif key == "name":
@@ -117,7 +117,7 @@ def _entry(sink: CallSink, key: str) -> Reading:
         sink.take_name((yield from _string()))
     else:
         return (yield from _other(first))
-    return (yield from solid())
+    return (yield from after_blanks())
 
 
 def _string() -> Reading:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ridgeline.text.json_form import JSON_FORM
@@ -21,7 +22,7 @@ class Function:
 
 
 def forced_calls(
-    form: ToolFormat,
+    tool_format: ToolFormat,
     functions: Sequence[Function],
     tokenizer: Tokenizer,
     *,
@@ -30,21 +31,21 @@ def forced_calls(
 ) -> str:
     """A grammar of one call or, where `several` are wanted and the format has them, more. or_schema: the answer may be
     JSON of this schema instead."""
-    layout = form.layout
+    layout, literal = tool_format.layout, partial(_literal, tool_format, tokenizer)
     names = [f"call_{index}" for index in range(len(functions))]
-    more = f" ({_literal(layout.between, form, tokenizer)} call)*" if several and layout.between is not None else ""
-    calls = " ".join(filter(None, (_literal(layout.start, form, tokenizer), "call")))
+    more = f" ({literal(layout.between)} call)*" if several and layout.between is not None else ""
+    calls = " ".join(filter(None, (literal(layout.start), "call")))
     rules = [
         f"start: calls{'' if or_schema is None else ' | answer'}",
-        f"calls: {calls}{more} {_literal(layout.end, form, tokenizer)}",
+        f"calls: {calls}{more} {literal(layout.end)}",
         f"call: {' | '.join(names)}",
     ]
     if or_schema is not None:
         rules.append(f"answer: %json {_guided(json.loads(or_schema))}")
     for index, function in enumerate(functions):
         name = json.dumps(function.name, ensure_ascii=False)[1:-1] if layout.before else function.name
-        before = _literal(layout.before + name + layout.middle, form, tokenizer)
-        rules.append(f"call_{index}: {before} arguments_{index} {_literal(layout.after, form, tokenizer)}")
+        before = literal(layout.before + name + layout.middle)
+        rules.append(f"call_{index}: {before} arguments_{index} {literal(layout.after)}")
         rules.append(f"arguments_{index}: %json {_guided(function.parameters)}")
     return "\n".join(rules) + "\n"
 
@@ -54,9 +55,9 @@ def _guided(schema: Mapping[str, Any]) -> str:
     return json.dumps({**schema, "x-guidance": JSON_FORM}, ensure_ascii=False)
 
 
-def _literal(text: str, form: ToolFormat, tokenizer: Tokenizer) -> str:
+def _literal(tool_format: ToolFormat, tokenizer: Tokenizer, text: str) -> str:
     """A text as Lark has it: markers that are tokens by their ids, the rest in quotes."""
-    control = [marker for marker in form.markers if marker in tokenizer.control]
+    control = [marker for marker in tool_format.markers if marker in tokenizer.control]
     written: list[str] = []
     end = 0
     for match in re.finditer(literal_pattern(control), text):

@@ -11,25 +11,25 @@ from ridgeline.text.tools.formats import ToolFormat
 _LETTERS = string.ascii_letters + string.digits
 
 
-def with_calls(messages: Sequence[Mapping[str, Any]], form: ToolFormat | None) -> list[dict[str, Any]]:
+def with_calls(messages: Sequence[Mapping[str, Any]], tool_format: ToolFormat | None) -> list[dict[str, Any]]:
     """The messages, with the arguments of their calls and the ids of calls and results in the template's form.
 
     OpenAI's interface has arguments as text; most templates write them as JSON themselves, and would quote a text.
     Raises ValueError for arguments that are no JSON object.
     """
-    return [_message(message, form) for message in messages]
+    return [_message(message, tool_format) for message in messages]
 
 
-def _message(message: Mapping[str, Any], form: ToolFormat | None) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], tool_format: ToolFormat | None) -> dict[str, Any]:
     changed = dict(message)
-    short = form is not None and form.short_ids
+    short = tool_format is not None and tool_format.short_ids
     if short and isinstance(message.get("tool_call_id"), str):
         changed["tool_call_id"] = _short(message["tool_call_id"])
     calls = message.get("tool_calls")
     if not calls:
         changed.pop("tool_calls", None)
         return changed
-    as_text = form is not None and form.arguments_as_text
+    as_text = tool_format is not None and tool_format.arguments_as_text
     changed["tool_calls"] = [_call(call, as_text, short) for call in calls]
     return changed
 

@@ -43,20 +43,25 @@ class ToolParser:
     """Parses one answer. `complete`: how many calls are whole."""
 
     def __init__(
-        self, form: ToolFormat, names: Collection[str], tokenizer: Tokenizer | None = None, *, several: bool = True
+        self,
+        tool_format: ToolFormat,
+        names: Collection[str],
+        tokenizer: Tokenizer | None = None,
+        *,
+        several: bool = True,
     ) -> None:
         """names: of the functions that were offered. tokenizer: says which markers are tokens; without one, none is.
         several: whether more than one call is wanted; those after the first are left out if not."""
-        self._format, self._names, self._several = form, names, several
+        self._format, self._names, self._several = tool_format, names, several
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
-        self._marker_id = control.get(form.opening)
+        self._marker_id = control.get(tool_format.opening)
         self._markers = 0  # tokens of the opening marker whose text has not been read yet
-        self._opening = StopMatcher([form.opening])
+        self._opening = StopMatcher([tool_format.opening])
         self._section: Calls | None = None
         self._raw: list[str] = []  # the section's text since its beginning or its last whole call
         self._call: CallSink | None = None
         self._index = self.complete = 0
-        self._may_be_bare = form.starts_bare
+        self._may_be_bare = tool_format.starts_bare
         self._blanks = ""  # the last of the text: they are the template's if a call or nothing follows
         self._content: list[str] = []
         self._calls: list[CallDelta] = []
