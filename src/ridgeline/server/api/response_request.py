@@ -127,9 +127,7 @@ def _is_assistants(item: Mapping[str, Any]) -> bool:
 
 def _without_answer(where: str) -> ApiError:
     """OpenAI refuses it too: a template has reasoning as part of the message that it led to."""
-    return invalid(
-        f"{where}: after reasoning comes the assistant's message or call; give both or neither", "input"
-    )
+    return invalid(f"{where}: after reasoning comes the assistant's message or call; give both or neither", "input")
 
 
 def _reasoning(item: Mapping[str, Any], where: str) -> str:
