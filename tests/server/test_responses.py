@@ -26,7 +26,7 @@ def test_a_response_is_what_chat_says(client: openai.OpenAI) -> None:
         model="tales", messages=[{"role": "user", "content": PROMPT}], temperature=0, max_tokens=12
     )
     assert response.output_text == chat.choices[0].message.content
-    assert (response.status, response.id[:5]) == ("incomplete", "resp-")
+    assert (response.status, response.id[:5]) == ("incomplete", "resp_")
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.usage is not None
@@ -52,6 +52,7 @@ def test_its_stream_has_every_event_and_ends_with_the_same_response(said: str) -
             texts[key] = texts.get(key, "") + event.delta
         if event.type.endswith("text.done"):
             assert texts[event.type.removesuffix(".done"), event.output_index] == event.text
+    assert {item.id.split("_")[0] for item in last.response.output} <= {"rs", "msg"}
     added = [event.item.id for event in events if event.type == "response.output_item.added"]
     done = [event.item.id for event in events if event.type == "response.output_item.done"]
     assert added == done == [item.id for item in last.response.output]

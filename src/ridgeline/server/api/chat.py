@@ -96,7 +96,7 @@ async def chat_generation(
         await grammars.check(form, asked_by)
         params = replace(params, structured_outputs=form)
     root = cache_root(fields.cache_salt, settings)
-    generation = Generation(new_id("chatcmpl"), model.name, ROUTE, [prompt], params, root, fields.stream)
+    generation = Generation(new_id("chatcmpl-"), model.name, ROUTE, [prompt], params, root, fields.stream)
     return generation, ChatAnswer(fields, model, tools)
 
 
@@ -224,11 +224,12 @@ class ChatChunks(Chunks):
 
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         delta: dict[str, Any] = {} if state.begun else {"role": "assistant"}
+        calls = self._calls.pop(index, [])
         if event.text or not (state.begun or event.reasoning):
-            delta["content"] = event.text
+            delta["content"] = event.text or (None if calls else "")
         if event.reasoning:
             delta |= self._answer.reasoning(event.reasoning)
-        if calls := self._calls.pop(index, []):
+        if calls:
             delta["tool_calls"] = [call_delta(call) for call in calls]
         finish: str | None = event.finish
         if index in self._parsers:

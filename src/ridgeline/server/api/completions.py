@@ -45,7 +45,7 @@ async def completion_generation(
         params = replace(params, prompt_logprobs=fields.logprobs)
     root = cache_root(fields.cache_salt, settings)
     generation = Generation(
-        new_id("cmpl"),
+        new_id("cmpl-"),
         model.name,
         ROUTE,
         prompts,

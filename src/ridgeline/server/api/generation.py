@@ -65,8 +65,8 @@ class Generation:
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+    """An id that nobody can guess. prefix: OpenAI's of this kind; some clients look at it."""
+    return f"{prefix}{secrets.token_hex(16)}"
 
 
 async def run(service: Service, generation: Generation, take: Take, progress: Progress | None = None) -> None:

@@ -31,7 +31,7 @@ async def response_generation(
         generation, answer = await chat_generation(chat, model, settings, grammars)
     except ApiError as error:
         raise named_as_here(error) from None
-    generation = replace(generation, id=new_id("resp"), route=ROUTE)
+    generation = replace(generation, id=new_id("resp_"), route=ROUTE)
     return generation, ResponseAnswer(fields, answer)
 
 
@@ -105,10 +105,10 @@ class Items:
     def take(self, delta: Mapping[str, Any]) -> None:
         """More of the message."""
         if delta.get("reasoning"):
-            self._open("reasoning", {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": []})
+            self._open("reasoning", {"id": new_id("rs_"), "type": "reasoning", "summary": [], "content": []})
             self._grow("reasoning_text", delta["reasoning"])
         if delta.get("content"):
-            self._open("message", {"id": new_id("msg"), "type": "message", "role": "assistant", "content": []})
+            self._open("message", {"id": new_id("msg_"), "type": "message", "role": "assistant", "content": []})
             self._grow("output_text", delta["content"])
         for index, call in enumerate(delta.get("tool_calls") or ()):
             self._call(call.get("index", index), call)
@@ -123,7 +123,7 @@ class Items:
         function = call["function"]
         if call.get("id"):
             named = {"call_id": call["id"], "name": function["name"], "arguments": ""}
-            self._open(index, {"id": new_id("fc"), "type": "function_call", **named})
+            self._open(index, {"id": new_id("fc_"), "type": "function_call", **named})
         if function.get("arguments"):
             self.output[-1]["arguments"] += function["arguments"]
             self._tell("response.function_call_arguments.delta", {"delta": function["arguments"]})
