@@ -356,11 +356,24 @@ def test_42_what_takes_too_long_in_all_ends_with_an_error() -> None:
         reply = server.post(COMPLETE, {**LONG, "n": 8})
         assert (reply.status, reply.json()["error"]["code"]) == (504, "total_timeout")
         assert reply.headers["x-should-retry"] == "false"
-        reply = server.post(COMPLETE, {**LONG, "n": 8, "stream": True})
-        assert reply.status == 200
-        frames = [frame for frame in reply.data.decode().split("\n\n") if frame.startswith("data: {")]
-        assert json.loads(frames[-1][6:])["error"]["code"] == "total_timeout"
-        server.idle()
+        server.service.total_seconds = math.inf
+        server.check()
+
+
+def test_42_a_stream_that_takes_too_long_ends_with_a_frame_that_says_so() -> None:
+    """Its time is up when its first token has been told, however fast the machine is."""
+    with attacked(SETTINGS) as server:
+        with server.connect() as connection:
+            connection.sendall(http_bytes(COMPLETE, {**LONG, "n": 8, "stream": True}, b"Connection: close"))
+            received = b""
+            while b"data:" not in received:
+                received += connection.recv(4096)
+            (live,) = server.service.live.values()
+            server.service.on_loop(server.service._end_overdue, live)
+            received += read_all(connection)
+        frames = re.findall(rb"data: (\{.*)", received)
+        assert json.loads(frames[-1])["error"]["code"] == "total_timeout"
+        server.check()
 
 
 # -- what fails behind them --------------------------------------------------------------------------------------------
