@@ -231,7 +231,7 @@ PRIVATE = {
     ),
     FlowControl: "resume_reading",
     h11.Connection: "next_event trailing_data their_state our_state",
-    uvicorn.Server: "capture_signals",
+    uvicorn.Server: "capture_signals main_loop on_tick",
 }
 """What protocol.py, heads.py and serve.py override or call and no interface promises: of uvicorn and h11, by class."""
 
