@@ -1,13 +1,13 @@
 """`ridgeline trace` as a command: what it prints, what it writes, what it refuses in one line."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from ridgeline.cli.main import main
+from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
+from ridgeline.calibrate import this
+from ridgeline.roofline.cards import load_card
 from support.checkpoints import random_model
 from text.tiny_tokenizers import write_bytes
 
@@ -44,59 +44,37 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """The exit code of `ridgeline trace` with these arguments; the number of threads stays what it was."""
-    monkeypatch.setattr(sys, "argv", ["ridgeline", "trace", *arguments])
-    threads = torch.get_num_threads()
-    try:
-        main()
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    finally:
-        torch.set_num_threads(threads)
-    return 0
-
-
-def test_prints_the_way_of_a_token(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
-) -> None:
+def test_prints_the_way_of_a_token(ridgeline: Run, dense: str, card: str) -> None:
     views = ("--attention", "--lens", "--memory", "--roofline", "-", "--repeats", "1")
-    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", *views) == 0
-    out = capsys.readouterr().out
+    ended = ridgeline("trace", dense, "hello", "--device", card, "--threads", 1, *views)
+    assert ended.code == OK, ended.err
     for word in ("'hello'", "Slate 2", "lm_head", "whole step", "slowest in decode", "Attention:", "Lens:", "Memory:",
                  "pebble on Slate 2", "which is another"):  # fmt: skip
-        assert word in " ".join(out.split())
-    assert dense not in out, "a folder's name is enough"
+        assert word in " ".join(ended.out.split())
+    assert dense not in ended.out, "a folder's name is enough"
 
 
-def test_json_is_one_object(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
-) -> None:
-    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", "--repeats", "1", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_is_one_object(ridgeline: Run, dense: str, card: str) -> None:
+    ended = ridgeline("trace", dense, "hello", "--device", card, "--threads", 1, "--repeats", 1, "--json")
+    assert ended.code == OK, ended.err
+    found = ended.json
     assert [token["id"] for token in found["prompt"]["tokens"]][-5:] == list(b"hello")
     assert set(found["steps"]) == {"prefill", "decode"}
     assert found["device"]["at_hand"] is False
 
 
-def test_writes_its_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, dense: str, card: str
-) -> None:
+def test_writes_its_files(ridgeline: Run, tmp_path: Path, dense: str, card: str) -> None:
     table, traced, drawn = (tmp_path / name for name in ("ops.csv", "trace.json", "roofline.svg"))
-    files = ("--csv", str(table), "--perfetto", str(traced), "--roofline", str(drawn))
-    assert run(monkeypatch, dense, "hello", "--device", card, "--threads", "1", "--repeats", "1", *files) == 0
+    files = ("--csv", table, "--perfetto", traced, "--roofline", drawn)
+    ended = ridgeline("trace", dense, "hello", "--device", card, "--threads", 1, "--repeats", 1, *files)
+    assert ended.code == OK, ended.err
     assert table.read_text(encoding="utf-8").startswith("step,path,kind")
     assert json.loads(traced.read_text(encoding="utf-8"))["traceEvents"]
     assert drawn.read_text(encoding="utf-8").startswith("<svg")
-    assert capsys.readouterr().err.count("wrote ") == 3
+    assert ended.err.count("wrote ") == 3
 
 
-def test_this_machine_is_the_default(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, card: str
-) -> None:
-    from ridgeline.calibrate import this
-    from ridgeline.roofline.cards import load_card
-
+def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, dense: str, card: str) -> None:
     asked: list[int | None] = []
 
     def here(threads: int | None = None, *, estimate: bool = False) -> object:
@@ -105,8 +83,8 @@ def test_this_machine_is_the_default(
         return load_card(card)
 
     monkeypatch.setattr(this, "this_device", here)
-    assert run(monkeypatch, dense, "hello", "--threads", "1", "--repeats", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["device"]["at_hand"] is True
+    ended = ridgeline("trace", dense, "hello", "--threads", 1, "--repeats", 1, "--json")
+    assert ended.json["device"]["at_hand"] is True
     assert asked == [1]
 
 
@@ -130,37 +108,22 @@ def test_this_machine_is_the_default(
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    dense: str,
-    card: str,
-    arguments: list[str],
-    said: str,
+    ridgeline: Run, dense: str, card: str, arguments: list[str], said: str
 ) -> None:
     device = [] if "--device" in arguments else ["--device", card]
-    assert run(monkeypatch, dense, *arguments, *device) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
+    assert_one_line(ridgeline("trace", dense, *arguments, *device), USAGE, said)
 
 
 @pytest.mark.parametrize("arguments", [("--position", "99"), ("--experts",), ("--repeats", "0")])
 def test_what_cannot_be_shown_is_refused_before_the_machine_is_probed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dense: str, arguments: tuple[str, ...]
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, dense: str, arguments: tuple[str, ...]
 ) -> None:
-    from ridgeline.calibrate import this
-
     def probe(threads: int | None = None, *, estimate: bool = False) -> object:
         pytest.fail("probed for a trace that cannot be")
 
     monkeypatch.setattr(this, "this_device", probe)
-    assert run(monkeypatch, dense, "hi", *arguments) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert_one_line(ridgeline("trace", dense, "hi", *arguments), USAGE)
 
 
-def test_a_model_that_is_none_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, card: str
-) -> None:
-    assert run(monkeypatch, str(tmp_path), "hi", "--device", card) == 3
-    assert capsys.readouterr().err.count("\n") == 1
+def test_a_model_that_is_none_is_refused(ridgeline: Run, tmp_path: Path, card: str) -> None:
+    assert_one_line(ridgeline("trace", tmp_path, "hi", "--device", card), REFUSED, "no config.json")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import err, say
@@ -40,99 +41,45 @@ def _file(name: str, text: str) -> Any:
     return typer.Option(name, help=text, rich_help_panel=_FILES, metavar="FILE")
 
 
-def trace(
-    model: options.ModelName,
-    prompt: options.PromptText,
-    device: options.DeviceName = "this",
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What of the model's inside a trace is to show."""
+
     layer: Annotated[
         str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
-    ] = None,
-    attention: Annotated[bool, _look("--attention", text="Whom a token looked at, by head (of --layer).")] = False,
-    lens: Annotated[bool, _look("--lens", text="What each layer would have said.")] = False,
+    ] = None
+    attention: Annotated[bool, _look("--attention", text="Whom a token looked at, by head (of --layer).")] = False
+    lens: Annotated[bool, _look("--lens", text="What each layer would have said.")] = False
     memory: Annotated[
         bool, _look("--memory", text="The feed-forward neurons that fired most, and the tokens they promote.")
-    ] = False,
-    experts: Annotated[bool, _look("--experts", text="Which experts the tokens were routed to (mixtures).")] = False,
+    ] = False
+    experts: Annotated[bool, _look("--experts", text="Which experts the tokens were routed to (mixtures).")] = False
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
-    ] = None,
-    max_tokens: options.MaxTokens8 = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.OptionalSeed = None,
-    raw: options.Raw = False,
-    system: options.System = None,
-    dummy_weights: options.DummyWeights = False,
-    repeats: Annotated[
-        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
-    ] = None,
-    threads: options.Threads = None,
-    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None,
-    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None,
-    roofline: Annotated[
-        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
-    the candidates, the token, and where the time went.
+    ] = None
 
-    The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
-    """
-    files = Files(csv, perfetto, roofline)
-    files.check()
-    text = read_prompt(prompt)
-    llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
-    chosen = _layer(layer, len(llm.loaded.model.kv_specs))
-    params = sampling_params(
-        llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        ignore_eos=dummy_weights,
-    )  # fmt: skip
-    subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
-    ids = subject.encode()
-    if max_tokens is not None:
-        check_room(llm, len(ids), params)
-    wanted = Wanted(attention, lens, memory, experts, position, repeats)
-    check(llm, ids, wanted)  # before a machine is probed for it
-    at_hand = device == "this"
-    with _status("tracing"):
-        priced_on = device_named(device, llm.threads)
-        ledger = trace_request(llm, subject, params, priced_on, wanted, at_hand=at_hand, threads=llm.threads)
-    files.write(ledger)
-    if as_json:
-        print(json.dumps(to_json(ledger)))
-    else:
-        show(story(ledger, Shown(chosen, roofline is not None)), WIDTH)
+    def wanted(self, repeats: int | None) -> Wanted:
+        """What is asked of the tracer."""
+        return Wanted(self.attention, self.lens, self.memory, self.experts, self.position, repeats)
 
-
-def _layer(text: str | None, layers: int) -> int | str | None:
-    """What --layer says. Raises ValueError for a layer that there is not."""
-    if text is None or text == "all":
-        return text
-    if not text.isdecimal() or int(text) >= layers:
-        raise ValueError(f"--layer is {text!r}; the model has layers 0 to {layers - 1}, or say all")
-    return int(text)
-
-
-@contextmanager
-def _status(what: str) -> Iterator[None]:
-    """Says on stderr what takes a while, where that is a terminal."""
-    if sys.stderr.isatty():
-        with err.status(what):
-            yield
-    else:
-        yield
+    def chosen(self, layers: int) -> int | str | None:
+        """What --layer says of a model with so many. Raises ValueError for one that there is not."""
+        if self.layer is None or self.layer == "all":
+            return self.layer
+        if not self.layer.isdecimal() or int(self.layer) >= layers:
+            raise ValueError(f"--layer is {self.layer!r}; the model has layers 0 to {layers - 1}, or say all")
+        return int(self.layer)
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     """The files that a trace is to write."""
 
-    csv: Path | None
-    perfetto: Path | None
-    roofline: Path | None
+    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None
+    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None
+    roofline: Annotated[
+        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
+    ] = None
 
     def check(self) -> None:
         """Refuse before anything is measured what could not be written after. Raises ValueError."""
@@ -163,3 +110,64 @@ class Files:
         """Those that are files, by the option that names them."""
         named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
+
+
+@with_flags
+def trace(
+    model: options.ModelName,
+    prompt: options.PromptText,
+    device: options.DeviceName = "this",
+    *,
+    look: Look,
+    max_tokens: options.MaxTokens8 = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.OptionalSeed = None,
+    raw: options.Raw = False,
+    system: options.System = None,
+    dummy_weights: options.DummyWeights = False,
+    repeats: Annotated[
+        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
+    ] = None,
+    threads: options.Threads = None,
+    files: Files,
+    as_json: options.Json = False,
+) -> None:
+    """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
+    the candidates, the token, and where the time went.
+
+    The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
+    """
+    files.check()
+    text = read_prompt(prompt)
+    llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
+    layer, wanted = look.chosen(len(llm.loaded.model.kv_specs)), look.wanted(repeats)
+    params = sampling_params(
+        llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
+        ignore_eos=dummy_weights,
+    )  # fmt: skip
+    subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
+    ids = subject.encode()
+    if max_tokens is not None:
+        check_room(llm, len(ids), params)
+    check(llm, ids, wanted)  # before a machine is probed for it
+    with _status("tracing"):
+        card = device_named(device, llm.threads)
+        ledger = trace_request(llm, subject, params, card, wanted, at_hand=device == "this", threads=llm.threads)
+    files.write(ledger)
+    if as_json:
+        print(json.dumps(to_json(ledger)))
+    else:
+        show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
+
+
+@contextmanager
+def _status(what: str) -> Iterator[None]:
+    """Says on stderr what takes a while, where that is a terminal."""
+    if sys.stderr.isatty():
+        with err.status(what):
+            yield
+    else:
+        yield
