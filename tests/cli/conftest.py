@@ -17,7 +17,8 @@ def ridgeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
     def run(*arguments: object, stdin: str | IO[str] | None = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["ridgeline", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin) if isinstance(stdin, str) else stdin)
+        typed = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8") if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", typed)
         monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # it would last beyond this test
         code: object = OK
         try:

@@ -1,6 +1,10 @@
 """`ridgeline run MODEL -i IN -o OUT`: files in, files out, and going on after an interruption."""
 
 import json
+import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +64,39 @@ def test_from_standard_input_to_standard_output(ridgeline: Run) -> None:
     assert ended.json["custom_id"] == "x"
     assert ended.json["response"]["status_code"] == 200
     assert "1 answered; " in ended.err
+
+
+def test_a_pipe_is_answered_as_it_comes(ridgeline: Run, tmp_path: Path) -> None:
+    """The second line is written when the first has its answer; the last has no end."""
+    out = tmp_path / "out.jsonl"
+    reading, writing = os.pipe()
+    answered: list[bool] = []
+
+    def write() -> None:
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            for name, end in (("a", "\n"), ("b", "\n"), ("c", "")):
+                pipe.write((request(name) + end).encode())
+                if end:
+                    answered.append(within(60, lambda name=name: out.exists() and name in records(out)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with os.fdopen(reading, encoding="utf-8") as stdin:
+        ended = ridgeline("run", "tales", "--served-model-name", "mine", "-i", "-", "-o", out, stdin=stdin)
+    writer.join()
+    assert ended.code == OK, ended.err
+    assert answered == [True, True]
+    assert set(records(out)) == {"a", "b", "c"}
+
+
+def within(seconds: float, happens: Callable[[], bool]) -> bool:
+    """Whether it happens before an end to patience."""
+    end = time.monotonic() + seconds
+    while not happens():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def test_an_output_that_is_something_else(ridgeline: Run, requests: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,11 +25,16 @@ def line(custom_id: object, body: object, url: str = "/v1/completions", **more: 
     return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body} | more).encode()
 
 
+async def given(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for each in lines:
+        yield each
+
+
 def outputs(llm: Any, lines: Sequence[bytes], **earlier: Any) -> dict[Any, Any]:
     """What a batch writes, by id (that of a line which is no request is its number)."""
     written: list[bytes] = []
     batch = Batch(llm, SETTINGS, written.append, **earlier)
-    asyncio.run(batch.run(lines))
+    asyncio.run(batch.run(given(lines)))
     assert all(each.endswith(b"\n") and each.count(b"\n") == 1 for each in written)
     records = [json.loads(each) for each in written]
     assert batch.tally.done == len(records)
@@ -157,7 +162,7 @@ def test_the_window_is_bounded(llm: AsyncLLM) -> None:
             ahead.append(number - len(written))
             yield line(str(number), PROMPT)
 
-    asyncio.run(Batch(watched, SETTINGS, written.append).run(lines()))  # type: ignore[arg-type]
+    asyncio.run(Batch(watched, SETTINGS, written.append).run(given(lines())))  # type: ignore[arg-type]
     assert len(written) == 3 * window
     assert {json.loads(each)["response"]["status_code"] for each in written} == {200}
     assert max(ahead) == window
@@ -169,7 +174,7 @@ def test_an_engine_that_dies(llm: AsyncLLM) -> None:
     written: list[bytes] = []
     batch = Batch(Watched(llm, dies_at=2), SETTINGS, written.append)  # type: ignore[arg-type]
     with pytest.raises(EngineDied):
-        asyncio.run(batch.run([line(str(number), PROMPT) for number in range(5)]))
+        asyncio.run(batch.run(given(line(str(number), PROMPT) for number in range(5))))
     assert {json.loads(each)["response"]["status_code"] for each in written} <= {200}
     done = frozenset(json.loads(each)["custom_id"] for each in written)
     rest = outputs(llm, [line(str(number), PROMPT) for number in range(5)], done=done)
@@ -179,8 +184,8 @@ def test_an_engine_that_dies(llm: AsyncLLM) -> None:
 
 def test_a_request_for_which_there_is_no_memory_is_refused_and_the_others_go_on(llm: AsyncLLM) -> None:
     written: list[bytes] = []
-    poor = Watched(llm, poor=True)
-    asyncio.run(Batch(poor, SETTINGS, written.append).run([line("a", PROMPT), line("b", PROMPT)]))  # type: ignore[arg-type]
+    batch = Batch(Watched(llm, poor=True), SETTINGS, written.append)  # type: ignore[arg-type]
+    asyncio.run(batch.run(given([line("a", PROMPT), line("b", PROMPT)])))
     responses = {each["custom_id"]: each["response"] for each in map(json.loads, written)}
     assert {name: one["status_code"] for name, one in responses.items()} == {"a": 503, "b": 503}
     assert responses["a"]["body"]["error"]["code"] == "out_of_memory"

@@ -4,19 +4,21 @@ An interrupted run goes on where it was: what the output has already is not aske
 """
 
 import asyncio
-import io
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import typer
 from rich.progress import Progress, TextColumn
 
+from ridgeline.cli.process import FAILED
 from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
@@ -25,6 +27,7 @@ from ridgeline.server.batch import Batch
 from ridgeline.server.settings import ServerSettings
 
 STANDARD = "-"
+_PIECE = 1 << 16  # bytes that are read of a stream at a time
 _EVERY = 10.0  # seconds between lines of progress where stderr is no terminal
 
 
@@ -51,7 +54,7 @@ class Earlier:
 def run_batch(model: str, engine: EngineFlags, names: Sequence[str], source: str, target: str) -> None:
     """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
     may have for the model. Raises ValueError; exits with 1 where the engine stops."""
-    lines = _lines(source)
+    stream = _input(source)
     earlier = Earlier()
     if target != STANDARD:
         check_apart({"--input-file": Path(source), "--output-file": Path(target)})
@@ -60,11 +63,15 @@ def run_batch(model: str, engine: EngineFlags, names: Sequence[str], source: str
     settings = ServerSettings(models=tuple(names) or (model,))
     loaded = engine.load(model).loaded
     with _output(target, earlier.size) as write:
-        asyncio.run(_answer(AsyncLLM(loaded), settings, lines, write, earlier))
+        asyncio.run(_answer(AsyncLLM(loaded), settings, _lines(stream), write, earlier))
 
 
 async def _answer(
-    llm: AsyncLLM, settings: ServerSettings, lines: Iterable[bytes], write: Callable[[bytes], None], earlier: Earlier
+    llm: AsyncLLM,
+    settings: ServerSettings,
+    lines: AsyncIterable[bytes],
+    write: Callable[[bytes], None],
+    earlier: Earlier,
 ) -> None:
     batch, began = Batch(llm, settings, write, earlier.done, earlier.wrong), time.monotonic()
     async with llm:
@@ -73,7 +80,7 @@ async def _answer(
             await batch.run(lines)
         except EngineDied as error:
             say(f"{error}; the same command goes on where it was")
-            raise typer.Exit(1) from None
+            raise typer.Exit(FAILED) from None
         finally:
             progress.cancel()
             say(summary(batch, time.monotonic() - began))
@@ -130,17 +137,46 @@ def read_earlier(path: Path) -> Earlier:
     return Earlier(frozenset(done), frozenset(wrong), size)
 
 
-def _lines(source: str) -> Iterator[bytes]:
-    """The lines of the input. Standard input is read to its end first. Raises ValueError."""
+def _input(source: str) -> BufferedIOBase:
+    """What the requests are read from. Raises ValueError."""
     if source == STANDARD:
         if sys.stdin is None:
             raise ValueError("standard input is closed; name a file as --input-file")
-        stream = getattr(sys.stdin, "buffer", None)
-        return iter(io.BytesIO(stream.read() if stream is not None else sys.stdin.read().encode()))
+        return cast(BufferedIOBase, sys.stdin.buffer)
     try:
-        return iter(Path(source).open("rb"))
+        return Path(source).open("rb")
     except OSError as error:
         raise ValueError(f"{source} cannot be read: {error.strerror}; name a file of requests") from None
+
+
+async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
+    """The lines of a stream as they come. While those of a pipe or a terminal do not, others are answered; those of a
+    file are there."""
+    try:
+        await _readable(stream)
+    except OSError:  # nothing that could be waited for
+        for line in stream:
+            yield line
+        return
+    rest = b""
+    while data := stream.read1(_PIECE):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield line
+        await _readable(stream)
+    if rest:
+        yield rest
+
+
+async def _readable(stream: BufferedIOBase) -> None:
+    """Wait until reading would not. Raises OSError for a stream that is no pipe, terminal or socket."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = stream.fileno()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 @contextmanager

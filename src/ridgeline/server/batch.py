@@ -8,7 +8,7 @@ that is no request has no response; its error says what is wrong with it and its
 import asyncio
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +120,13 @@ class Batch:
         self._seen: dict[str, int] = {}  # the line of each id
         self.tally = Tally()
 
-    async def run(self, lines: Iterable[bytes]) -> None:
+    async def run(self, lines: AsyncIterable[bytes]) -> None:
         """Answer the lines; the outputs are written as they are done, in any order. Raises EngineDied."""
-        gate = asyncio.Semaphore(self._llm.info.requests + AHEAD)
+        gate, number = asyncio.Semaphore(self._llm.info.requests + AHEAD), 0
         try:
             async with asyncio.TaskGroup() as group:
-                for number, line in enumerate(lines, 1):
+                async for line in lines:
+                    number += 1
                     request = self._read(number, line) if line.strip() else None
                     if request is not None:
                         await gate.acquire()
