@@ -119,6 +119,8 @@ def test_a_message_that_gets_no_answer(ridgeline: Run, folder: Path, tmp_path: P
     [
         (["http://127.0.0.1:1"], UNREACHABLE, "no server answers at http://127.0.0.1:1: Connection refused"),
         (["http://"], USAGE, "http:// is no server's address"),
+        (["http://127.0.0.1:x"], USAGE, "http://127.0.0.1:x is no server's address; give one like"),
+        (["http://[::1"], USAGE, "http://[::1 is no server's address"),
         (["http://127.0.0.1:1", "--max-model-len", "5"], USAGE, "--context is for a model in this process"),
         (["tales", "--api-key", "x"], USAGE, "--api-key and --server-model are for a server's URL"),
     ],

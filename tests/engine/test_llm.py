@@ -139,6 +139,24 @@ def test_a_conversation(llm: LLM, folder: Path) -> None:
     assert llm.chat(messages, GREEDY) == llm.generate(ids, GREEDY)[0]
 
 
+def test_conversations_together(llm: LLM) -> None:
+    """A list of them is a batch: an answer each, with parameters for all or for each, as if asked one by one."""
+    first, second = [{"role": "user", "content": "hi"}], [{"role": "system", "content": "be brief"}]
+    short = dataclasses.replace(GREEDY, max_tokens=3)
+    assert llm.chat([first, second, first], GREEDY) == [llm.chat(each, GREEDY) for each in (first, second, first)]
+    assert llm.chat([first, second], [GREEDY, short]) == [llm.chat(first, GREEDY), llm.chat(second, short)]
+    assert llm.chat((first,), GREEDY) == [llm.chat(tuple(first), GREEDY)]
+
+
+@pytest.mark.parametrize(
+    "bad", ["hi", ["hi"], 3, [3], [[3]], [[{"role": "user", "content": "hi"}], "hi"], [["hi"]], None]
+)
+def test_what_is_no_conversation(llm: LLM, bad: object) -> None:
+    with pytest.raises(ValueError, match=r"a conversation is a list of messages like .*; give that$"):
+        llm.chat(bad, GREEDY)
+    assert not llm.engine.has_work
+
+
 def test_without_a_chat_template_a_conversation_is_refused(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path)), SETTINGS)
     with pytest.raises(ValueError, match="the model has no chat template; use generate"):
@@ -598,7 +616,7 @@ def test_memory_as_a_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         LLM(str(folder), EngineSettings(memory_share=1e-6))
     for share in (0.0, 1.5, math.nan):
-        with pytest.raises(ValueError, match=r"the share of memory is .*; give a number over 0 and at most 1"):
+        with pytest.raises(ValueError, match=r"memory_share is .*; give a number over 0 and at most 1"):
             EngineSettings(memory_share=share)
     with pytest.raises(ValueError, match="give one of them"):
         EngineSettings(memory_share=0.5, kv_bytes=1e6)

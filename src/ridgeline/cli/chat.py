@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -177,7 +177,7 @@ class Chat:
         self.history.append({"role": "user", "content": text})
         took, parts = Took(), list[str]()
         try:
-            with self._interruptible() as interrupted, closing(self._answer()) as pieces:
+            with self._interruptible() as interrupted, closing(self.partner.answer(self.messages)) as pieces:
                 for piece in pieces:
                     took.take(piece)
                     parts.append(piece.text)
@@ -195,9 +195,6 @@ class Chat:
         else:
             self.history.pop()
         say(took.line(), style="dim")
-
-    def _answer(self) -> Any:
-        return self.partner.answer(self.messages)
 
     def _show(self, piece: Piece) -> None:
         """Thoughts are dim, and on stderr: they are no part of the answer."""

@@ -3,11 +3,11 @@
 import http.client
 import json
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ridgeline.bench.sse import EventStream
 from ridgeline.engine import LLM, SamplingParams
@@ -40,7 +40,7 @@ class Partner(Protocol):
     name: str
     raises: bool
 
-    def answer(self, messages: Messages) -> Iterator[Piece]:
+    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
         """An answer as it comes; leaving the loop ends it. Raises ValueError in one line where there is none."""
 
 
@@ -58,10 +58,10 @@ class Model:
             )
         self.name, self._llm, self._params = name, llm, params
 
-    def answer(self, messages: Messages) -> Iterator[Piece]:
+    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
         """As Partner."""
         ids, tokens = self._llm.encode_chat(messages), 0
-        with closing(self._llm.stream(ids, self._params)) as events:  # type: ignore[type-var]
+        with closing(self._llm.stream(ids, self._params)) as events:
             for event in events:
                 if event.finish is Finish.ERROR:
                     raise ValueError(f"the request failed: {event.error}")
@@ -76,15 +76,13 @@ class Server:
 
     def __init__(self, url: str, fields: Mapping[str, Any], key: str | None = None, model: str | None = None) -> None:
         """fields: of each request, beside its messages. Raises Unreachable; ValueError for what is no such server."""
-        parts = urlsplit(url)
-        if not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"{url} is no server's address; give one like http://127.0.0.1:8000")
         self.url, self._fields = url, fields
-        self._parts, self._root = parts, parts.path.rstrip("/").removesuffix("/v1")
+        self._parts = _address(url)
+        self._root = self._parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
         self.name = model or self._first_model()
 
-    def answer(self, messages: Messages) -> Iterator[Piece]:
+    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
         """As Partner."""
         asked = {"model": self.name, "messages": list(messages), "stream": True}
         body = json.dumps({**asked, "stream_options": {"include_usage": True}, **self._fields})
@@ -146,6 +144,18 @@ class Server:
         if not isinstance(value, dict):
             raise ValueError(f"{self.url} answers with something else than OpenAI's interface has")
         return value
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of a server's URL. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        stated = parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # brackets without an address, a port that is no number
+        stated = False
+    if not stated or parts.query or parts.fragment:
+        raise ValueError(f"{url} is no server's address; give one like http://127.0.0.1:8000")
+    return parts
 
 
 def _piece(frame: Mapping[str, Any]) -> Piece:

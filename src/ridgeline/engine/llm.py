@@ -1,8 +1,8 @@
 """LLM: the engine for a script. `LLM("folder").generate(["Once upon a time"])`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -93,7 +93,7 @@ class LLM:
             self._abort(added)
         return list(added.values())
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Event]:
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Event, None, None]:
         """Complete one prompt, event by event. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
         request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults))
@@ -103,13 +103,32 @@ class LLM:
         finally:
             self._texts.abort(request)
 
-    def chat(self, messages: Messages, params: SamplingParams | None = None, **template: Any) -> Completion:
-        """Answer a conversation [{"role": ..., "content": ...}]; `template`: variables that the chat template reads.
+    @overload
+    def chat(self, messages: Messages, params: SamplingParams | None = None, **template: Any) -> Completion: ...
 
-        Raises ValueError if the model has no chat template or the template refuses the messages.
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Messages],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template: Any,
+    ) -> list[Completion]: ...
+
+    def chat(
+        self,
+        messages: Any,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template: Any,
+    ) -> Completion | list[Completion]:
+        """Answer a conversation [{"role": ..., "content": ...}], or each of a list of them, in one batch.
+
+        params: as `generate`. template: variables that the chat template reads. Raises ValueError if the model has no
+        chat template, it refuses the messages, or they are none.
         """
-        (completion,) = self.generate([self.encode_chat(messages, **template)], params)
-        return completion
+        several = _are_conversations(messages)
+        conversations = list(messages) if several else [messages]
+        completions = self.generate([self.encode_chat(each, **template) for each in conversations], params)
+        return completions if several else completions[0]
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; ids stay as they are. Control tokens written in the text are text.
@@ -155,3 +174,12 @@ def _each(prompts: Any) -> list[Any]:
 def _is_prompt(value: Any) -> bool:
     """Whether it is a prompt rather than one of its ids, which may be an array of no dimension."""
     return isinstance(value, str | Sequence) or getattr(value, "ndim", 0) > 0
+
+
+def _are_conversations(messages: Any) -> bool:
+    """Whether they are conversations rather than the messages of one."""
+    return _is_list(messages) and _is_list(next(iter(messages), None))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)

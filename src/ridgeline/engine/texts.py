@@ -64,6 +64,8 @@ class Texts:
         ValueError if the model has none, or it refuses the messages."""
         if self.templates is None:
             raise ValueError("the model has no chat template; use generate with a prompt of your own")
+        if not isinstance(messages, Sequence) or not all(isinstance(each, Mapping) for each in messages):
+            raise ValueError('a conversation is a list of messages like {"role": "user", "content": "hi"}; give that')
         picked = self.templates.pick(tools=bool(template.get("tools")))
         return picked.encode(messages, most_tokens=context, **template).ids
 
