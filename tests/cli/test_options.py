@@ -45,7 +45,9 @@ def test_every_alias_acts_or_is_refused(commands: dict[str, Spellings], alias: A
     """It becomes an option that the command has, with its value; or it asks for what is so anyway; or it is refused in
     a line that says why."""
     for spellings in having(commands, alias):
-        if spellings.alias(name)[0] is not alias:
+        found = spellings.find(name)
+        assert found is not None
+        if found.alias is not alias:
             continue  # a row before it counts
         if isinstance(alias, Means):
             became = respelt(written(alias, name, "some value"), spellings)
@@ -118,12 +120,16 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
         (["--trust-remote-code"], "--trust-remote-code is refused: no code that comes with a model is ever run"),
         (["--trust_remote_code=true"], "--trust-remote-code takes no value"),
         (["--max-model-len"], "--max-model-len wants a value"),
+        (["--seed"], "ridgeline: --seed wants a value (see ridgeline run --help)"),
+        (["-n"], "-n wants a value"),
+        (["--raw=1"], "--raw takes no value; leave '1' out"),
+        (["--max-model-len", ""], "--context is ''"),
         (["-tp", "2"], "-tp 2 is refused: tensor parallelism is priced (ridgeline plan --devices)"),
         (["--dtype", "half"], "--dtype is 'half'; tales is stored in bfloat16, and is never converted: give auto"),
         (["--kv-cache-dtype", "fp8"], "tales keeps keys and values in bfloat16; others are priced"),
         (["--max-model-len", "1M"], "a context of 1,048,576 was asked for, the model's is 512; give that or less"),
         (["--max-model-len", "x"], "--context is 'x'; write a whole number of tokens"),
-        (["--gpu-memory-utilization", "1.5"], "the share of memory is 1.5; give a number over 0 and at most 1"),
+        (["--gpu-memory-utilization", "1.5"], "ridgeline: --memory-share is 1.5; give a number over 0 and at most 1"),
         (["--max-num-seqs", "0"], "limit of requests is 0"),
     ],
 )
@@ -287,9 +293,20 @@ def test_a_file_acts(ridgeline: Run, config: Path, tmp_path: Path) -> None:
         ("[rnu]\nseed = 1", "the table [rnu] is no command's"),
         ("seed = 'x'", "options.toml: seed is 'x'; give a whole number (see"),
         ("temperature = 'hot'", "options.toml: temperature is 'hot'; give a number (see"),
-        ("context = 'x'", "options.toml: --context is 'x'; write a whole number of tokens"),
+        ("threads = -1", "options.toml: threads is -1; it must be from 1 to"),
+        ("max-model-len = 'x'", "options.toml: max-model-len is 'x'; write a whole number of tokens"),
+        ("kv-memory = '5'", "options.toml: kv-memory is '5'; write an amount of memory"),
+        ("gpu-memory-utilization = 3", "options.toml: gpu-memory-utilization is 3.0; give a number over 0"),
+        ("top-p = 2", "options.toml: top-p is 2"),
+        ("context = 'x'", "options.toml: context is 'x'; write a whole number of tokens"),
+        ("help = true", "options.toml: there is no option --help (see"),
         ("nonsense = 1", "options.toml: there is no option --nonsense (see"),
         ("seed = true", "seed is true; give it as the option --seed has it"),
+        ("seed = [1]", "seed is [1]; give it as the option --seed has it"),
+        ("seed = {a = 1979-05-27}", "give it as the option --seed has it"),
+        ("stop = [true]", "stop is true; give it as the option --stop has it"),
+        ("max-model-len = true", "max-model-len is true; give it as the option --max-model-len has it"),
+        ("config = 'other.toml'", "config is for the command line: a file names no other; leave it out"),
         ("raw = 1", "raw is 1; give true or false"),
         ("trust_remote_code = true", "--trust-remote-code is refused: no code"),
         ("tensor-parallel-size = 8", "--tensor-parallel-size 8 is refused: tensor parallelism"),
@@ -305,12 +322,14 @@ def test_files_that_are_refused(ridgeline: Run, tmp_path: Path, text: str | None
 
 
 def test_a_value_that_its_command_refuses_names_the_file(ridgeline: Run, tmp_path: Path) -> None:
-    """But not where a flag stands over the file's."""
+    """By the key, whatever the setting is called inside. But not where a flag stands over the file's."""
     path = tmp_path / "options.toml"
+    path.write_text("max-choices = 0\n")
+    assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: max-choices is 0; it must be")
     path.write_text("port = 99999\n")
     assert_one_line(ridgeline("serve", "tales", "--config", path), USAGE, f"{path}: port is 99999; give one from 1")
     ended = ridgeline("serve", "tales", "--config", path, "--port", "99998")
-    assert_one_line(ended, USAGE, "ridgeline: port is 99998")
+    assert_one_line(ended, USAGE, "ridgeline: --port is 99998")
 
 
 def test_a_table_may_have_the_name_of_any_command(ridgeline: Run, tmp_path: Path) -> None:

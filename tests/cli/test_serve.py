@@ -112,10 +112,10 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
     [
         (["nowhere"], REFUSED, "no such model or folder: nowhere"),
         (["tales", "--host", "0.0.0.0"], USAGE, "give an API key (--api-key-file), or --insecure"),
-        (["tales", "--port", "70000"], USAGE, "port is 70000"),
-        (["tales", "--max-body", "3"], USAGE, "'3' is not an amount of memory"),
+        (["tales", "--port", "70000"], USAGE, "ridgeline: --port is 70000"),
+        (["tales", "--max-body", "3"], USAGE, "--max-body is '3'; write an amount of memory"),
         (["tales", "--queue-timeout", "5"], USAGE, "--queue-timeout is '5'; write a time above 0 with its unit"),
-        (["tales", "--max-choices", "0"], USAGE, "choices is 0"),
+        (["tales", "--max-choices", "0"], USAGE, "ridgeline: --max-choices is 0; it must be from 1"),
         (["tales", "--allowed-origins", "[1"], USAGE, "is no JSON list"),
         (["tales", "--api-key-file", "none"], USAGE, "none cannot be read"),
         (["tales", "--reasoning-parser", "none at all"], USAGE, "--reasoning-parser is 'none at all'; give one of"),

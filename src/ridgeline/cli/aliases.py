@@ -8,7 +8,6 @@ command counts.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import islice
 from typing import Protocol
 
 _NEAR = 0.75  # of the letters in common: what is less alike was not meant
@@ -48,6 +47,11 @@ class Same:
     def applies(self, options: Collection[str]) -> bool:
         """Whether it is an option for a command with these options."""
         return self.marks in options
+
+    def check(self, name: str, value: str | bool) -> None:
+        """Raises ValueError for a value that asks for something else."""
+        if str(value).lower() not in self.values:
+            raise ValueError(f"{name}{'' if self.flag else f' {value}'} is refused: {self.why}")
 
 
 Alias = Means | Same
@@ -132,6 +136,40 @@ def is_flag(param: Parameter) -> bool:
     return bool(getattr(param, "is_flag", False))
 
 
+def long_name(param: Parameter) -> str:
+    """The first long name of an option; of an argument, its own."""
+    return next((name for name in param.opts if name.startswith("--")), param.opts[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What a name stands for that somebody gave to one of a command's options.
+
+    param: our own, None for one that cannot act. alias: the row of the table, None where the name is our own. flag: it
+    has no value. negated: as a flag it says no to `param`.
+    """
+
+    name: str
+    param: Parameter | None
+    alias: Alias | None = None
+    flag: bool = False
+    negated: bool = False
+
+    def mean(self, value: str | bool) -> tuple[Parameter, str | bool] | None:
+        """Our own parameter and the value for it, that of a flag as a truth; None where there is nothing to be said.
+        Raises ValueError for what is refused."""
+        if isinstance(value, bool):
+            value = value is not self.negated
+        if isinstance(self.alias, Same):
+            self.alias.check(self.name, value)
+            return None
+        assert self.param is not None
+        others = self.alias.values if self.alias is not None else None
+        if others is not None and isinstance(value, str) and value in others:
+            return (self.param, others[value]) if others[value] else None
+        return self.param, value
+
+
 class Spellings:
     """The names by which one command's options go."""
 
@@ -149,29 +187,25 @@ class Spellings:
         others = [name for alias in self.aliases if isinstance(alias, kinds) for name in alias.names]
         return [name for name in [*self.by_name, "--help", *others] if name.startswith("--")]
 
-    def alias(self, name: str) -> tuple[Alias | None, bool]:
-        """The alias of a name that is no option of the command, and whether it was a flag's `--no-`."""
+    def find(self, name: str) -> Spelling | None:
+        """What a name stands for; None for one that nobody knows."""
+        param = self.by_name.get(name)
+        if param is not None:
+            return Spelling(name, param, None, is_flag(param), name in param.secondary_opts)
         positive = "--" + name.removeprefix("--no-")
         for alias in self.aliases:
-            if name in alias.names:
-                return alias, False
-            if alias.flag and positive in alias.names:
-                return alias, True
-        return None, False
-
-    def mean(self, alias: Alias, name: str, value: str) -> tuple[str, str] | None:
-        """Our own option and the value for it (that of a flag is true or false); None where there is nothing to be
-        said. Raises ValueError for what is refused."""
-        if isinstance(alias, Means):
-            ours = (alias.values or {}).get(value, value)
-            return (alias.option, ours) if ours else None
-        if value.lower() not in alias.values:
-            raise ValueError(f"{name}{'' if alias.flag else f' {value}'} is refused: {alias.why}")
+            stated = name in alias.names
+            if not stated and not (alias.flag and positive in alias.names):
+                continue
+            if isinstance(alias, Same):
+                return Spelling(name, None, alias, alias.flag, not stated)
+            param = self.by_name[alias.option]
+            return Spelling(name, param, alias, alias.flag, stated is (alias.option in param.secondary_opts))
         return None
 
     def nearest(self, name: str) -> ValueError:
         """The error for an option that is not there."""
-        names = {known.strip("-"): known for known in self.names(refused=True) if known not in _NEVER_MEANT}
+        names = {known.strip("-"): known for known in self.names(refused=True) if known not in (name, *_NEVER_MEANT)}
         near = [names[bare] for bare in get_close_matches(name.strip("-"), names, 3, _NEAR)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
         return ValueError(f"there is no option {name}{meant}")
@@ -208,29 +242,28 @@ def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[st
     """One option with its value, which may be the next argument."""
     stated, equals, value = argument.partition("=")
     name = stated.replace("_", "-") if stated.startswith("--") else stated
-    param = spellings.by_name.get(name)
-    if param is not None:
-        return [name + equals + value] if equals or is_flag(param) else [name, *islice(rest, 1)]
-    alias, negated = spellings.alias(name)
-    if alias is None:
+    option = spellings.find(name)
+    if option is None:
         if name.startswith("--") and name != "--help":
             raise spellings.nearest(name)
         return [argument]  # a short option, or several in one: as the library reads them
-    if alias.flag:
+    if option.flag:
         if equals:
             raise ValueError(f"{name} takes no value; leave {value!r} out")
-        value = "false" if negated else "true"
-    elif not equals:
-        following = next(rest, None)
-        if following is None:
-            raise ValueError(f"{name} wants a value")
-        value = following
-    meant = spellings.mean(alias, name, value)
-    if meant is None or not isinstance(alias, Means):
+        return [name] if option.alias is None else _written(option.mean(True))
+    following = value if equals else next(rest, None)
+    if following is None:
+        raise ValueError(f"{name} wants a value")
+    if option.alias is None:
+        return [name + equals + value] if equals else [name, following]
+    return _written(option.mean(following))
+
+
+def _written(meant: tuple[Parameter, str | bool] | None) -> list[str]:
+    """An option and its value as arguments; none where there is nothing to be said."""
+    if meant is None:
         return []
-    option, ours = meant
-    if not alias.flag:
-        return [option, ours]
-    param = spellings.by_name[option]
-    opposite = param.opts if option in param.secondary_opts else param.secondary_opts
-    return [option] if ours == "true" else opposite[:1]
+    param, value = meant
+    if isinstance(value, str):
+        return [param.opts[0], value]
+    return (param.opts if value else param.secondary_opts)[:1]

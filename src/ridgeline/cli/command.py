@@ -1,6 +1,7 @@
 """A command of the command line: its options under the names that people bring, from flags, a file or by default."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -9,16 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ridgeline.cli.aliases import Spellings, respelt
-from ridgeline.cli.config import print_config, read_config_file
+from ridgeline.cli.aliases import Spellings, long_name, respelt
+from ridgeline.cli.config import ConfigFile, print_config, read_config_file
 
 _CONFIG = "A TOML file with options; those given as flags count before it."
 _PRINT = "Print every option, its value and where that came from, and do nothing else."
 _SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
-
-
 _KINDS = {"int": "a whole number", "float": "a number"}
 _LIBRARY = "Value error, "
+_FILE = "ridgeline.config"  # of the context's meta: the ConfigFile, where there is one
 
 
 class Command(TyperCommand):
@@ -26,60 +26,68 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, with every option under our own name and defaults from the file."""
-        spellings, path = Spellings(self.params), None  # type: ignore[arg-type]
+        spellings = Spellings(self.params)  # type: ignore[arg-type]
         try:
             args = respelt(args, spellings)
             path = _config_path(args)
             if path is not None:
-                ctx.default_map = read_config_file(path, ctx.command_path.split()[1:], ctx.obj, spellings)
+                file = read_config_file(path, ctx.command_path.split()[1:], ctx.obj, spellings)
+                ctx.default_map, ctx.meta[_FILE] = file.values, file
         except ValueError as error:
             ctx.fail(str(error))
-        try:
+        with self._named_options(ctx):
             return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            if error.param is not None and error.message:  # one that is missing has no message of its own
-                ctx.fail(_bad_value(error, path if _of_file(ctx, error.param) else None))
-            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, or print what it would run with."""
-        path = ctx.params.pop("config", None)
+        ctx.params.pop("config", None)
         if not ctx.params.pop("print_config", False):
-            try:
+            with self._named_options(ctx):
                 return super().invoke(ctx)
-            except ValueError as error:
-                if type(error) is ValueError and self._of_file(ctx, str(error)):
-                    raise ValueError(f"{path}: {error}") from None
-                raise
         sources = {name: ctx.get_parameter_source(name).name for name in ctx.params}
         print_config(
             self.params, ctx.params, {name: _SOURCES.get(source, "default") for name, source in sources.items()}
         )
         return None
 
-    def _of_file(self, ctx: Any, message: str) -> bool:
-        """Whether what is wrong is the value of an option that is from the file: `--context is ...`."""
-        ours = [name for param in self.params if _of_file(ctx, param) for name in (param.name, *param.opts)]
-        return any(message.startswith(f"{name} is ") for name in ours)
+    @contextmanager
+    def _named_options(self, ctx: Any) -> Iterator[None]:
+        """What is wrong with the value of an option is said by the option's name, and with the file that it is from."""
+        try:
+            yield
+        except typer.BadParameter as error:
+            if error.param is None or not error.message:  # one that is missing has no message of its own
+                raise
+            ctx.fail(f"{_label(ctx, error.param)}{_bad_value(error)}")
+        except ValueError as error:
+            named = self._named(ctx, str(error))
+            if type(error) is not ValueError or named == str(error):
+                raise
+            raise ValueError(named) from error
+
+    def _named(self, ctx: Any, message: str) -> str:
+        """A message `NAME is ...`, whose NAME is that of an option or of its parameter, with the option's label."""
+        for param in self.params:
+            for name in (str(param.name), *param.opts):
+                if message.startswith(f"{name} is "):
+                    return _label(ctx, param) + message.removeprefix(name)
+        return message
 
 
-def _of_file(ctx: Any, param: Any) -> bool:
-    """Whether an option has the value that the file of --config gives it."""
+def _label(ctx: Any, param: Any) -> str:
+    """What an option is called; one that is from the file of --config by the file and its key there."""
     source = ctx.get_parameter_source(param.name)
-    return source is not None and _SOURCES.get(source.name) == "config"
+    if source is None or _SOURCES.get(source.name) != "config":
+        return long_name(param)
+    file: ConfigFile = ctx.meta[_FILE]
+    return f"{file.path}: {file.keys[param.name]}"
 
 
-def _bad_value(error: Any, path: Path | None) -> str:
-    """What is wrong with the value of an option or an argument, in our words. path: the file that it is from."""
-    param = error.param
-    long = max(param.opts, key=len)
-    where = f"{path}: " if path is not None else ""
-    name = long.removeprefix("--") if path is not None else long
+def _bad_value(error: Any) -> str:
+    """What is wrong with the value of an option or an argument, in our words."""
     found: list[Any] = getattr(error.__cause__, "errors", list)()  # of the library that converts values
     kind = _KINDS.get(found[0]["type"].partition("_")[0]) if found else None
-    if kind is None:
-        return f"{where}{name}: {error.message.removeprefix(_LIBRARY)}"
-    return f"{where}{name} is {found[0]['input']!r}; give {kind}"
+    return f": {error.message.removeprefix(_LIBRARY)}" if kind is None else f" is {found[0]['input']!r}; give {kind}"
 
 
 def _config_path(arguments: Sequence[str]) -> Path | None:

@@ -7,33 +7,42 @@ command that is run; a table is for the command of its name ([run], [serve], [be
 import json
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.aliases import Spellings, is_flag
+from ridgeline.cli.aliases import Spellings, long_name
 from ridgeline.untrusted import read_toml
 
 SECRETS = ("api_key",)
 """Parameters whose value is shown to nobody."""
 
 
-def read_config_file(
-    path: Path, command: Sequence[str], commands: Container[str], spellings: Spellings
-) -> dict[str, Any]:
-    """Values for the options of a command, by the names of its parameters. command: its name, in parts where it is a
-    group's. commands: all names that a table may have.
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """What a file says to one command: values of its parameters by their names, and the keys that the file has for
+    them."""
+
+    path: Path
+    values: Mapping[str, Any]
+    keys: Mapping[str, str]
+
+
+def read_config_file(path: Path, command: Sequence[str], commands: Container[str], spellings: Spellings) -> ConfigFile:
+    """The file for a command. command: its name, in parts where it is a group's. commands: all names that a table may
+    have.
 
     Raises ValueError for a file that cannot be read, a key that is no option of the command, a value it cannot have.
     """
-    values: dict[str, Any] = {}
+    values, keys = dict[str, Any](), dict[str, str]()
     for key, value in _entries(read_toml(path), command, commands):
         try:
             found = _parameter(key, value, spellings)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         if found is not None:
-            values[found[0]] = found[1]
-    return values
+            values[found[0]], keys[found[0]] = found[1], key
+    return ConfigFile(path, values, keys)
 
 
 def _entries(
@@ -53,35 +62,33 @@ def _entries(
 def _parameter(key: str, value: Any, spellings: Spellings) -> tuple[str, Any] | None:
     """The name of the parameter that a key stands for, and its value; None for an alias that asks for what is so."""
     name = key if key in spellings.by_name else "--" + key.replace("_", "-")
-    param = spellings.by_name.get(name)
-    if param is None:
-        alias, negated = spellings.alias(name)
-        if isinstance(value, dict):
-            raise ValueError(f"the table [{key}] is no command's")
-        if alias is None:
-            raise spellings.nearest(name)
-        if alias.flag:
-            value = _truth(key, value) is not negated
-        meant = spellings.mean(alias, name, str(value).lower() if isinstance(value, bool) else str(value))
-        if meant is None:
-            return None
-        param = spellings.by_name[meant[0]]
-        if alias.flag:
-            return str(param.name), (meant[1] == "true") is not (meant[0] in param.secondary_opts)
-        return str(param.name), meant[1]
-    if is_flag(param):
-        return str(param.name), _truth(key, value) is not (name in param.secondary_opts)
-    if isinstance(value, list):
-        return str(param.name), [str(each) for each in value]
-    if isinstance(value, bool | dict):
-        raise ValueError(f"{key} is {json.dumps(value)}; give it as the option {name} has it")
-    return str(param.name), [str(value)] if getattr(param, "multiple", False) else str(value)
+    if name == "--config":
+        raise ValueError("config is for the command line: a file names no other; leave it out")
+    option = spellings.find(name)
+    if option is None:
+        raise ValueError(f"the table [{key}] is no command's") if isinstance(value, dict) else spellings.nearest(name)
+    if getattr(option.param, "multiple", False):
+        assert option.param is not None
+        return str(option.param.name), [_text(key, name, each) for each in _listed(value)]
+    meant = option.mean(_truth(key, value) if option.flag else _text(key, name, value))
+    return None if meant is None else (str(meant[0].name), meant[1])
 
 
 def _truth(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{key} is {value!r}; give true or false")
+        raise ValueError(f"{key} is {_toml(value)}; give true or false")
     return value
+
+
+def _text(key: str, name: str, value: Any) -> str:
+    """A string or a number as it would stand on the command line."""
+    if isinstance(value, bool | dict | list):
+        raise ValueError(f"{key} is {_toml(value)}; give it as the option {name} has it")
+    return str(value)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
@@ -91,17 +98,13 @@ def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapp
         if param.name not in values:
             continue
         value = values[param.name]
-        key = str(param.name) if param.param_type_name == "argument" else _long(param.opts)
+        key = long_name(param).removeprefix("--")
         if value is None:
             print(f"# {key} is not set")
         elif param.name in SECRETS and value:
             print(f"# {key} is not shown")
         else:
             print(f"{key} = {_toml(value)}  # {sources[param.name]}")
-
-
-def _long(names: Sequence[str]) -> str:
-    return max(names, key=len).removeprefix("--")
 
 
 def _toml(value: Any) -> str:

@@ -59,7 +59,7 @@ def _amount(name: str, value: Any) -> Any:
 def _read(name: str, value: Any) -> Any:
     """What was written, as the settings have it. Raises ValueError."""
     if name.endswith(_BYTES):
-        return 0 if value == "0" else int(parse_bytes(value))
+        return 0 if value == "0" else int(parse_bytes(value, LIMITS[name][0]))
     if name.endswith(_SECONDS):
         return 0.0 if value == "0" else parse_seconds(value, LIMITS[name][0])
     return value

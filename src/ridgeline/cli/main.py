@@ -9,13 +9,11 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from ridgeline.cli.command import Command, configurable
-from ridgeline.cli.process import INTERRUPTED, USAGE, abandon_output, signal_interrupts
+from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, signal_interrupts
 from ridgeline.cli.terminal import one_line, shortened
 from ridgeline.host import out_of_memory
 from ridgeline.models.fields import DivisionRefused, ModelRefused
 from ridgeline.version import __version__
-
-FAULT, REFUSED = 1, 3
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name. Only the one
 # that is asked for is imported: a plan should not wait for what traces and calibrates.
@@ -130,7 +128,7 @@ def _known(error: BaseException) -> tuple[str, int]:
     return (
         f"a fault of Ridgeline's own: {what}; please report it, with what `ridgeline {_TRACEBACK} ...` and "
         "`ridgeline env` print"
-    ), FAULT
+    ), FAILED
 
 
 def _in_words(error: OSError) -> str:

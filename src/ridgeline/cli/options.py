@@ -141,11 +141,12 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|µs|ms|s)")
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-def parse_bytes(text: str) -> float:
-    """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError: bytes carry units here, because GiB and GB differ."""
+def parse_bytes(text: str, option: str) -> float:
+    """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError naming the option: bytes carry units here, because GiB and
+    GB differ."""
     match = _BYTES.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
-        raise ValueError(f"{text!r} is not an amount of memory; write a number above 0 and a unit, like 512MiB or 2GB")
+        raise ValueError(f"{option} is {text!r}; write an amount of memory above 0 with its unit, like 512MiB or 2GB")
     return float(match[1]) * _BYTE_UNITS[match[2]]
 
 

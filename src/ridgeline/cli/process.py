@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import IO, Any
 
-FAILED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 4, 130
+FAILED, USAGE, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 
 _NARROWEST = 20  # columns; with less of a terminal, and with none at all (COLUMNS=0), nothing could be read
 

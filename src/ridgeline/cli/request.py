@@ -53,7 +53,7 @@ class EngineFlags:
         )
         _check_format("--kv-dtype", self.kv_dtype, stored, kept)
         return EngineSettings(
-            kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory),
+            kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
             memory_share=self.memory_share,
             context=None if self.context is None else parse_tokens(self.context, "--context"),
             limits=Limits(

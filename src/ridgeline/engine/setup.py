@@ -61,7 +61,7 @@ class EngineSettings:
                     "memory for keys and values is given in bytes and as a share of memory; give one of them"
                 )
             if not 0 < self.memory_share <= 1:
-                raise ValueError(f"the share of memory is {self.memory_share}; give a number over 0 and at most 1")
+                raise ValueError(f"memory_share is {self.memory_share}; give a number over 0 and at most 1")
         if self.context is not None and self.context < 1:
             raise ValueError(f"the context is {self.context}; give at least 1 position")
 
