@@ -5,7 +5,7 @@ import json
 import os
 import pty
 import select
-import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -161,14 +161,21 @@ def test_an_interrupt_leaves_the_server(
     server.idle()
 
 
+# How the program begins: with the terminal as its own, and not ignoring interrupts, as a worker of xdist does.
+ON_A_TERMINAL = (
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+
+
 class Terminal:
-    """A program on a terminal of its own."""
+    """A program on a terminal of its own. It is no fork of this process, whose threads may hold locks."""
 
     def __init__(self, *arguments: str) -> None:
-        self.pid, self._descriptor = pty.fork()
-        if self.pid == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a worker of xdist ignores it, and so would we
-            os.execv(sys.executable, [sys.executable, "-m", "ridgeline", *arguments])
+        self._descriptor, other = pty.openpty()
+        program = [sys.executable, "-c", ON_A_TERMINAL, "-m", "ridgeline", *arguments]
+        self._process = subprocess.Popen(program, stdin=other, stdout=other, stderr=other, start_new_session=True)
+        os.close(other)
         self.said = ""
 
     def type(self, text: str) -> None:
@@ -190,7 +197,12 @@ class Terminal:
     def end(self) -> int:
         """Wait for its exit code."""
         self.wait(lambda _: False)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._descriptor)
 
 
 def test_interrupts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +222,5 @@ def test_interrupts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "/reset" in terminal.wait(lambda said: said.endswith("> "))
         terminal.type("\x04")
         assert terminal.end() == OK
-    except BaseException:
-        os.kill(terminal.pid, signal.SIGKILL)
-        os.waitpid(terminal.pid, 0)
-        raise
+    finally:
+        terminal.kill()
