@@ -216,10 +216,10 @@ def test_interrupts_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         terminal.type("\x03")
         told = terminal.wait(lambda said: said.endswith("> "))
         assert "; interrupted" in told
-        terminal.type("\x03")
-        assert "Ctrl-D leaves" in terminal.wait(lambda said: said.endswith("> "))
+        terminal.type("\x03\n")  # readline notices an interrupt that comes just before it waits with the next key
+        terminal.wait(lambda said: "Ctrl-D leaves" in said and said.endswith("> "))
         terminal.type("/help\n")
-        assert "/reset" in terminal.wait(lambda said: said.endswith("> "))
+        terminal.wait(lambda said: "/reset" in said and said.endswith("> "))
         terminal.type("\x04")
         assert terminal.end() == OK
     finally:
