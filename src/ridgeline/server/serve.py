@@ -195,7 +195,7 @@ def service_of(llm: AsyncLLM, queue: Queue, settings: ServerSettings) -> Service
 
 class HTTPServer(uvicorn.Server):
     """uvicorn's, without its signals, and without looking ten times a second whether it is to end: with a slow
-    model that took more of the processor than anything else between two steps."""
+    model that takes more of the processor than anything else between two steps."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
