@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from ridgeline.calibrate.run import quick
+from ridgeline.calibrate import estimate
+from ridgeline.calibrate.estimate import probed
 from ridgeline.calibrate.timer import Timer
 from ridgeline.roofline.device import Device
 
@@ -44,13 +45,11 @@ def logs_as_they_were() -> Iterator[None]:
 
 
 @cache
-def _probed(threads: int, seconds: float, reason: str) -> Device:
-    return quick(Timer(torch.device("cpu"), threads), seconds, reason)
+def _probed(threads: int, seconds: float) -> Device:
+    return probed(Timer(torch.device("cpu"), threads), seconds)
 
 
 @pytest.fixture(autouse=True)
 def one_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is not calibrated is probed once, not for every command that ends with a verdict."""
-    monkeypatch.setattr(
-        "ridgeline.calibrate.this.quick", lambda timer, seconds, reason: _probed(timer.threads, seconds, reason)
-    )
+    """A machine that is not calibrated is probed once for all tests, whatever cache folder they have."""
+    monkeypatch.setattr(estimate, "probed", lambda timer, seconds: _probed(timer.threads, seconds))

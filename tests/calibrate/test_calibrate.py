@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ridgeline import calibrate, ops, roofline
-from ridgeline.calibrate import file, run
+from ridgeline.calibrate import estimate, file, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import Observation, fit, fit_all
 from ridgeline.calibrate.overhead import StepOverhead, fit_host
@@ -26,7 +26,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Work
-from ridgeline.roofline.device import Cache, Efficiency, Host
+from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 from ridgeline.roofline.price import Price
 
 CPU = torch.device("cpu")
@@ -431,13 +431,36 @@ def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: P
     assert other.device().host is None
 
 
-def test_no_calibration_is_said_or_estimated(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_calibration_is_said_or_estimated(cache: Path) -> None:
     with pytest.raises(file.Uncalibrated, match="not calibrated; run `ridgeline calibrate`"):
         this_device(1)
-    monkeypatch.setattr("ridgeline.calibrate.this._PROBE_SECONDS", 0.01)
     threads = torch.get_num_threads()
     estimated = this_device(1, estimate=True)
     assert not estimated.calibrated
     assert "uncalibrated" in estimated.sources["efficiency"]
     assert estimated.peak("bf16") > 0
     assert torch.get_num_threads() == threads
+
+
+def test_a_probe_is_made_once_a_machine_and_code(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = this_device(1, estimate=True)
+    probes: list[int] = []
+
+    def probed(timer: Timer, seconds: float) -> Device:
+        probes.append(timer.threads)
+        return first
+
+    monkeypatch.setattr(estimate, "probed", probed)
+    assert this_device(1, estimate=True) == first
+    assert not probes
+    kept = cache.parent / "probe-1.json"
+    for broken in (kept.read_text(encoding="utf-8").replace('"torch":"', '"torch":"0.'), "{", '{"key": {}}'):
+        kept.write_text(broken, encoding="utf-8")
+        this_device(1, estimate=True)
+    this_device(2, estimate=True)
+    assert probes == [1, 1, 1, 2]
+
+
+def test_a_probe_that_cannot_be_kept_is_still_an_answer(cache: Path) -> None:
+    cache.parent.write_text("a file where the folder would be", encoding="utf-8")
+    assert this_device(1, estimate=True).peak("bf16") > 0

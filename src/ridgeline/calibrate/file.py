@@ -50,7 +50,7 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
     pricing, own = Path(roofline.__path__[0]), Path(calibrate.__path__[0])
     return {
         "processor": device_name(kind),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "ridgeline": __version__,
         "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),

@@ -10,7 +10,7 @@ from ridgeline.calibrate.file import device_name
 from ridgeline.calibrate.fit import Class, Fitted, Observation, class_name, fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
-from ridgeline.calibrate.probe import Probe, median_pace, nothing_but_launches
+from ridgeline.calibrate.probe import Probe, median_pace
 from ridgeline.calibrate.roofs import (
     beyond_caches,
     caches,
@@ -25,7 +25,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS
 from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
-from ridgeline.roofline.device import Device, Efficiency
+from ridgeline.roofline.device import Device
 
 SECONDS = 50.0  # for one number of threads
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -129,25 +129,3 @@ def memory_bytes(timer: Timer) -> float:
     if timer.device.type == "cuda":
         return float(torch.cuda.get_device_properties(timer.device).total_memory)
     return total_memory()
-
-
-def quick(timer: Timer, seconds: float, reason: str) -> Device:
-    """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
-    many seconds; not calibrated, for the `reason` that its sources give."""
-    stated = stated_caches(timer.threads)
-    inside = [size // 2 for _, size in stated]  # half: neighbours have the other
-    step, ops = nothing_but_launches(timer)
-    launch = timer.seconds(step, seconds / 10) / ops
-    measured = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
-    guess = Efficiency(launch, compute=0.7, memory=0.7)
-    return Device(
-        "this",
-        device_name(),
-        _kind(timer),
-        peaks(products(timer, 0.4 * seconds)),
-        memory_bandwidth(measured, stated),
-        memory_bytes(timer),
-        caches(measured, stated),
-        efficiency={"default": guess},
-        sources={"all": "a probe of this machine", "efficiency": f"uncalibrated, rough: {reason}"},
-    )

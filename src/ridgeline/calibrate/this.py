@@ -2,13 +2,10 @@
 
 import torch
 
+from ridgeline.calibrate.estimate import estimated
 from ridgeline.calibrate.file import Uncalibrated, load, load_all
-from ridgeline.calibrate.run import quick
-from ridgeline.calibrate.timer import Timer
 from ridgeline.host import cores
 from ridgeline.roofline.device import Device
-
-_PROBE_SECONDS = 2.0
 
 
 def this_device(threads: int | None = None, *, estimate: bool = False) -> Device:
@@ -16,8 +13,8 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     cores by default).
 
     Where that was not done, or does not hold any more, raises Uncalibrated (a ValueError) in one line that says why;
-    with `estimate` it takes a probe of two seconds instead, whose constants are common ones: `calibrated` is False and
-    sources["efficiency"] says so, and why.
+    with `estimate` it gives what a probe of two seconds found, made now or by an earlier command (estimate.py), whose
+    constants are common ones: `calibrated` is False and sources["efficiency"] says so, and why.
     """
     threads = threads or cores()
     try:
@@ -29,7 +26,7 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return quick(Timer(torch.device("cpu"), threads), _PROBE_SECONDS, reason)
+        return estimated(threads, reason)
     finally:
         torch.set_num_threads(before)
 

@@ -1,0 +1,83 @@
+"""An estimate of a processor that is not calibrated: a probe of two seconds, made once and kept in the cache folder."""
+
+import datetime
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from ridgeline.calibrate.file import cache_folder, current_key, device_name
+from ridgeline.calibrate.probe import nothing_but_launches
+from ridgeline.calibrate.roofs import (
+    beyond_caches,
+    caches,
+    memory_bandwidth,
+    peaks,
+    products,
+    stated_caches,
+    streams,
+)
+from ridgeline.calibrate.run import memory_bytes
+from ridgeline.calibrate.timer import Timer
+from ridgeline.files import write_whole
+from ridgeline.roofline.device import Device, Efficiency
+
+PROBE_SECONDS = 2.0
+
+
+class _Kept(msgspec.Struct):
+    """What the file holds. key: what the probe depends on, as a calibration does."""
+
+    key: dict[str, str]
+    device: Device
+
+
+def estimated(threads: int, reason: str) -> Device:
+    """The processor with so many threads, as it was once probed, else probed now; not calibrated, for the `reason` that
+    its sources give."""
+    path, key = cache_folder() / f"probe-{threads}.json", current_key()
+    device = _kept(path, key)
+    if device is None:
+        device = probed(Timer(torch.device("cpu"), threads), PROBE_SECONDS)
+        _keep(path, _Kept(key, device))
+    return replace(device, sources={**device.sources, "efficiency": f"uncalibrated, rough: {reason}"})
+
+
+def probed(timer: Timer, seconds: float) -> Device:
+    """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
+    many seconds."""
+    stated = stated_caches(timer.threads)
+    inside = [size // 2 for _, size in stated]  # half: neighbours have the other
+    step, ops = nothing_but_launches(timer)
+    launch = timer.seconds(step, seconds / 10) / ops
+    measured = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
+    guess = Efficiency(launch, compute=0.7, memory=0.7)
+    return Device(
+        "this",
+        device_name(),
+        "cpu",
+        peaks(products(timer, 0.4 * seconds)),
+        memory_bandwidth(measured, stated),
+        memory_bytes(timer),
+        caches(measured, stated),
+        efficiency={"default": guess},
+        sources={"all": f"a probe of this machine, {datetime.date.today()}"},
+    )
+
+
+def _kept(path: Path, key: dict[str, str]) -> Device | None:
+    """What an earlier probe found, if it holds for this machine and this code."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return kept.device if kept.key == key else None
+
+
+def _keep(path: Path, kept: _Kept) -> None:
+    """A folder that cannot be written to costs the next command its two seconds, and no more."""
+    with suppress(OSError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(kept).decode())
