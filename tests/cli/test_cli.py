@@ -283,9 +283,27 @@ def test_several_choices_and_log_probabilities(ridgeline: Run, folder: Path) -> 
     first = ended.json["choices"][0]
     assert {key: ended.json[key] for key in first} == first
     assert len(first["logprobs"]) == len(first["token_ids"]) == 4
-    assert first["logprobs"][0].keys() == {"token", "logprob_raw", "logprob", "top_raw", "top"}
+    assert first["logprobs"][0].keys() == {"token", "text", "logprob_raw", "logprob", "top_raw", "top"}
+    assert "".join(each["text"] for each in first["logprobs"]) == first["text"]
+    assert len(first["logprobs"][0]["top"]) == 2
+    assert all(top.keys() == {"token", "text", "logprob"} for top in first["logprobs"][0]["top_raw"])
     again = ridgeline("run", folder, "hello", "-n", 3, "--seed", 1, "--max-tokens", 4, "--json")
     assert [c["token_ids"] for c in again.json["choices"]] == [c["token_ids"] for c in ended.json["choices"]]
+
+
+def test_quiet_leaves_the_text_alone(ridgeline: Run, folder: Path) -> None:
+    flags = ("--max-tokens", 4, "--temperature", 0)
+    told, quiet = ridgeline("run", folder, "hello", *flags), ridgeline("run", folder, "hello", *flags, "--quiet")
+    assert told.err
+    assert (quiet.code, quiet.err) == (0, "")
+    assert quiet.out == told.out
+    wrong = ridgeline("run", folder, "hello", "--quiet", "--max-tokens", 10_000_000)
+    assert_one_line(wrong, USAGE, "--max-tokens")
+
+
+def test_tokenize_tells_bytes_once(ridgeline: Run) -> None:
+    lines = ridgeline("tokenize", "tales", "Hé").out.splitlines()
+    assert [line.split() for line in lines[:3]] == [["41", "'H'", "48"], ["129", "c3"], ["104", "a9"]]
 
 
 def test_a_chat_template_is_applied_unless_raw(ridgeline: Run, tmp_path: Path) -> None:

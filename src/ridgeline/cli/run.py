@@ -11,10 +11,12 @@ from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt
-from ridgeline.cli.terminal import say
+from ridgeline.cli.terminal import say, silence
 from ridgeline.document.terminal import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.result import Choice
+from ridgeline.engine.sampling.row import Sampled
+from ridgeline.text import Tokenizer
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
 
@@ -44,6 +46,9 @@ def run(
     system: options.System = None,
     engine: EngineFlags,
     as_json: options.Json = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="The text alone: nothing on stderr but what goes wrong.")
+    ] = False,
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
 
@@ -51,33 +56,34 @@ def run(
     come from a file in OpenAI's batch format, each with sampling of its own, and their answers go to another. Exit code
     0 then says that every line has its answer or its refusal, how many have which is said at the end.
     """
-    if input_file is not None:
-        from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
+    with silence(quiet):
+        if input_file is not None:
+            from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
 
-        own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
-        _check_batch({**own, "system": system, "json": as_json, "prompt": prompt})
-        run_batch(model, engine, served_model_name or (), input_file, output_file or "-")
-        return
-    if prompt is None or output_file is not None or served_model_name is not None:
-        raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
-    text = read_prompt(prompt)
-    if logprobs is not None and not as_json:
-        raise ValueError("--logprobs is shown with --json; give both")
-    llm = engine.load(model)
-    params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
-    if engine.dummy_weights:
-        params = dataclasses.replace(params, ignore_eos=True)
-    ids = prompt_ids(llm, text, system, raw)
-    if sampling.max_tokens is not None:
-        check_room(llm, len(ids), params, more_memory="--kv-memory")
-    _say_unheeded(llm)
-    account = Account(llm.loaded.price)
-    llm.engine.on_step = account.add
-    completion = _generate(llm, ids, params, quiet=as_json or engine.dummy_weights)
-    if as_json:
-        print(json.dumps(_completion_json(completion, account, logprobs=logprobs is not None)))
-    else:
-        _say_account(llm, completion, account, meaningless=engine.dummy_weights)
+            own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
+            _check_batch({**own, "system": system, "json": as_json, "prompt": prompt})
+            run_batch(model, engine, served_model_name or (), input_file, output_file or "-")
+            return
+        if prompt is None or output_file is not None or served_model_name is not None:
+            raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
+        text = read_prompt(prompt)
+        if logprobs is not None and not as_json:
+            raise ValueError("--logprobs is shown with --json; give both")
+        llm = engine.load(model)
+        params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
+        if engine.dummy_weights:
+            params = dataclasses.replace(params, ignore_eos=True)
+        ids = prompt_ids(llm, text, system, raw)
+        if sampling.max_tokens is not None:
+            check_room(llm, len(ids), params, more_memory="--kv-memory")
+        _say_unheeded(llm)
+        account = Account(llm.loaded.price)
+        llm.engine.on_step = account.add
+        completion = _generate(llm, ids, params, shown=not as_json and not engine.dummy_weights)
+        if as_json:
+            print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
+        elif not quiet:
+            _say_account(llm, completion, account, meaningless=engine.dummy_weights)
 
 
 def _check_batch(others: dict[str, Any]) -> None:
@@ -96,24 +102,24 @@ def _say_unheeded(llm: LLM) -> None:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
 
 
-def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, quiet: bool) -> Completion:
+def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, shown: bool) -> Completion:
     """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
     all have failed.
 
     A file gets the text as it is; on a terminal it steers nothing.
     """
-    shown = printable if sys.stdout.isatty() else str
+    clean = printable if sys.stdout.isatty() else str
     completion = Completion.empty(ids, params.n)
     for event in llm.stream(ids, params):
         completion.take([event])
-        if not quiet and event.choice == 0:
+        if shown and event.choice == 0:
             if event.reasoning:
                 say(event.reasoning, end="", style="dim")
-            print(shown(event.text), end="", flush=True)
-    if not quiet:
+            print(clean(event.text), end="", flush=True)
+    if shown:
         print(flush=True)
         for choice in completion.choices[1:]:
-            print(f"\n--- {choice.index + 1} of {params.n} ---\n{shown(choice.text)}")
+            print(f"\n--- {choice.index + 1} of {params.n} ---\n{clean(choice.text)}")
     failed = [choice.error for choice in completion.choices if choice.error is not None]
     if len(failed) == len(completion.choices):
         raise ValueError(f"the request failed: {failed[0]}")
@@ -145,9 +151,10 @@ def _phase_line(name: str, phase: Throughput) -> str:
     )
 
 
-def _completion_json(completion: Completion, account: Account, *, logprobs: bool) -> dict[str, Any]:
-    """The first choice's fields at the top, as the contract has it; all choices with them where there are several."""
-    choices = [_choice_json(choice, logprobs=logprobs) for choice in completion.choices]
+def _completion_json(completion: Completion, account: Account, names: Tokenizer | None) -> dict[str, Any]:
+    """The first choice's fields at the top, as the contract has it; all choices with them where there are several.
+    names: spells the tokens whose log-probabilities are told; None where they are not."""
+    choices = [_choice_json(choice, names) for choice in completion.choices]
     fields = {
         **choices[0],
         "prompt_tokens": len(completion.prompt_ids),
@@ -166,7 +173,7 @@ def _phase_json(phase: Throughput) -> dict[str, float]:
     }
 
 
-def _choice_json(choice: Choice, *, logprobs: bool) -> dict[str, Any]:
+def _choice_json(choice: Choice, names: Tokenizer | None) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "text": choice.text,
         "token_ids": choice.token_ids,
@@ -176,6 +183,21 @@ def _choice_json(choice: Choice, *, logprobs: bool) -> dict[str, Any]:
         fields |= {"reasoning": choice.reasoning, "reasoning_tokens": choice.reasoning_tokens}
     if choice.error is not None:
         fields["error"] = choice.error
-    if logprobs:
-        fields["logprobs"] = [dataclasses.asdict(sampled) for sampled in choice.tokens]
+    if names is not None:
+        fields["logprobs"] = [_logprob_json(sampled, names) for sampled in choice.tokens]
     return fields
+
+
+def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
+    """A token and its rivals, each with its text: half a character as U+FFFD, a control token as it is spelled."""
+
+    def entry(token: int, logprob: float | None) -> dict[str, Any]:
+        text = names.token_bytes(token, skip_special=False).decode("utf-8", "replace")
+        return {"token": token, "text": text, "logprob": logprob}
+
+    return {
+        **entry(sampled.token, sampled.logprob),
+        "logprob_raw": sampled.logprob_raw,
+        "top": [entry(*pair) for pair in sampled.top],
+        "top_raw": [entry(*pair) for pair in sampled.top_raw],
+    }

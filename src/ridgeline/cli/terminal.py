@@ -38,6 +38,16 @@ def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
     err.print(printable(text), end=end, style=style, markup=False)
 
 
+@contextmanager
+def silence(on: bool = True) -> Iterator[None]:
+    """While inside, nothing is said, no bar is shown. An error that ends the command is said after it."""
+    err.quiet = on
+    try:
+        yield
+    finally:
+        err.quiet = False
+
+
 def read_text(argument: str) -> str:
     """The text itself, or standard input for `-`. Raises ValueError where that is closed or no UTF-8."""
     if argument != "-":

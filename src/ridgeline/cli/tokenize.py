@@ -9,7 +9,7 @@ import typer
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.terminal import read_text
-from ridgeline.text import density, pieces
+from ridgeline.text import Piece, density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
 
@@ -36,8 +36,17 @@ def tokenize(
         print(json.dumps({**dataclasses.asdict(ratio), "count": ratio.tokens, "tokens": rows}))
         return
     for p in found:
-        print(f"{p.id:>8}  {p.piece!r:24}  {p.data.hex(' ')}")
+        print(_line(p))
     print(
         f"{ratio.tokens} tokens, {ratio.characters} characters, {ratio.words} words: "
         f"{ratio.characters_per_token:.2f} characters a token, {ratio.tokens_per_word:.2f} tokens a word"
     )
+
+
+def _line(piece: Piece) -> str:
+    """Its id, its text and its bytes. What is no text by itself, as a part of a character is, has bytes alone."""
+    try:
+        text = repr(piece.piece) if piece.data.decode() or not piece.data else ""
+    except UnicodeDecodeError:
+        text = ""
+    return f"{piece.id:>8}  {text:24}  {piece.data.hex(' ')}".rstrip()
