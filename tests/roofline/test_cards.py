@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from ridgeline.ops.cost import Cost
 from ridgeline.roofline.cards import cards, load_card, names
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.time import communication_seconds
 
 CARDS = {device.name: device for device in cards()}
 
@@ -31,22 +29,6 @@ def test_there_are_enough_cards_of_every_sort() -> None:
     wanted = {"h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "rtx-4090", "mi300x", "gaudi-3", "tpu-v5e", "epyc-9654"}
     assert wanted <= CARDS.keys()
     assert names() == tuple(CARDS)
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_every_number_has_a_source(name: str) -> None:
-    device = CARDS[name]
-    fields = {"bandwidth", "memory", "efficiency"} | {f"tflops.{number}" for number in device.peaks}
-    fields |= {"caches"} if device.caches else set()
-    fields |= {"link"} if device.link else set()
-    fields |= {"link.all_reduce"} if device.link else set()
-    fields |= {"watts"} if device.watts else set()
-    fields |= {"price"} if device.price else set()
-    assert fields <= device.sources.keys()
-    assert all(len(text) > 3 for text in device.sources.values())
-    if device.price:
-        assert re.fullmatch(r"20\d\d(-\d\d){0,2}", device.price.date)
-        assert len(device.price.source) > 3
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -91,94 +73,25 @@ def test_peaks_are_dense_and_accumulate_in_fp32() -> None:
     assert CARDS["gb200"].bandwidth < 13e12  # 13,400 GB/s is in circulation
 
 
-def test_memory_is_what_the_driver_shows() -> None:
-    assert CARDS["l40s"].memory == 46068 * 2**20
-    assert CARDS["rtx-pro-6000-server"].memory == 97887 * 2**20
-    assert CARDS["a100-sxm-80gb"].memory / 1e9 == pytest.approx(85.9, abs=0.01)
-    assert CARDS["h100-sxm"].memory == pytest.approx(85_520_809_984, rel=1e-3)
-    assert CARDS["mi300x"].memory == 205_822_885_888
-    assert CARDS["tpu-v5e"].memory == 16e9  # as sold, and labelled so
-
-
-def test_all_reduce_is_alpha_and_beta_by_number_of_cards() -> None:
-    """8 KiB and 16 MiB are reproduced exactly, 1 MiB within a third (aiconfigurator's custom all-reduce)."""
-    measured = {
-        ("h100-sxm", 2): (4.38, 8.34, 81.42), ("h100-sxm", 8): (5.11, 14.97, 92.38),
-        ("a100-sxm-80gb", 2): (5.29, 10.7, 126.28), ("a100-sxm-80gb", 8): (6.32, 21.71, 214.19),
-        ("l40s", 2): (5.72, 60.25, 891.88),
-    }  # fmt: skip
-    for (name, count), (small, middle, large) in measured.items():
-        link = CARDS[name].link
-        assert link is not None
-        alpha, beta = link.all_reduce[count]
-        assert alpha * 1e6 == pytest.approx(small, rel=0.01)
-        assert (alpha + 2**20 / beta) * 1e6 == pytest.approx(middle, rel=0.35)
-        assert (alpha + 2**24 / beta) * 1e6 == pytest.approx(large, rel=0.02)
-
-
-def test_a_card_for_a_slot_has_a_link() -> None:
-    """Two H100 NVL were refused for want of one, and they are sold as a bridged pair."""
-    for name in ("h100-nvl", "a30", "v100-sxm-32gb", "rtx-3090-ti", "rtx-4080", "mi210", "arc-pro-b60"):
-        assert CARDS[name].link, name
-    nvl, alone = CARDS["h100-nvl"].link, CARDS["h100-pcie"].link
-    assert nvl is not None
-    assert alone is not None
-    assert nvl.all_reduce[2][1] > 3 * alone.all_reduce[2][1]  # the bridge joins two
-    assert nvl.all_reduce[8] == pytest.approx(alone.all_reduce[8], rel=0.01)  # more talk over the slots
-    assert "600 GB/s both ways" in CARDS["h100-nvl"].sources["link"]
-
-
-LINKED = [name for name, device in CARDS.items() if device.link]
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_more_cards_never_reduce_faster(name: str) -> None:
-    """In the bound and as expected, for the messages of a decode step and of a prefill; and never without latency."""
-    for nbytes in (8192.0, 2.0**20, 2.0**25):
-        cost = Cost(communication={"all_reduce": nbytes})
-        times = [communication_seconds(cost, CARDS[name], n) for n in (2, 3, 4, 6, 8, 16)]
-        bounds, expected = [bound for bound, _ in times], [seconds for _, seconds in times]
-        assert bounds == sorted(bounds)
-        assert expected == sorted(expected)
-        assert all(seconds >= max(bound, 4e-6) for bound, seconds in times)
-
-
-def test_a_link_that_was_not_measured_is_like_its_kind() -> None:
-    """The class constants are what the measured tables say: the mean of microseconds and of seconds a byte."""
-    for kind, count, measured in (
-        ("h20", 2, ("h100-sxm", "a100-sxm-80gb")),
-        ("h20", 8, ("h100-sxm", "a100-sxm-80gb", "b200")),
-        ("rtx-4090", 2, ("l40s",)),
-        ("rtx-4090", 8, ("l40s", "rtx-pro-6000-server")),
-    ):
-        links = [link for link in (CARDS[name].link for name in measured) if link]
-        alpha = sum(link.all_reduce[count][0] for link in links) / len(links)
-        inverse = sum(link.bandwidth / link.all_reduce[count][1] for link in links) / len(links)
-        link = CARDS[kind].link
-        assert link is not None
-        assert link.all_reduce[count] == pytest.approx((alpha, link.bandwidth / inverse), rel=0.01)
-    assert "uncalibrated" in CARDS["h20"].sources["link.all_reduce"]
-    assert "NVLink's shares" in CARDS["mi300x"].sources["link.all_reduce"]
-    assert "2 cards: class default" in CARDS["b200"].sources["link.all_reduce"]
-    assert "uncalibrated" not in CARDS["h100-sxm"].sources["link.all_reduce"]
-
-
-def test_counts_between_are_on_the_line_of_the_measured_four() -> None:
-    """The four cards of an L40S are halfway between two and eight in log2: so is a count that is not in a table."""
-    cost = Cost(communication={"all_reduce": 2.0**24})
-    link = CARDS["l40s"].link
-    assert link is not None
-    without = dataclasses.replace(link, all_reduce={n: e for n, e in link.all_reduce.items() if n != 4})
-    line = communication_seconds(cost, dataclasses.replace(CARDS["l40s"], link=without), 4)
-    assert line[1] == pytest.approx(communication_seconds(cost, CARDS["l40s"], 4)[1], rel=0.01)
-
-
 def test_efficiency_says_how_far_it_can_be_trusted() -> None:
     assert "uncalibrated" not in CARDS["h100-sxm"].sources["efficiency"]
-    assert "on h100-sxm; uncalibrated here" in CARDS["h20"].sources["efficiency"]
+    assert "on h100-sxm; uncalibrated here" in CARDS["h800-sxm"].sources["efficiency"]
     assert "class default, uncalibrated, +-50 %" in CARDS["mi300x"].sources["efficiency"]
-    assert CARDS["h100-sxm"].efficiency_of("head", "fp8").compute == 0.50
-    assert CARDS["h100-sxm"].efficiency_of("head", "bf16").compute == 0.80
+
+
+def test_a_class_or_a_format_may_have_constants_of_its_own() -> None:
+    a100, b200 = CARDS["a100-sxm-80gb"], CARDS["b200"]
+    assert a100.efficiency_of("linear.vector").memory > a100.efficiency_of("linear.matrix").memory
+    assert a100.efficiency_of("head.vector") == a100.efficiency_of("linear.vector")
+    assert b200.efficiency_of("experts", "fp4") != b200.efficiency_of("experts", "bf16")
+    assert CARDS["h100-sxm"].efficiency_of("head", "fp8") == CARDS["h100-sxm"].efficiency_of("linear", "fp8")
+
+
+def test_what_was_cut_is_nearly_saturated() -> None:
+    """An H20 has a seventh of the H100's arithmetic: its kernels leave less of it idle; so on GeForce, whose fp32
+    accumulation is halved."""
+    for name in ("h20", "rtx-4090", "rtx-3090"):
+        assert CARDS[name].efficiency_of("linear", "bf16").compute > CARDS["h100-sxm"].efficiency_of("linear").compute
     assert CARDS["h100-sxm"].efficiency_of("norm") == CARDS["h100-sxm"].efficiency_of("elementwise")
     assert CARDS["h100-sxm"].efficiency_of("no such class") == CARDS["h100-sxm"].efficiency["default"]
 
@@ -233,7 +146,8 @@ def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
     )
     device = load_card(str(path))
     assert device.link is not None
-    assert device.link.all_reduce[2] == pytest.approx((5e-6, 20e9))
+    for kind in ("custom", "nccl"):
+        assert device.link.all_reduce_seconds(2**20, 2, kind) == pytest.approx(5e-6 + 2**20 / 20e9)
     assert device.efficiency_of("linear").launch == pytest.approx(3e-6)
 
 
@@ -270,6 +184,12 @@ def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
         ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"one": [1, 1]}}}, "a number of cards, 2 or more"),
         ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [1]}}}, "a list of 2 numbers"),
         ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [1, 0]}}}, "GB/s after it"),
+        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [[8, 5], [4, 6]]}}}, "both rising from above 0"),
+        ({"link": {"name": "x", "bandwidth": 1, "all_reduce": {"2": [[8, 5], [16]]}}}, "a list of 2 numbers"),
+        (
+            {"link": {"name": "x", "bandwidth": 1, "all_reduce": "h1000"}},
+            "all_reduce is 'h1000'; it must be one of h100",
+        ),
         ({"price": {"dollars": 1, "date": "2026"}}, "price.source is missing"),
         ({"efficiency": "h1000"}, "efficiency is 'h1000'; it must be one of"),
         ({"efficiency": {"linear": [3, 0.8, 0.8]}}, "efficiency.default is missing"),

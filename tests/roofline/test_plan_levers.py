@@ -7,7 +7,8 @@ import pytest
 
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.device import HourlyPrice, Link
+from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.link import Link, straight
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.plan.alternatives import outcome_of
 from ridgeline.roofline.plan.case import ModelCache
@@ -99,7 +100,7 @@ def test_what_makes_a_model_fit() -> None:
 
 def test_joined_cards_have_a_link_to_double() -> None:
     """A plan whose limit was the link recommended bandwidth: no other resource was tried."""
-    slow = card(link=Link("PCIe", 1e9, {8: (5e-6, 0.8e9)}))
+    slow = card(link=Link("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
     alone, joined = (planned(LLAMA_3_8B, Setup(slow, devices)) for devices in (1, 8))
     names = [change.name for change in joined.sensitivities]
     assert names == [*(change.name for change in alone.sensitivities), "twice the link bandwidth"]

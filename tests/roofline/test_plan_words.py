@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from ridgeline.roofline.device import Device, Efficiency, HourlyPrice, Link
+from ridgeline.roofline.device import Device, Efficiency, HourlyPrice
+from ridgeline.roofline.link import Link, straight
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.plan.words import scarcest, verdict, ways_in_words
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
-SLOW_LINK = card(link=Link("PCIe", 1e9, {8: (5e-6, 0.8e9)}))
+SLOW_LINK = card(link=Link("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
 
 
 def planned(

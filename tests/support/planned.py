@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from ridgeline.models import Fields
-from ridgeline.roofline.device import Device, Efficiency, Link
+from ridgeline.roofline.device import Device, Efficiency
+from ridgeline.roofline.link import Link, straight
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.phases import PhasePrice, decode_phase, prefill_phase, price_phase
 from ridgeline.roofline.price import StepPrice
@@ -38,6 +39,7 @@ TINY_MIXTURE: dict[str, Any] = TINY | {
 
 # Perfect kernels that take no time to launch: expected is then the root of the squares of the two roofs.
 IDEAL = {"default": Efficiency(0.0, 1.0, 1.0)}
+REDUCED = {2: straight(5e-6, 100e9), 4: straight(6e-6, 90e9), 8: straight(7e-6, 80e9)}
 
 
 def card(**changes: Any) -> Device:
@@ -49,7 +51,7 @@ def card(**changes: Any) -> Device:
         "peaks": {"fp32": 19.5e12, "bf16": 312e12, "int8": 624e12},
         "bandwidth": 2.039e12,
         "memory": 80e9,
-        "link": Link("NVLink", 300e9, {2: (5e-6, 100e9), 4: (6e-6, 90e9), 8: (7e-6, 80e9)}),
+        "link": Link("NVLink", 300e9, {"custom": REDUCED}),
         "efficiency": IDEAL,
     }
     return Device(**(facts | changes))

@@ -2,15 +2,19 @@
 
 import difflib
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, implausible, memory_instead
-from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice, Link
+from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice
+from ridgeline.roofline.link import KINDS as KERNELS
+from ridgeline.roofline.link import Curve, Link, straight
 from ridgeline.untrusted import read_json, read_toml
 
 FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
@@ -164,7 +168,7 @@ def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device
     if kind not in KINDS:
         raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
     peaks, price = _peaks(card.table("tflops")), _price(card, catalogue)
-    link, reduction = _link(card.table("link"), catalogue) if card.has("link") else (None, "")
+    link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
     efficiency, basis = _efficiency(name, card, kind, catalogue)
     sources = _sources(card, catalogue) | {"efficiency": basis}
     if price is not None:
@@ -217,38 +221,69 @@ def _caches(card: CardReader) -> tuple[Cache, ...]:
     return tuple(caches)
 
 
-def _link(table: CardReader, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
-    """A link, and the source of what its own table of all-reduces leaves open."""
+def _link(table: CardReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+    """A link, and the source of what its own figures of all-reduces leave open."""
     table.only("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
-    measured = _all_reduce(table.table("all_reduce")) if table.has("all_reduce") else {}
-    kinds = catalogue["all_reduce"]
-    kind = kinds[next((kind for kind in kinds if name.startswith(kind)), "other")]
-    usual = {int(n): (kind[n][0] * 1e-6, kind[n][1] * bandwidth) for n in kind if n != "source"}
-    filled = {n: _beside(measured, n, entry) for n, entry in usual.items() if n not in measured}
-    counts = f"{' and '.join(map(str, filled))} cards: " if measured else ""
-    source = f"{counts}{kind['source']}; other counts: a line over log2 of the count" if filled else ""
-    return Link(name, bandwidth, measured | filled), source
+    measured = _measured(table, name, catalogue)
+    curves = {kind: _curves(measured.table(kind)) for kind in KERNELS if measured.has(kind)}
+    there = Link(name, measured.positive("bandwidth") * 1e9, curves)
+    here = there.over(bandwidth / there.bandwidth).all_reduce
+    own = _curves(table.table("all_reduce")) if isinstance(table.values.get("all_reduce"), dict) else {}
+    # Over counts for which an engine has no kernels of its own it uses the library.
+    both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
+    source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
+    source += _elsewhere(measured.values.get("card", card), card)
+    return Link(name, bandwidth, both), f"other counts of cards: {source}" if own else source
 
 
-def _all_reduce(entries: CardReader) -> dict[int, tuple[float, float]]:
-    measured: dict[int, tuple[float, float]] = {}
-    for count in entries.values:
+def _measured(table: CardReader, name: str, catalogue: Mapping[str, Any]) -> CardReader:
+    """The set of all-reduces that a link names, else that of its kind."""
+    sets, usual = catalogue["all_reduce"], catalogue["all_reduce_of"]
+    stated = table.values.get("all_reduce")
+    kind = next((kind for kind in usual if name.startswith(kind)), "other")
+    chosen = stated if isinstance(stated, str) else usual[kind]
+    if chosen not in sets:
+        raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of cards")
+    return CardReader(sets[chosen], f"all_reduce {chosen}")
+
+
+def _curves(entries: CardReader) -> dict[int, Curve]:
+    """By number of cards: [us, GB/s], a latency and a bandwidth, or [[KiB, us], ...], a curve."""
+    curves: dict[int, Curve] = {}
+    for count, entry in entries.values.items():
         if not count.isdecimal() or int(count) < 2:
             raise entries.wrong("", count, "a number of cards, 2 or more")
-        alpha, beta = entries.numbers(count, 2)
-        if not beta:
-            raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
-        measured[int(count)] = (alpha * 1e-6, beta * 1e9)
-    return measured
+        curves[int(count)] = _curve(entries, count) if _is_curve(entry) else _straight(entries, count)
+    return curves
 
 
-def _beside(measured: Mapping[int, tuple[float, float]], count: int, usual: tuple[float, float]) -> tuple[float, float]:
-    """The class's figures, held where they would let more cards be faster than fewer."""
-    alpha, beta = usual
-    for known, (a, b) in measured.items():
-        alpha, beta = (max(alpha, a), min(beta, b)) if known < count else (min(alpha, a), max(beta, b))
-    return alpha, beta
+def _is_curve(entry: object) -> bool:
+    return isinstance(entry, list) and bool(entry) and isinstance(entry[0], list)
+
+
+def _straight(entries: CardReader, count: str) -> Curve:
+    latency, bandwidth = entries.numbers(count, 2)
+    if not bandwidth:
+        raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
+    return straight(latency * 1e-6, bandwidth * 1e9)
+
+
+def _curve(entries: CardReader, count: str) -> Curve:
+    pairs = (CardReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
+    sizes, times = zip(*(pair.numbers(count, 2) for pair in pairs), strict=True)
+    if min(sizes[0], times[0]) <= 0 or not _rise(sizes, strictly=True) or not _rise(times):
+        raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both rising from above 0")
+    return Curve(tuple(size * 1024 for size in sizes), tuple(time * 1e-6 for time in times))
+
+
+def _rise(values: tuple[float, ...], *, strictly: bool = False) -> bool:
+    return all(low < high or (low == high and not strictly) for low, high in pairwise(values))
+
+
+def _elsewhere(measured: str, card: str) -> str:
+    """What follows a source of figures that were measured on another card."""
+    return "" if measured == card else f", on {measured}; uncalibrated here"
 
 
 def _price(card: CardReader, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
@@ -273,9 +308,7 @@ def _efficiency(
             {k: v for k, v in sets[chosen].items() if k not in ("source", "card")}, f"efficiency {chosen}"
         )
         basis = catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
-        where = sets[chosen].get("card", name)
-        if where != name:
-            basis = f"{basis}, on {where}; uncalibrated here"
+        basis += _elsewhere(sets[chosen].get("card", name), name)
     else:
         raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
     if not table.has("default"):
@@ -294,7 +327,7 @@ def _efficiency(
         # An engine on a card runs what an op calls several times as one kernel; on a processor they are called in turn.
         constants[key] = Efficiency(launch * 1e-6, compute, memory, again=1.0 if kind == "cpu" else 0.0)
     for other, base in ALIKE.items():
-        for key in [key for key in constants if key.partition("/")[0] == base]:
+        for key in [key for key in constants if re.split("[./]", key)[0] == base]:
             constants.setdefault(key.replace(base, other, 1), constants[key])
     return constants, basis
 
@@ -304,7 +337,7 @@ def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
     fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]
     fields += [f"tflops.{name}" for name in card.values["tflops"]]
-    if card.has("link") and "all_reduce" in card.values["link"]:
+    if card.has("link") and isinstance(card.values["link"].get("all_reduce"), dict):
         fields.append("link.all_reduce")
     for field in own:
         if field != "all" and field not in (*fields, "tflops"):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ridgeline.roofline.link import Link
+
 _BY_WIDTH = ("int4", "fp4", "int8", "fp8", "fp16", "bf16", "fp32")
 
 
@@ -57,16 +59,6 @@ class Cache:
     name: str
     nbytes: float
     bandwidth: float
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What joins cards. bandwidth: bytes a second and direction, of one card. all_reduce: by number of cards, seconds
-    before the first byte and bytes of the message a second after that (alpha and beta)."""
-
-    name: str
-    bandwidth: float
-    all_reduce: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,13 @@ class; the blend is right near the ridge, where a max is not. A class may have a
 between ops, where that is known.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel
 from ridgeline.ops.work import Work
-from ridgeline.roofline.device import Device, Link
+from ridgeline.roofline.device import Device
 
 _ROUNDS = {"all_reduce": 2, "all_gather": 1}
 
@@ -47,27 +46,15 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
         return 0.0, 0.0
     if device.link is None:
         raise ValueError(f"{device.name} has no link to other cards; use one, or a card with a link")
-    alpha, beta = _all_reduce(device.link, devices)
     bound = expected = 0.0
     for collective, nbytes in cost.communication.items():
         # A ring moves (N - 1) / N of the message through every card: twice where it adds up, once where it joins. All
-        # that was measured is an all-reduce.
+        # that was measured is an all-reduce: a gather takes as long as one of half the message.
         rounds = _ROUNDS[collective]
         least = rounds * (devices - 1) / devices * nbytes / device.link.bandwidth
         bound += least
-        expected += max(least, alpha + rounds / 2 * nbytes / beta)
+        expected += max(least, device.link.all_reduce_seconds(rounds / 2 * nbytes, devices))
     return bound, expected
-
-
-def _all_reduce(link: Link, devices: int) -> tuple[float, float]:
-    """Seconds before the first byte and bytes a second after it. Between two counts that are known both those seconds
-    and the seconds a byte are on a line over log2 of the count; beyond them they are those of the nearest."""
-    known = link.all_reduce
-    fewer = max((count for count in known if count <= devices), default=min(known))
-    more = min((count for count in known if count >= devices), default=max(known))
-    part = math.log2(devices / fewer) / math.log2(more / fewer) if fewer < devices < more else 0.0
-    (alpha, beta), (beyond, slower) = known[fewer], known[more]
-    return alpha + part * (beyond - alpha), 1 / ((1 - part) / beta + part / slower)
 
 
 def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:

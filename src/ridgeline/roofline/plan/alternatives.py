@@ -246,9 +246,7 @@ def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> li
         "twice the memory": dataclasses.replace(device, memory=2 * device.memory),
     }
     if device.link is not None and setup.devices > 1:
-        speeds = {cards: (alpha, 2 * beta) for cards, (alpha, beta) in device.link.all_reduce.items()}
-        link = dataclasses.replace(device.link, bandwidth=2 * device.link.bandwidth, all_reduce=speeds)
-        doubled["twice the link bandwidth"] = dataclasses.replace(device, link=link)
+        doubled["twice the link bandwidth"] = dataclasses.replace(device, link=device.link.over(2))
     cases = {name: models.case(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
     return changes(base, [(name, outcome_of(Serving(case, serving.workload))) for name, case in cases.items()])
 
