@@ -108,7 +108,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"torch_dtype": "int4"}, "'int4'"),
     ("llama", {"torch_dtype": 16}, "'16'"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
-    ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantised by 'fp8'"),
+    ("llama", {"quantization_config": {"quant_method": "aqlm"}}, "quantised by 'aqlm' are not known; fp8"),
     ("llama", {"quantization_config": "awq"}, "quantization_config is 'awq'"),
     ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
     ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported"),
@@ -206,7 +206,8 @@ UNBUILT = {
     "attn_logit_softcapping": 30.0, "final_logit_softcapping": 20, "residual_multiplier": 0.22, "logits_scaling": 8.0,
     "query_pre_attn_scalar": 256, "attention_sinks": True, "clip_qkv": 8.0, "use_mup": True, "qk_layernorm": True,
     "alibi": True, "no_rope_layers": [1, 1, 0], "n_shared_experts": 1, "parallel_residual": True, "swiglu_limit": 7.0,
-    "attention_chunk_size": 8192,
+    "attention_chunk_size": 8192, "output_multiplier_scale": 0.5, "_sliding_window_pattern": 6, "is_causal": False,
+    "use_rope": False,
 }  # fmt: skip
 HARMLESS = {
     "attn_logit_softcapping": None, "residual_multiplier": 1.0, "logits_scaling": 1, "use_mup": False, "clip_qkv": 0,

@@ -22,11 +22,13 @@ _MOST_SHOWN = 200  # characters of an absurd value
 
 # Fields that say nothing about what a forward computes: of transformers' own, of training, of generation.
 _BOOKKEEPING = re.compile(
-    r"_.*|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
+    r"_(name_or_path|commit_hash|attn_\w+|class_name|diffusers_version|num_labels|from_model_config|pre_quantization\w*)"
+    r"|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
     r"|.*_token|.*_token_ids?|.*token_index|.*suppress_tokens|id2label|label2id|num_labels|problem_type"
     r"|finetuning_task|task_specific_params|prefix|pruned_heads|is_decoder|tie_encoder_decoder"
     r"|.*dropout.*|.*pdrop|.*layerdrop|initializer_.*|.*init_std|.*aux_loss.*|.*loss_coef|.*jitter.*|.*_loss"
-    r"|summary_.*|output_.*|return_dict.*|use_cache|gradient_checkpointing|torchscript|use_bfloat16"
+    r"|summary_.*|output_(attentions|hidden_states|router_logits|past|scores)|return_dict.*|use_cache|torchscript"
+    r"|gradient_checkpointing|use_bfloat16"
     r"|chunk_size_feed_forward|pretraining_tp|ep_size|reorder_and_upcast_attn|.*flash_att.*|.*attn_impl.*|fused?_.*"
     r"|(min|max)_(new_)?(length|tokens)|do_sample|early_stopping|num_beams|num_beam_groups|num_return_sequences"
     r"|temperature|top_[kp]|typical_p|.*penalty|.*ngram_size|bad_words_ids|remove_invalid_values|cache_implementation"
@@ -38,6 +40,8 @@ _COMPUTES = re.compile(
     r"|quant|compress|lora|latent|nope|mask|recurren|shortcut|_eps(ilon)?$"
 )
 _SCALES = re.compile(r"scal|multipl|mup|factor")  # of which 1 changes nothing
+# What a decoder has unless its config says false, which of other fields asks for nothing.
+_SWITCHES = re.compile(r"(use_|is_)?(rope|rotary(_emb\w*)?|causal(_mask\w*)?|position_emb\w*)")
 
 
 class DivisionRefused(ModelRefused):
@@ -60,8 +64,9 @@ class Fields:
     that one that nobody reads is not ignored.
     """
 
-    def __init__(self, values: Mapping[str, Any], source: str) -> None:
-        self.values, self.source = values, source
+    def __init__(self, values: Mapping[str, Any], source: str, elsewhere: Mapping[str, str] | None = None) -> None:
+        """source: what errors name. elsewhere: what they name for sections that another file states."""
+        self.values, self.source, self.elsewhere = values, source, elsewhere or {}
         self._read: set[str] = set()
 
     @classmethod
@@ -91,7 +96,10 @@ class Fields:
         return [
             name
             for name, value in self.values.items()
-            if value and name not in self._read and not _BOOKKEEPING.fullmatch(name) and not _leaves_alone(name, value)
+            if (value or (value is False and _SWITCHES.fullmatch(name)))
+            and name not in self._read
+            and not _BOOKKEEPING.fullmatch(name)
+            and not _leaves_alone(name, value)
         ]
 
     def refuse_unread(self) -> None:
@@ -159,7 +167,7 @@ class Fields:
         value = self.value(name) or {}
         if not isinstance(value, dict):
             raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
-        return Fields(value, f"{self.source}: {name}")
+        return Fields(value, self.elsewhere.get(name, f"{self.source}: {name}"))
 
     def refuse_if(self, name: str, *allowed: Any) -> None:
         """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
