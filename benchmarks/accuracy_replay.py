@@ -20,6 +20,7 @@ from accuracy_loop import Loop
 from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import build
 from ridgeline.models.fields import Fields
+from ridgeline.models.recipes import PLAIN, uniform
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
@@ -97,8 +98,10 @@ def case_of(model: str, card: str, devices: int, weights: str, kv: str = "", uti
     stored = next((f for f in (*WEIGHT_FORMATS, *FOREIGN) if f.name == weights), None)
     dtype = fields.dtype if stored else format_named(weights).dtype
     cached = next((f for f in KV_FORMATS if f.name == kv), None)
-    built = build(fields, dtype, shard=Shard(0, devices), weights=stored, kv=cached)
-    return Case(Setup(load_card(card), devices, utilization=utilization), built, Price(built, devices))
+    recipe = replace(uniform(stored) if stored else PLAIN, kv=cached)
+    built = build(fields, dtype, shard=Shard(0, devices), recipe=recipe)
+    setup = Setup(load_card(card), devices, utilization=utilization)
+    return Case(setup, built, Price(built, devices), recipe)
 
 
 def predict(row: Row) -> Estimate:

@@ -14,6 +14,7 @@ from ridgeline.checkpoint import Source, load_model, open_source, read_config
 from ridgeline.checkpoint.hub_cache import hub_cache
 from ridgeline.checkpoint.source import passed_over
 from ridgeline.models import ModelRefused, build
+from ridgeline.models.recipes import read_recipe
 from support.checkpoints import random_tensors, write_folder
 
 LLAMA = CONFIGS["llama"]
@@ -46,24 +47,49 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "values", "named"),
+    ("file", "values", "named", "kv"),
     [
-        ("hf_quant_config.json", MODELOPT, "ModelOpt NVFP4"),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None}}, "ModelOpt FP8"),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}, "ModelOpt FP8"),
-        ("hf_quant_config.json", {}, "ModelOpt"),
-        ("quantize_config.json", {"bits": 4, "group_size": 128}, "GPTQ"),
-        ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "AWQ"),
+        ("hf_quant_config.json", MODELOPT, "modelopt nvfp4", None),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt fp8 tensor", None),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}, "", "fp8"),
+        ("quantize_config.json", {"bits": 4, "group_size": 128}, "gptq int4 g128", None),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "awq int4 g128", None),
     ],
 )
 def test_weights_quantised_by_a_tool_that_says_so_in_a_file_of_its_own(
-    file: str, values: object, named: str, folder: Path
+    file: str, values: object, named: str, kv: str | None, folder: Path
 ) -> None:
-    """The method and the file are named, whether the folder is to be run or its config to be priced."""
+    """The folder and its config are priced as that file says, and do not run; a config that says it too is believed."""
     write(folder / file, values)
-    for way in (lambda: load_model(str(folder)), lambda: build(read_config(str(folder / "config.json")))):
-        with pytest.raises(ModelRefused, match=f"quantised by {named} .*{file}"):
-            way()
+    for name in (folder, folder / "config.json"):
+        recipe = read_recipe(read_config(str(name)))
+        assert (recipe.name, recipe.kv.name if recipe.kv else None) == (named, kv)
+        assert not build(read_config(str(name))).runs
+    with pytest.raises(ModelRefused, match=r"are priced .* and do not run yet"):
+        load_model(str(folder))
+    with pytest.raises(ModelRefused, match="do not run yet"):
+        load_model(str(folder), dummy_weights=True)
+    write(folder / "config.json", LLAMA | {"quantization_config": {"quant_method": "fp8"}})
+    assert read_recipe(read_config(str(folder))).name == "fp8 tensor"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("hf_quant_config.json", {}, "does not say how the weights are quantised"),
+        ("hf_quant_config.json", {"quantization": {}}, "quant_algo is missing"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP3"}}, "quant_algo 'FP3' is not known; FP8"),
+        ("quantize_config.json", {"group_size": 128}, "bits is missing"),
+        ("quant_config.json", {"w_bit": 40}, "w_bit is 40"),
+    ],
+)
+def test_a_tool_s_file_that_does_not_say_enough(file: str, values: object, says: str, folder: Path) -> None:
+    """It is named, and never taken for weights that are not quantised."""
+    write(folder / file, values)
+    with pytest.raises(ModelRefused) as caught:
+        build(read_config(str(folder)))
+    assert says in str(caught.value)
+    assert file in str(caught.value)
 
 
 def test_a_tool_that_left_the_weights_alone(folder: Path) -> None:

@@ -411,7 +411,7 @@ def test_a_matrix_is_stored_as_its_path_says(folder: Path) -> None:
     """One tensor fills two parameters, numbers of 8 bits and a scale a row; the model is the one whose tensors have
     these values."""
     int8 = weight_format_named("int8")
-    model = filled(folder, lambda model: model.store(lambda path, _: int8 if path.endswith("down_proj") else None))
+    model = filled(folder, lambda model: model.store(lambda place: int8 if place.name.endswith("down_proj") else None))
     tensors = load_file(folder / "model.safetensors")
     narrow = [name for name in tensors if name.endswith("down_proj.weight")]
     for name in narrow:

@@ -104,7 +104,10 @@ def test_truncated_weights(ridgeline: Run, own_folder: Path, kept: int) -> None:
         ({"architectures": ["BrandNewForCausalLM"]}, "BrandNewForCausalLM is not supported"),
         ({"architectures": [], "model_type": "brand_new"}, "brand_new is not supported"),
         ({"torch_dtype": "int3"}, "int3"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "a plan prices such weights from its config with --weights"),
+        (
+            {"quantization_config": {"quant_method": "aqlm"}},
+            "'aqlm' are not known; fp8, fbgemm_fp8, compressed-tensors",
+        ),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
     ],
 )
@@ -356,7 +359,26 @@ def test_show_for_people(ridgeline: Run, folder: Path) -> None:
     assert (ended.code, ended.err) == (OK, "")
     assert "context 256" in ended.out
     assert re.search(r"weights +[\d,]+ bytes = 0\.\d\d MB = 0\.\d\d MiB", ended.out)
-    assert re.search(r" = 16\.06 GB = 14\.96 GiB", ridgeline("show", "llama-3-8b").out)
+    llama = " ".join(ridgeline("show", "llama-3-8b").out.split())
+    for said in (
+        "= 16.06 GB = 14.96 GiB", "hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128",
+        "131,072 bytes a token as GQA: 32 query heads share 8 KV heads", "GQA 8 131,072 4.00 x", "MQA 1 16,384 32.0 x",
+    ):  # fmt: skip
+        assert said in llama
+    mixture = " ".join(ridgeline("show", "qwen3-30b-a3b").out.split())
+    assert "128 experts of width 768 in 48 layers, top-8: 8 a token" in mixture
+
+
+def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
+    """As they are stored, in a folder and by its config.json; keys that nothing reads are named."""
+    change_config(own_folder, quantization_config={"quant_method": "fbgemm_fp8", "rotations": 3})
+    for name in (own_folder, own_folder / "config.json"):
+        shown = ridgeline("show", name)
+        assert shown.code == OK
+        assert "stored as fp8 channel" in " ".join(shown.out.split())
+        assert "'quantization_config.rotations'" in shown.out
+    assert ridgeline("show", own_folder, "--json").json["weights"] == "fp8 channel"
+    assert_one_line(ridgeline("run", own_folder, "hi"), REFUSED, "priced (ridgeline plan, show, trace --priced)")
 
 
 def test_tokenize_as_json(ridgeline: Run, folder: Path) -> None:

@@ -127,3 +127,51 @@ def test_what_cannot_be_shown_is_refused_before_the_machine_is_probed(
 
 def test_a_model_that_is_none_is_refused(ridgeline: Run, tmp_path: Path, card: str) -> None:
     assert_one_line(ridgeline("trace", tmp_path, "hi", "--device", card), REFUSED, "no config.json")
+
+
+# -- priced alone ------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_and_a_card_that_are_not_here(ridgeline: Run) -> None:
+    """Shapes, the three times and layers with their count; no weights, no prompt."""
+    ended = ridgeline("trace", "llama-3.1-405b", "--priced", "h100-sxm", "--devices", 8, "--weights", "fp8")
+    assert (ended.code, ended.err) == (OK, "")
+    for said in ("-> 16 [N,S] ->", "126 layers", "floor", "bound", "expected", "fp8 weights", "N = 1,024"):
+        assert said in ended.out
+    found = ridgeline("trace", "gpt2", "--priced", "t4", "--input", 64, "--batch", 2, "--json").json
+    assert (found["input"], found["batch"], found["layers"]) == (64, 2, 12)
+    assert found["steps"]["decode"]["rows"] == 2
+
+
+def test_a_card_of_a_file_and_a_quantised_config(ridgeline: Run, tmp_path: Path, card: str) -> None:
+    """As priced as any; what the card cannot compute in is said."""
+    quantised = {"model_type": "llama", "rms_norm_eps": 1e-5, "quantization_config": {"quant_method": "fp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | quantised), encoding="utf-8")
+    ended = ridgeline("trace", tmp_path, "--priced", card, "--input", 16)
+    out = " ".join(ended.out.split())
+    assert ended.code == OK, ended.err
+    assert "stored fp8 tensor weights" in out
+    assert "Slate 2 does not compute in fp8: products are priced at the peak of the next wider format" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["gpt2"], "PROMPT is missing; give the text to follow, or --priced CARD"),
+        (["gpt2", "hi", "--priced", "t4"], "--priced runs nothing, and a prompt is of a model that runs"),
+        (["gpt2", "--priced", "t4", "--lens"], "--lens is of a model that runs"),
+        (["gpt2", "--priced", "t4", "--csv", "x.csv"], "--csv is of a model that runs"),
+        (["gpt2", "--priced", "t4", "--max-tokens", "3"], "--max-tokens is of a model that runs"),
+        (["gpt2", "hi", "--batch", "2"], "--batch is of a request that is priced alone; give --priced CARD"),
+        (["gpt2", "--priced", "t4", "--input", "many"], "--input is 'many'"),
+        (["gpt2", "--priced", "t4", "--input", "1k"], "the model's context is 1,024"),
+        (["gpt2", "--priced", "t4", "--weights", "fp3"], "--weights is 'fp3'"),
+        (["gpt2", "--priced", "t4", "--devices", "16"], "devices is 16"),
+        (["gpt2", "--priced", "a100"], "a100-sxm-80gb"),
+    ],
+)
+def test_what_is_refused_of_a_priced_request(ridgeline: Run, flags: list[str], says: str) -> None:
+    """In one line; nothing is accepted and ignored."""
+    ended = ridgeline("trace", *flags)
+    assert_one_line(ended, USAGE, says)
+    assert ended.out == ""

@@ -11,7 +11,7 @@ from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
 from ridgeline.host import GIB, available_memory, out_of_memory, total_memory
 from ridgeline.models.bill import bill
-from ridgeline.models.families import Family, build, family_of
+from ridgeline.models.families import Family, build_to_run, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
@@ -36,7 +36,7 @@ def load_model(
     a model here, in one line.
     """
     source = as_source(model)
-    built = build(source.config, shard=shard)
+    built = build_to_run(source.config, shard=shard)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     return built

@@ -9,6 +9,7 @@ from typing import Any
 
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.models.fields import Fields, ModelRefused, read_object
+from ridgeline.models.recipes import SECTIONS
 from ridgeline.models.unsupported import missing_for
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -17,9 +18,12 @@ CATALOGUE = _PACKAGE / "catalogue"
 
 MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
 _PIPELINE = "model_index.json"
-# What quantisers write beside a config.json that does not mention them, and the field that tells the method.
-_QUANTISED = {"hf_quant_config.json": "ModelOpt", "quantize_config.json": "GPTQ", "quant_config.json": "AWQ"}
-_ALGORITHMS = ("quant_algo", "kv_cache_quant_algo")  # ModelOpt's; null for what it left alone
+# What quantisers write beside a config.json that does not mention them: the method, and what of the file is its own.
+_QUANTISED = {
+    "hf_quant_config.json": ("modelopt", "quantization"),
+    "quantize_config.json": ("gptq", ""),
+    "quant_config.json": ("awq", ""),
+}
 _WEIGHTS = "*.safetensors"
 _SHOWN = 8
 
@@ -29,14 +33,13 @@ class Component:
     """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter.
 
     kind: its class, by its config or by the pipeline that it is a part of; "" where neither says. config: None where it
-    has none. quantised: how its weights were quantised by a tool that says so beside the config; "" where none does.
+    has none; with what a quantiser says in a file of its own, where the config does not mention it.
     """
 
     name: str
     folder: Path
     kind: str
     config: Fields | None
-    quantised: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +75,10 @@ class Source:
 
     @property
     def config(self) -> Fields:
-        """The config of the one model that it is. Raises ModelRefused where there is none, or where another file says
-        that the weights are not what the config describes."""
-        model = self.model
-        assert model.config is not None
-        if model.quantised:
-            raise ModelRefused(
-                f"{model.folder}: weights quantised by {model.quantised} are not supported; use the unquantised "
-                "checkpoint (a plan prices such weights from its config with --weights fp8, int8 or int4)"
-            )
-        return model.config
+        """The config of the one model that it is. Raises ModelRefused where there is none."""
+        config = self.model.config
+        assert config is not None
+        return config
 
     @property
     def has_weights(self) -> bool:
@@ -164,22 +161,27 @@ def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]
 
 
 def _component(name: str, config: Path, kind: str = "") -> Component:
-    fields = Fields.read(config) if config.is_file() else None
+    fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
         kind = kind or fields.architecture
-    return Component(name, config.parent, kind, fields, _quantised(config.parent))
+    return Component(name, config.parent, kind, fields)
 
 
-def _quantised(folder: Path) -> str:
-    """The method of quantised weights that a file beside the config tells of; "" where there is none."""
-    for file, tool in _QUANTISED.items():
-        path = folder / file
+def _with_quantisation(fields: Fields) -> Fields:
+    """A config with what a quantiser says in a file beside it, as the section that it would be in the config. Raises
+    ModelRefused for a file that says nothing."""
+    if any(fields.has(section) for section in SECTIONS):
+        return fields
+    for file, (method, own) in _QUANTISED.items():
+        path = Path(fields.source).parent / file
         if path.is_file():
-            values = read_object(path).get("quantization")
-            methods = [values[key] for key in _ALGORITHMS if values.get(key)] if isinstance(values, dict) else [""]
-            if methods:
-                return f"{f'{tool} {methods[0]}'.strip()} ({file})"
-    return ""
+            values = read_object(path)
+            said = values.get(own) if own else values
+            if not isinstance(said, dict):
+                raise ModelRefused(f"{path} does not say how the weights are quantised ({own!r} is missing)")
+            section = {SECTIONS[0]: {"quant_method": method, **said}}
+            return Fields({**fields.values, **section}, fields.source, {SECTIONS[0]: str(path)})
+    return fields
 
 
 def _listed(components: Iterable[Component]) -> str:

@@ -54,6 +54,27 @@ OptionalDeviceName = Annotated[str | None, typer.Option(help=_DEVICE)]
 Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 
+# -- what is priced ---------------------------------------------------------------------------------------------------
+
+_WEIGHTS = (
+    "bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4 or mxfp4 (weights alone); a mix of llama.cpp like "
+    "q4_k_m. By default as the config says."
+)
+
+
+def _setup(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="How it is set up")
+
+
+def _workload(text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel="Workload")
+
+
+Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
+KV = Annotated[str | None, _setup("KV cache in bf16, fp8, int8 or nvfp4; by default as the config says.", "--kv")]
+Input = Annotated[str, _workload("Prompt tokens; 1k is 1,024.")]
+Batch = Annotated[int, _workload("Requests side by side.")]
+
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,6 @@ def _setup(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="How it is set up")
 
 
-_WEIGHTS = "bf16, fp8 (weights and activations), int8 or int4 (weights only); by default as the config says."
 _TPOT = "The most seconds a token after it on average, other users' prefills included, like 50ms."
 
 
@@ -36,13 +35,13 @@ def plan(
     model: options.OptionalConfigName = None,
     device: options.OptionalDeviceName = None,
     devices: options.Devices = 1,
-    weights: Annotated[str | None, _setup("--weights", "--dtype", text=_WEIGHTS)] = None,
-    kv: Annotated[str | None, _setup("--kv", text="KV cache in bf16, fp8 or int8.")] = None,
+    weights: options.Weights = None,
+    kv: options.KV = None,
     memory_utilization: Annotated[float, _setup(text="The share of a card's memory that may be used.")] = 0.9,
     max_batch_tokens: options.MaxBatchTokens = "2k",
-    input: Annotated[str, _workload("Prompt tokens; 1k is 1,024.")] = "1k",
+    input: options.Input = "1k",
     output: Annotated[str, _workload("Tokens generated.")] = "256",
-    batch: Annotated[int, _workload("Requests side by side.")] = 1,
+    batch: options.Batch = 1,
     ttft: Annotated[str | None, _workload("The most seconds to the first token (TTFT), like 500ms.")] = None,
     tpot: Annotated[str | None, _workload(_TPOT)] = None,
     price: Annotated[

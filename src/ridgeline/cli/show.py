@@ -7,13 +7,15 @@ from typing import Any
 from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
 from ridgeline.document import terminal
-from ridgeline.document.numbers import gb, gib, say_gb, say_gib
+from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.document.terminal import printable
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
+from ridgeline.models.recipes import read_recipe
+from ridgeline.models.sizes import Sizes, sizes_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec, StateSpec
 
@@ -36,7 +38,7 @@ def show(
         if not as_json:
             title = f"{fields.architecture}: {name.family} {name.version}".rstrip()
             print(printable(f"{title}, {name.kind}, {name.task}"))
-        raise ModelRefused(f"cannot be run: {refusal}") from None
+        raise ModelRefused(f"cannot be built: {refusal}") from None
     counted = bill(built)
     if as_json:
         print(json.dumps(_as_json(fields, built, counted)))
@@ -45,6 +47,7 @@ def show(
 
 
 def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
+    recipe, sizes = read_recipe(fields), sizes_of(model)
     return {
         "architecture": family_of(fields).architecture,
         "name": dataclasses.asdict(parse(family_of(fields).architecture)),
@@ -52,31 +55,42 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
         "vocabulary": model.vocabulary,
         "layers": len(model.kv_specs),
         "dtype": format_of(model.storage.dtype).name,
+        "weights": recipe.name or format_of(model.storage.dtype).name,
         "tied": model.tied,
-        "unread": fields.unread(),
+        "unread": [*fields.unread(), *recipe.unread],
         "kv_bytes_per_token": sum(spec.bytes_per_token for spec in model.kv_specs),
+        "sizes": dataclasses.asdict(sizes),
         **dataclasses.asdict(counted),
     }
 
 
 def document(fields: Fields, model: Model, counted: Bill) -> Document:
     """The name, the sizes, and where the parameters are."""
-    architecture = family_of(fields).architecture
+    architecture, recipe, sizes = family_of(fields).architecture, read_recipe(fields), sizes_of(model)
     name = parse(architecture)
     title = " ".join(part for part in (name.family, name.version) if part)
+    unread = [*fields.unread(), *recipe.unread]
     facts = (
         ("model", _sizes(model)),
-        ("KV cache", _kept(model)),
-        ("weights", _weights(counted.nbytes)),
-        *((("read by nothing", ", ".join(map(repr, fields.unread()))),) if fields.unread() else ()),
+        ("layer", _layer(sizes)),
+        ("KV cache", _kept(model, sizes)),
+        ("weights", f"{_weights(counted.nbytes)}{f', stored as {recipe.name}' if recipe.name else ''}"),
+        *((("read by nothing", ", ".join(map(repr, unread))),) if unread else ()),
     )
-    return Document(
-        f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), _parameters(counted))
-    )
+    tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing else (_parameters(counted),)
+    return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
 
 
-def _kept(model: Model) -> str:
-    line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token"
+def _kept(model: Model, sizes: Sizes) -> str:
+    shared = {
+        "MHA": f" as MHA: each of {sizes.heads} heads has its own",
+        "GQA": f" as GQA: {sizes.heads} query heads share {sizes.kv_heads} KV heads",
+        "MQA": f" as MQA: {sizes.heads} query heads share one KV head",
+    }
+    form = shared.get(sizes.form, "")
+    stored = model.storage.kv
+    line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token{form}"
+    line += f", stored in {stored.name}" if stored else ""
     state = sum(spec.slot_bytes for spec in model.kv_specs if isinstance(spec, StateSpec))
     return f"{line}, {state:,.0f} bytes a sequence" if state else line
 
@@ -84,13 +98,37 @@ def _kept(model: Model) -> str:
 def _sizes(model: Model) -> str:
     attends = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
     windows = sorted({spec.reach.size for spec in attends if spec.reach.kind == "window"})
-    heads = f"{attends[0].heads} KV heads of {attends[0].k_dim}, " if attends else ""
     return (
-        f"{len(model.kv_specs)} layers, {heads}context {model.context:,}, "
+        f"{len(model.kv_specs)} layers, context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")
     )
+
+
+def _layer(sizes: Sizes) -> str:
+    """`hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128`."""
+    parts = [f"hidden size {sizes.hidden:,}"]
+    if sizes.widths:
+        parts.append(f"FFN width {' and '.join(f'{width:,}' for width in sizes.widths)}")
+    if sizes.mixture is not None:
+        m = sizes.mixture
+        parts.append(f"{m.count} experts of width {m.width:,} in {m.layers} layers, top-{m.active}: {m.active} a token")
+    if sizes.heads:
+        parts.append(f"{sizes.heads} heads over {sizes.kv_heads} KV heads of {sizes.head_dim}")
+    return ", ".join(parts)
+
+
+def _sharing(sizes: Sizes) -> Table:
+    """What a token's keys and values take in the model's form of attention, beside those with most and fewest heads."""
+    rows = tuple(
+        Row(
+            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three(each.less)} x"),
+            "strong" if each.form == sizes.form else "",
+        )
+        for each in sizes.sharing
+    )
+    return Table(columns("attention", "KV heads", "bytes a token", "less than MHA"), rows)
 
 
 def _weights(nbytes: float) -> str:

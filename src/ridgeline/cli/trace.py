@@ -1,5 +1,6 @@
-"""`ridgeline trace`: one token's way, priced beside measured."""
+"""`ridgeline trace`: one token's way, priced beside measured; or priced alone, on a card that is not here."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint import read_config
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import device_named
+from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.svg import svg
@@ -20,15 +22,23 @@ from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.roofline.plan.plan import check_devices
 from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.priced import PricedTrace, priced_trace
 from ridgeline.trace.request import Subject, Wanted, check
 from ridgeline.trace.request import trace as trace_request
 from ridgeline.trace.views.export import to_csv, to_json
 from ridgeline.trace.views.perfetto import to_perfetto
+from ridgeline.trace.views.priced import WIDTH as PRICED_WIDTH
+from ridgeline.trace.views.priced import priced_document, priced_json
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
 
-_LOOK, _FILES = "Look inside", "Files"
+_LOOK, _FILES, _PRICED = "Look inside", "Files", "Priced alone"
+_ON_CARD = (
+    "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
+)
 # One request at a time, whose prompt a step must hold whole: a trace shows one prefill.
 _SETTINGS = EngineSettings(limits=Limits(tokens=1 << 18, requests=1), prefix_cache=False)
 
@@ -112,10 +122,45 @@ class Files:
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 
 
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A card to price the request on instead of running it, and what is priced then."""
+
+    priced: Annotated[
+        str | None,
+        typer.Option(help=_ON_CARD, rich_help_panel=_PRICED, metavar="CARD"),
+    ] = None
+    input: options.Input = "1k"
+    batch: options.Batch = 1
+    devices: options.Devices = 1
+    weights: options.Weights = None
+    kv: options.KV = None
+
+    def trace(self, model: str) -> PricedTrace:
+        """The trace that these ask for."""
+        assert self.priced is not None
+        setup = Setup(device_named(self.priced), self.devices, self.weights, self.kv)
+        check_devices(setup)
+        case = ModelCache(read_config(model)).case(setup)
+        return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
+
+    def check(self) -> None:
+        """Refuse what only a priced request has. Raises ValueError."""
+        given = _changed(self)
+        if given:
+            raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
+
+
+def _changed(flags: Any, **single: bool) -> list[str]:
+    """The options of a group that were given, and those of `single` that are true."""
+    names = [each.name for each in dataclasses.fields(flags) if getattr(flags, each.name) != each.default]
+    return [f"--{name.replace('_', '-')}" for name in (*names, *(name for name, given in single.items() if given))]
+
+
 @with_flags
 def trace(
     model: options.ModelName,
-    prompt: options.PromptText,
+    prompt: options.OptionalPromptText = None,
     device: options.DeviceName = "this",
     *,
     look: Look,
@@ -133,13 +178,28 @@ def trace(
     ] = None,
     threads: options.Threads = None,
     files: Files,
+    priced: Priced,
     as_json: options.Json = False,
 ) -> None:
     """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
     the candidates, the token, and where the time went.
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
+
+    With --priced CARD nothing runs: every op of a model that need not be here, on a card that need not be here.
     """
+    if priced.priced is not None:
+        running = _changed(look) + _changed(
+            files, device=device != "this", max_tokens=max_tokens is not None, temperature=temperature is not None,
+            top_k=top_k is not None, top_p=top_p is not None, min_p=min_p is not None, seed=seed is not None, raw=raw,
+            system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
+            threads=threads is not None,
+        )  # fmt: skip
+        _show_priced(model, priced, ["a prompt"] * (prompt is not None) + running, as_json)
+        return
+    priced.check()
+    if prompt is None:
+        raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
     text = read_prompt(prompt)
     llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
@@ -161,6 +221,17 @@ def trace(
         print(json.dumps(to_json(ledger)))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
+
+
+def _show_priced(model: str, priced: Priced, running: list[str], as_json: bool) -> None:
+    """Price a request and show it. running: what was given that only a model that runs has. Raises ValueError."""
+    if running:
+        raise ValueError(f"--priced runs nothing, and {running[0]} is of a model that runs; leave it out")
+    made = priced.trace(model)
+    if as_json:
+        print(json.dumps(priced_json(made)))
+    else:
+        show(priced_document(made), PRICED_WIDTH)
 
 
 @contextmanager

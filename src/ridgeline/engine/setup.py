@@ -20,7 +20,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.host import GIB, MIB
-from ridgeline.models import build
+from ridgeline.models import build_to_run
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.device import Device
@@ -136,7 +136,7 @@ def load_engine(
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
-    built = build(source.config)
+    built = build_to_run(source.config)
     price, context = Price(built), _context(built, settings)
     layout = _layout(source, built, price, settings, context)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)

@@ -1,10 +1,11 @@
 """Model families: a config.json becomes a module wired from ops.
 
 `fields.py` reads config.json strictly, `decoder.py` is the transformer that most families are, and each family's file
-says only what is its own. `families.py` lists them; `bill.py` counts their parameters.
+says only what is its own. `families.py` lists them; `bill.py` counts their parameters, `recipes/`
+says in what formats they are stored.
 """
 
-from ridgeline.models.families import FAMILIES, Family, build, family_of
+from ridgeline.models.families import FAMILIES, Family, build, build_to_run, family_of
 from ridgeline.models.fields import Fields, ModelRefused
 
-__all__ = ["FAMILIES", "Family", "Fields", "ModelRefused", "build", "family_of"]
+__all__ = ["FAMILIES", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]

@@ -8,10 +8,9 @@ import torch
 from ridgeline.models import gemma2, gpt2, llama, mistral, phi3, qwen2, qwen3
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
-from ridgeline.ops.formats import KVFormat, WeightFormat
-from ridgeline.ops.linear import Linear
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 Builder = Callable[[Fields, Storage], Model]
@@ -71,27 +70,23 @@ def build(
     dtype: torch.dtype | None = None,
     *,
     shard: Shard = WHOLE,
-    weights: WeightFormat | None = None,
-    kv: KVFormat | None = None,
+    recipe: Recipe | None = None,
 ) -> Model:
-    """The model of a config on the meta device: shapes without memory, ready to be priced or filled.
+    """The model of a config on the meta device: shapes without memory, ready to be priced, or filled if it `runs`.
 
-    dtype: the number format of its weights, as the config says by default. shard: one rank of a tensor-parallel model.
-    weights: a narrower format of the matrices in the blocks (embedding, head, router and norms are exempt, as
-    quantisers leave them). kv: a narrower format of keys and values, priced only. Raises ModelRefused.
+    dtype: the number format of what no recipe narrows, as the config says by default. shard: one rank of a
+    tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. Raises
+    ModelRefused.
     """
     family = family_of(fields)
-    if fields.has("quantization_config"):
-        method = fields.section("quantization_config").values.get("quant_method", "?")
-        raise fields.refuse(
-            f"weights quantised by {method!r} are not supported; use the unquantised checkpoint "
-            "(a plan prices such weights from its config with --weights fp8, int8 or int4)"
-        )
+    recipe = read_recipe(fields) if recipe is None else recipe
+    fields.passed_over(*SECTIONS)
     try:
         with torch.device("meta"):
-            model = family.build(fields, Storage(dtype or fields.dtype, shard, kv)).eval()
-            if weights is not None:
-                model.store(lambda _, op: None if isinstance(op, Linear) and op.exempt else weights)
+            storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv)
+            model = family.build(fields, storage).eval()
+            if recipe.name:
+                model.store(recipe.choice(model))
     except ModelRefused:
         raise
     except Indivisible as error:
@@ -100,3 +95,24 @@ def build(
         raise fields.refuse(str(error)) from None
     fields.refuse_unread()
     return model
+
+
+def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:
+    """As `build`, of a model that runs as its config says it is stored. Raises ModelRefused for one that is priced
+    only."""
+    family_of(fields)
+    recipe = read_recipe(fields)
+    narrowed = [f"weights stored as {recipe.name}"] if recipe.name else []
+    narrowed += [f"keys and values stored in {recipe.kv.name}"] if recipe.kv else []
+    if narrowed:
+        raise fields.refuse(
+            f"{' and '.join(narrowed)} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
+            "use the unquantised checkpoint"
+        )
+    return build(fields, shard=shard, recipe=recipe)
+
+
+def stored_dtype(fields: Fields) -> torch.dtype:
+    """What numbers are stored in that no recipe narrows; bf16 where a quantised config does not say it."""
+    stated = fields.values.get("dtype") or fields.values.get("torch_dtype")
+    return torch.bfloat16 if not stated and read_recipe(fields).name else fields.dtype

@@ -7,19 +7,20 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.storage import Storage
+from ridgeline.models.storage import Place, PlaceKind, Storage
 from ridgeline.ops.attention import Attention, KVContext, Uncached
+from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import Kept
 from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import Matrix
+from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Reach, Segment, Space
 
-WeightChoice = Callable[[str, Op], WeightFormat | None]
-"""The format of an op's matrices, by its path; None for the model's dtype."""
+WeightChoice = Callable[[Place], WeightFormat | None]
+"""The format of a matrix or a table; None for the model's dtype."""
 
 
 class Model(nn.Module, ABC):
@@ -89,18 +90,31 @@ class Model(nn.Module, ABC):
             setattr(self.get_submodule(module), name, self.get_parameter(source))
 
     def store(self, choose: WeightChoice) -> None:
-        """Keep the matrices in the formats that `choose(path, op)` names, unfilled."""
+        """Keep matrices and the table of tokens in the formats that `choose(place)` names, unfilled. A tied head is
+        that table, in whatever format it is."""
+        path, table = next((path, op) for path, op in self.ops() if isinstance(op, Embedding))
+        table.store(choose(Place(self._module_name(path), "embedding", table.width, table.entries)))
         for path, op in self.ops():
-            if isinstance(op, Linear | Projections | Experts):
-                op.store(choose(path, op))
+            name = self._module_name(path)
+            if isinstance(op, Projections):
+                named = {n: self._module_name(f"{path}.{n}") for n in op.names}
+                op.store({n: choose(_place(named[n], "matrix", op.matrix(n).spec)) for n in op.names})
+            elif isinstance(op, Experts):
+                op.store({n: choose(_place(f"{name}.0.{n}", "expert", spec)) for n, spec in op.specs.items()})
+            elif isinstance(op, Head):
+                op.store(table.stored if self.tied else choose(_place(name, "head", op.matrix.spec)))
+            elif isinstance(op, Linear):
+                op.store(choose(_place(name, "router" if op.exempt else "matrix", op.matrix.spec)))
+        self.tie()
+
+    def _module_name(self, path: str) -> str:
+        """What a checkpoint calls the module at a path whose tensor is `weight`."""
+        return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
 
     @property
     def runs(self) -> bool:
         """Whether it can run as it is stored, or is only priced."""
-        priced = any(isinstance(module, Matrix) and not module.runs for module in self.modules())
-        return (
-            self.storage.kv is None and not priced and all(op.runs for _, op in self.ops() if isinstance(op, Experts))
-        )
+        return self.storage.kv is None and all(m.runs for m in self.modules() if isinstance(m, Stored))
 
     def expand(self) -> None:
         """Create the parameters that pricing does without, before a loader fills them."""
@@ -139,6 +153,10 @@ class Model(nn.Module, ABC):
             if not getattr(module, "unnamed", False):
                 named.append(segment)
         return ".".join([*named, name])
+
+
+def _place(name: str, kind: PlaceKind, spec: MatrixSpec) -> Place:
+    return Place(name, kind, spec.inputs, spec.outputs)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Storage: how a model is laid out in memory."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -16,3 +17,20 @@ class Storage:
     dtype: torch.dtype
     shard: Shard = WHOLE
     kv: KVFormat | None = None
+
+
+PlaceKind = Literal["matrix", "expert", "router", "embedding", "head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model stores a matrix or the table of its tokens, for whoever chooses the format of it.
+
+    name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of
+    all ranks together; of the embedding, the width of a row and the entries.
+    """
+
+    name: str
+    kind: PlaceKind
+    inputs: int
+    outputs: int

@@ -11,9 +11,8 @@ def missing_for(name: str) -> str | None:
     entries = tomllib.loads(text)
     entry = entries.get(name.lower())
     if entry is None:
-        entry = next((e for e in entries.values() if e["architecture"] == name and "instead" not in e), None)
+        entry = next((e for e in entries.values() if e["architecture"] == name), None)
     if entry is None:
         return None
-    instead = f"; instead: {entry['instead']}" if "instead" in entry else ""
     architecture = "" if entry["architecture"] == name else f" ({entry['architecture']})"
-    return f"{name}{architecture} is not supported; missing: {', '.join(entry['missing'])}{instead}"
+    return f"{name}{architecture} is not supported; missing: {', '.join(entry['missing'])}"

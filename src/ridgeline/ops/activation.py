@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.linear import Projections, product_kernel, products_cost
+from ridgeline.ops.linear import Projections, products_cost
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Kernel
 
@@ -70,14 +70,12 @@ class ActivatedProjections(Projections):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the products, then the activation over what they left in memory."""
-        products = products_cost(rows, self.matrices)
-        name = product_kernel(self.kind, rows, self.matrices[0])
         streams = 3 if self.gated else 2
         dtype = self.matrices[0].spec.dtype
         activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
         kind = "elementwise.gated" if self.gated else "elementwise.plain"
         return (
-            Kernel(name, self.number_format, len(self.names), products, "products"),
+            *self.product_kernels(rows, "products"),
             Kernel(kind, format_of(dtype).name, 1, activation, "activate"),
         )
 

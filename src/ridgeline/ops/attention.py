@@ -17,7 +17,7 @@ from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
-from ridgeline.ops.stored import weight
+from ridgeline.ops.stored import Share, weight
 from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, Reach, Segment, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
@@ -191,13 +191,10 @@ class Attention(Op):
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
-    def parameter_count(self) -> int:
-        """As Stored.parameter_count, those of its bias included."""
-        return sum(p.numel() for p in self.parameters())
-
-    def stored_bytes(self) -> float:
-        """As Stored.stored_bytes, those of its bias included."""
-        return float(sum(p.nbytes for p in self.parameters()))
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares, its bias included."""
+        own = list(self.parameters())
+        return (Share(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def signature(self) -> Hashable:
         return self.heads, self.spec, self.value_dim, self.rope is None, self.softcap is None, self._weight_bytes

@@ -7,17 +7,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
+from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import weight
+from ridgeline.ops.stored import Share, weight
 
 
 class Embedding(Op):
     """Gathers rows of a table [entries, width]: token embeddings, or learned positions (GPT-2).
 
     scale: what rows are multiplied with, in the table's dtype (Gemma). Of a shard's entries the others' rows are zero,
-    for an AllReduce to add up.
+    for an AllReduce to add up. stored: a narrower format of the table, priced but not run.
     """
 
     kind = "embedding"
@@ -26,8 +26,24 @@ class Embedding(Op):
         self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None
     ) -> None:
         super().__init__()
-        self.shard, self.scale = shard, scale
+        self.entries, self.width, self.shard, self.scale = entries, width, shard, scale
+        self.stored: WeightFormat | None = None
         self.weight = weight(shard.part(entries, "embeddings"), width, dtype=dtype)
+
+    def store(self, stored: WeightFormat | None) -> None:
+        """As Linear.store."""
+        self.stored = stored
+
+    @property
+    def runs(self) -> bool:
+        """As Stored.runs."""
+        return self.stored is None
+
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares."""
+        entries, width = self.weight.shape
+        nbytes = self.weight.nbytes if self.stored is None else self.stored.nbytes(entries, width)
+        return (Share(self.stored, self.weight.numel(), float(nbytes)),)
 
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
         """As Stored.take."""
@@ -51,7 +67,8 @@ class Embedding(Op):
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
         row = self.weight.shape[1] * self.weight.element_size()
-        return Cost(weight_bytes=rows * row / self.shard.size, activation_bytes=rows * row)
+        read = row if self.stored is None else self.stored.nbytes(1, self.weight.shape[1])
+        return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
 
     @property
     def number_format(self) -> str:
@@ -59,7 +76,7 @@ class Embedding(Op):
         return format_of(self.weight.dtype).name
 
     def signature(self) -> Hashable:
-        return tuple(self.weight.shape), self.weight.dtype, self.shard.size, self.scale is None
+        return tuple(self.weight.shape), self.weight.dtype, self.stored, self.shard.size, self.scale is None
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]} x {self.weight.shape[1]}"

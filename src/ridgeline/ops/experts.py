@@ -1,6 +1,6 @@
 """A mixture of gated MLPs, of which a router picks k a token (arXiv:1701.06538; Mixtral: arXiv:2401.04088)."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
-from ridgeline.ops.matrix import MatrixSpec, matrix_of
+from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.stored import Share
 
 
 class Experts(nn.ModuleList, Op):
@@ -43,18 +44,22 @@ class Experts(nn.ModuleList, Op):
         column = MatrixSpec(hidden, width, dtype, split="column", shard=shard)
         row = MatrixSpec(width, hidden, dtype, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row), strict=True))
-        self.stored: WeightFormat | None = None
+        self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """As Linear.store, of every expert."""
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Linear.store, of each matrix of every expert by its name."""
         assert not len(self), "experts are stored in another form before they are created"
-        self.stored = stored
+        self.stored = {name: stored[name] for name in self.specs}
+
+    def expert(self) -> dict[str, Matrix]:
+        """The matrices of one expert by their names, new and on the current device."""
+        return {name: matrix_of(spec, self.stored[name]) for name, spec in self.specs.items()}
 
     @property
     def runs(self) -> bool:
-        """As Matrix.runs, of its matrices."""
+        """As Stored.runs."""
         with torch.device("meta"):
-            return all(matrix_of(spec, self.stored).runs for spec in self.specs.values())
+            return all(matrix.runs for matrix in self.expert().values())
 
     def expand(self) -> None:
         """Create every expert's parameters on the current device."""
@@ -62,22 +67,21 @@ class Experts(nn.ModuleList, Op):
             return
         for _ in range(self.count):
             expert = nn.Module()
-            for name, spec in self.specs.items():
-                expert.add_module(name, matrix_of(spec, self.stored))
+            for name, matrix in self.expert().items():
+                expert.add_module(name, matrix)
             self.append(expert)
 
-    def parameter_count(self) -> int:
-        """As Stored.parameter_count, of all experts."""
-        return self.count * 3 * self.hidden * self.width
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares, of all experts."""
+        count = self.count * self.hidden * self.width
+        return tuple(Share(self.stored[name], count, self.count * self._bytes(name)) for name in self.specs)
 
-    def stored_bytes(self) -> float:
-        """As Stored.stored_bytes, of all experts."""
-        return self.count * self._expert_bytes()
-
-    def _expert_bytes(self) -> float:
-        if self.stored is None:
-            return 3 * self.hidden * self.width * format_of(self.dtype).bytes
-        return 2 * self.stored.nbytes(self.width, self.hidden) + self.stored.nbytes(self.hidden, self.width)
+    def _bytes(self, name: str) -> float:
+        """Bytes of the matrix of this name, of one expert."""
+        stored, spec = self.stored[name], self.specs[name]
+        if stored is None:
+            return self.hidden * self.width * format_of(self.dtype).bytes
+        return stored.nbytes(spec.own_outputs, spec.own_inputs)
 
     def route(self, router_TE: Tensor) -> tuple[Tensor, Tensor]:
         """Router logits [rows, experts] -> weights fp32 and ids int64 of the experts picked, each [rows, active]."""
@@ -108,10 +112,13 @@ class Experts(nn.ModuleList, Op):
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
-        run = rows * self.active
+        run, flops = rows * self.active, dict[str, float]()
+        for stored in self.stored.values():
+            name = arithmetic(self.dtype, stored)
+            flops[name] = flops.get(name, 0.0) + 2.0 * run * self.hidden * self.width
         return Cost(
-            flops={self.number_format: 2.0 * run * 3 * self.hidden * self.width},
-            weight_bytes=self.touched(rows) * self._expert_bytes(),
+            flops=flops,
+            weight_bytes=self.touched(rows) * sum(map(self._bytes, self.specs)),
             activation_bytes=(2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes,
         )
 
@@ -121,11 +128,11 @@ class Experts(nn.ModuleList, Op):
 
     @property
     def number_format(self) -> str:
-        """As Op.number_format."""
-        return arithmetic(self.dtype, self.stored)
+        """As Op.number_format: of its first matrix, where they differ."""
+        return arithmetic(self.dtype, next(iter(self.stored.values())))
 
     def signature(self) -> Hashable:
-        return self.count, self.active, self.hidden, self.width, self.dtype, self.stored
+        return self.count, self.active, self.hidden, self.width, self.dtype, tuple(self.stored.values())
 
     def extra_repr(self) -> str:
         return f"{self.active} of {self.count}, {self.hidden} x {self.width}"

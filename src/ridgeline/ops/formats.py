@@ -38,31 +38,37 @@ class WeightFormat:
 
     block: how many outputs and how many inputs share a scale; None for all of them. scale_bits and zero_bits: of each
     block. activations: the format that the other factor is narrowed to, so that the product is one of that format; None
-    for the model's dtype, to which weights are widened on the way.
+    for the model's dtype, to which weights are widened on the way. input_bits: of each input (GPTQ's order of columns,
+    a scale of the input). matrix_bits: of the whole matrix (a second scale).
     """
 
     name: str
     bits: int
     block: tuple[int | None, int | None]
-    scale_bits: int
+    scale_bits: float
     zero_bits: int = 0
     activations: str | None = None
+    input_bits: int = 0
+    matrix_bits: int = 0
 
     def nbytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a matrix with its scales."""
         high, wide = (
             1 if size is None else math.ceil(n / size) for n, size in zip((outputs, inputs), self.block, strict=True)
         )
-        return (outputs * inputs * self.bits + high * wide * (self.scale_bits + self.zero_bits)) / 8
+        scales = high * wide * (self.scale_bits + self.zero_bits)
+        return (outputs * inputs * self.bits + scales + inputs * self.input_bits + self.matrix_bits) / 8
 
 
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """A way to store keys and values narrower than the model's dtype. scale_bits: for each head's K or V of a token."""
+    """A way to store keys and values narrower than the model's dtype. scale_bits: for each head's K or V of a token, or
+    for each `block` numbers of them."""
 
     name: str
     bits: int
     scale_bits: int = 0
+    block: int | None = None
 
 
 F = TypeVar("F", WeightFormat, KVFormat)
@@ -72,14 +78,21 @@ FP16 = Format("fp16", 16, "float16")
 BF16 = Format("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
 
-# fp8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of 128
-# with a scale and a zero, as AWQ and GPTQ store them.
+# fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
+# 128 with a scale and a zero, as AWQ and GPTQ store them. nvfp4: weights and activations, groups of 16 with a scale of
+# 8 bits. mxfp4: weights alone, groups of 32 with an exponent (Open Compute Project, Microscaling Formats 1.0).
+INT8 = WeightFormat("int8", 8, (1, None), 16)
+NVFP4 = WeightFormat("nvfp4", 4, (1, 16), 8, activations="fp4", matrix_bits=64)
+MXFP4 = WeightFormat("mxfp4", 4, (1, 32), 8)
 WEIGHT_FORMATS = (
     WeightFormat("fp8", 8, (1, None), 32, activations="fp8"),
-    WeightFormat("int8", 8, (1, None), 16),
+    INT8,
+    WeightFormat("w8a8", 8, (1, None), 32, activations="int8"),
     WeightFormat("int4", 4, (1, 128), 16, 4),
+    NVFP4,
+    MXFP4,
 )
-KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16))
+KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16), KVFormat("nvfp4", 4, 8, 16))
 
 
 @cache  # a price asks this for every op

@@ -65,7 +65,8 @@ class KVSpec:
         numbers = self.heads * (self.k_dim + self.v_dim)
         if self.stored is None:
             return numbers * format_of(self.dtype).bytes
-        return (numbers * self.stored.bits + 2 * self.heads * self.stored.scale_bits) / 8
+        scales = 2 * self.heads if self.stored.block is None else numbers / self.stored.block
+        return (numbers * self.stored.bits + scales * self.stored.scale_bits) / 8
 
     @property
     def passes(self) -> bool:

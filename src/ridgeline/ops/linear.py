@@ -1,6 +1,7 @@
 """Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import groupby
 from typing import cast
 
 import torch
@@ -10,6 +11,7 @@ from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.stored import Share
 
 
 class Linear(Op):
@@ -53,13 +55,9 @@ class Linear(Op):
         """As Op.number_format."""
         return self.matrix.number_format
 
-    def parameter_count(self) -> int:
-        """As Stored.parameter_count."""
-        return self.matrix.parameter_count()
-
-    def stored_bytes(self) -> float:
-        """As Stored.stored_bytes."""
-        return self.matrix.nbytes
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares."""
+        return self.matrix.shares()
 
     def signature(self) -> Hashable:
         return self.matrix.spec, self.matrix.stored
@@ -116,20 +114,19 @@ class Projections(Op):
             self.add_module(name, matrix_of(spec))
         assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
 
+    def matrix(self, name: str) -> Matrix:
+        """The one of this name."""
+        return cast(Matrix, getattr(self, name))
+
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
-        return tuple(cast(Matrix, getattr(self, name)) for name in self.names)
+        return tuple(map(self.matrix, self.names))
 
-    def store(self, stored: WeightFormat | None) -> None:
-        """As Linear.store, of every matrix."""
+    def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
+        """As Linear.store, of each matrix by its name."""
         for name, matrix in zip(self.names, self.matrices, strict=True):
-            self.add_module(name, matrix_of(matrix.spec, stored))
-
-    @property
-    def stored(self) -> WeightFormat | None:
-        """As Linear.stored, of every matrix."""
-        return self.matrices[0].stored
+            self.add_module(name, matrix_of(matrix.spec, stored[name]))
 
     def forward(self, x_TI: Tensor) -> tuple[Tensor, ...]:
         """x_TI [rows, inputs] -> [rows, outputs] of each matrix, a fused one in its parts."""
@@ -150,21 +147,23 @@ class Projections(Op):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a launch a matrix."""
-        name = product_kernel(self.kind, rows, self.matrices[0])
-        return (Kernel(name, self.number_format, len(self.names), self.cost_of(rows)),)
+        return tuple(self.product_kernels(rows, "forward"))
+
+    def product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
+        """The kernels of the products, one for all matrices that are stored alike. part: as of Kernel."""
+        for _, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
+            matrices = tuple(alike)
+            name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
+            yield Kernel(name, number_format, len(matrices), products_cost(rows, matrices), part)
 
     @property
     def number_format(self) -> str:
         """As Op.number_format."""
         return self.matrices[0].number_format
 
-    def parameter_count(self) -> int:
-        """As Stored.parameter_count."""
-        return sum(matrix.parameter_count() for matrix in self.matrices)
-
-    def stored_bytes(self) -> float:
-        """As Stored.stored_bytes."""
-        return sum(matrix.nbytes for matrix in self.matrices)
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares."""
+        return tuple(share for matrix in self.matrices for share in matrix.shares())
 
     def signature(self) -> Hashable:
         return tuple((matrix.spec, matrix.stored) for matrix in self.matrices)
@@ -181,10 +180,17 @@ def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
     """The cost of products of the same rows."""
-    first = matrices[0]
-    inputs, outputs = first.inputs, sum(matrix.outputs for matrix in matrices)
+    inputs, outputs = matrices[0].inputs, sum(matrix.outputs for matrix in matrices)
+    flops: dict[str, float] = {}
+    for matrix in matrices:
+        flops[matrix.number_format] = flops.get(matrix.number_format, 0.0) + 2.0 * rows * inputs * matrix.outputs
     return Cost(
-        flops={first.number_format: 2.0 * rows * inputs * outputs},
-        weight_bytes=sum(matrix.nbytes for matrix in matrices),
-        activation_bytes=rows * (inputs + outputs) * first.spec.dtype.itemsize,
+        flops=flops,
+        weight_bytes=sum(matrix.stored_bytes() for matrix in matrices),
+        activation_bytes=rows * (inputs + outputs) * matrices[0].spec.dtype.itemsize,
     )
+
+
+def _stored_name(matrix: Matrix) -> str:
+    """The name of the format that its numbers are stored in; "" for the model's dtype."""
+    return "" if matrix.stored is None else matrix.stored.name

@@ -1,9 +1,21 @@
 """Stored: what holds parameters, and takes them from the tensors of a checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from ridgeline.ops.formats import WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of a module is stored in one format (None for the model's dtype): numbers, and bytes with their scales."""
+
+    stored: WeightFormat | None
+    parameters: int
+    nbytes: float
 
 
 class Stored(nn.Module):
@@ -15,6 +27,11 @@ class Stored(nn.Module):
 
     unnamed = False
 
+    @property
+    def runs(self) -> bool:
+        """Whether it computes with its numbers stored so, or they are only priced."""
+        return True
+
     def tensors(self) -> tuple[str, ...]:
         """The checkpoint's tensors that fill this module, as named within it: one a parameter, unless it is stored in
         another form."""
@@ -25,13 +42,18 @@ class Stored(nn.Module):
         cannot be kept so."""
         return {name: full}
 
+    def shares(self) -> tuple[Share, ...]:
+        """All that it holds, part by part."""
+        own = list(self.parameters(recurse=False))
+        return (Share(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
+
     def parameter_count(self) -> int:
-        """How many numbers it holds."""
-        return sum(p.numel() for p in self.parameters(recurse=False))
+        """How many numbers it holds; scales are none."""
+        return sum(share.parameters for share in self.shares())
 
     def stored_bytes(self) -> float:
         """Bytes that its parameters take as stored, scales included."""
-        return float(sum(p.nbytes for p in self.parameters(recurse=False)))
+        return sum(share.nbytes for share in self.shares())
 
 
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 from ridgeline.roofline.link import Link
 
-_BY_WIDTH = ("int4", "fp4", "int8", "fp8", "fp16", "bf16", "fp32")
+# Units that multiply numbers of a format without loss: its own, else those of a wider one.
+_FLOATS = ("fp4", "fp8", "fp16", "bf16", "fp32")
+_INTEGERS = ("int4", "int8", "fp16", "bf16", "fp32")
+NARROW = frozenset({"fp4", "fp8", "int4", "int8"})
+"""Formats that only some cards have units for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,10 @@ class Device:
         """
         if number_format in self.peaks:
             return self.peaks[number_format]
-        if number_format in _BY_WIDTH:
-            at = _BY_WIDTH.index(number_format)
-            for name in (*_BY_WIDTH[at:], *reversed(_BY_WIDTH[:at])):
+        by_width = _INTEGERS if number_format in _INTEGERS[:2] else _FLOATS
+        if number_format in by_width:
+            at = by_width.index(number_format)
+            for name in (*by_width[at:], *reversed(by_width[:at])):
                 if name in self.peaks:
                     return self.peaks[name]
         raise ValueError(f"{self.name} has no peak for {number_format}; it has {', '.join(self.peaks)}")

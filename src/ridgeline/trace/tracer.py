@@ -62,7 +62,7 @@ class Tracer:
             hit = None
             if isinstance(op, Experts):
                 hit = len(torch.unique(op.route(inputs[1])[1]))
-            calls.append(Call(path, op, _shapes(inputs), _shapes(output), hit))
+            calls.append(Call(path, op, shapes(inputs), shapes(output), hit))
 
         handles = [
             op.register_forward_hook(lambda op, inputs, output, path=path: record(path, op, inputs, output))
@@ -103,7 +103,7 @@ def _timing_hooks(
     return [handle.remove for handle in handles]
 
 
-def _shapes(values: Any) -> tuple[Shape, ...]:
+def shapes(values: Any) -> tuple[Shape, ...]:
     """The shapes of the tensors among an op's arguments or results."""
     each = values if isinstance(values, tuple) else (values,)
     return tuple(tuple(value.shape) for value in each if isinstance(value, Tensor))

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
-from ridgeline.ops.stored import weight
+from ridgeline.ops.stored import Share, weight
 
 
 class Int8Matrix(Matrix):
@@ -19,6 +19,11 @@ class Int8Matrix(Matrix):
         super().__init__(spec, stored)
         self.weight = weight(self.outputs, self.inputs, dtype=torch.int8)
         self.scale = weight(self.outputs, dtype=spec.dtype)
+
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares; its scales are in the model's dtype, as wide as that is."""
+        _, *bias = super().shares()
+        return Share(self.stored, self.weight.numel(), float(self.weight.nbytes + self.scale.nbytes)), *bias
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""

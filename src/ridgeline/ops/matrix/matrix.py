@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.stored import Stored, weight
+from ridgeline.ops.stored import Share, Stored, weight
 
 Split = Literal["column", "row"]
 
@@ -52,11 +52,8 @@ class MatrixSpec:
 class Matrix(Stored, ABC):
     """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
 
-    stored: the format of its numbers, None for the model's dtype. runs: whether `product` computes with weights in that
-    form, or they are only priced.
+    stored: the format of its numbers, None for the model's dtype.
     """
-
-    runs = True
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
         super().__init__()
@@ -77,14 +74,12 @@ class Matrix(Stored, ABC):
         """The format whose arithmetic units a product keeps busy."""
         return arithmetic(self.spec.dtype, self.stored)
 
-    @property
-    def nbytes(self) -> float:
-        """Bytes as stored: scales included, biases in the model's dtype."""
-        return self.stored_bytes()
-
-    def parameter_count(self) -> int:
-        """As Stored.parameter_count; scales are no parameters."""
-        return self.inputs * self.outputs + (self.outputs if self.spec.bias else 0)
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares; biases are in the model's dtype."""
+        count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
+        nbytes = count * self.spec.dtype.itemsize if stored is None else stored.nbytes(self.outputs, self.inputs)
+        weights = Share(stored, count, float(nbytes))
+        return (weights,) if bias is None else (weights, Share(None, bias.numel(), float(bias.nbytes)))
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors."""

@@ -30,10 +30,7 @@ class PlainMatrix(Matrix):
 class PricedMatrix(PlainMatrix):
     """A matrix in a form that is priced, not run: it has the shape of a plain one and the bytes of its format."""
 
-    runs = False
-
-    def stored_bytes(self) -> float:
-        """As Stored.stored_bytes."""
-        assert self.stored is not None
-        bias = 0 if self.bias is None else self.bias.nbytes
-        return self.stored.nbytes(self.outputs, self.inputs) + bias
+    @property
+    def runs(self) -> bool:
+        """As Stored.runs."""
+        return False

@@ -72,7 +72,7 @@ def bits_of(name: str) -> int:
 def narrower_weights(case: Case) -> list[Setup]:
     """The same with narrower weights, the widest first. KV asked for in full is then that of the model as stored so."""
     full = {known.name for known in FORMATS}
-    order = [name for name in ("bf16", eight_bits(case.device), "int4") if bits_of(name) < bits_of(case.weights)]
+    order = [name for name in ("bf16", eight_bits(case.device), "int4") if bits_of(name) < case.weight_bits]
     kv = None if case.setup.kv in full else case.setup.kv
     return [dataclasses.replace(case.setup, weights=name, kv=kv) for name in order]
 

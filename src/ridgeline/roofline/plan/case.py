@@ -1,21 +1,18 @@
 """What a plan is asked: a workload, and the case, a model stored in one way on so many of one card."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from ridgeline.models import Fields, build
+from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
-from ridgeline.ops.formats import (
-    FORMATS,
-    KV_FORMATS,
-    WEIGHT_FORMATS,
-    format_named,
-    format_of,
-    kv_format_named,
-    weight_format_named,
-)
+from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
+from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import Shard
-from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.roofline.device import NARROW, Device, HourlyPrice
 from ridgeline.roofline.price import Price
 
 
@@ -100,11 +97,14 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A setup, and one card's part of the model in it."""
+    """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
+    that, a sentence each."""
 
     setup: Setup
     model: Model
     price: Price
+    recipe: Recipe = PLAIN
+    notes: tuple[str, ...] = ()
 
     @property
     def device(self) -> Device:
@@ -113,8 +113,13 @@ class Case:
 
     @property
     def weights(self) -> str:
-        """The format of the matrices in the blocks."""
-        return self.setup.weights or format_of(self.model.storage.dtype).name
+        """How the matrices in the blocks are stored."""
+        return self.recipe.name or format_of(self.model.storage.dtype).name
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a number of theirs, without scales."""
+        return self.recipe.bits or format_of(self.model.storage.dtype).bits
 
     @property
     def kv(self) -> str:
@@ -128,42 +133,72 @@ class ModelCache:
 
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
-        self._built: dict[tuple[int, str | None, str | None], tuple[Model, Price]] = {}
+        self._built: dict[tuple[int, str | None, str | None, torch.dtype], tuple[Model, Price, Recipe]] = {}
 
     def case(self, setup: Setup) -> Case:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so."""
-        key = (setup.devices, setup.weights, setup.kv)
+        asked = self._dtype(setup)
+        dtype = _computed_in(asked, setup.device)
+        key = (setup.devices, setup.weights, setup.kv, dtype)
         if key not in self._built:
-            model = self._build(*key)
-            self._built[key] = model, Price(model, setup.devices)
-        return Case(setup, *self._built[key])
+            recipe = self._recipe(setup, dtype)
+            model = build(self.fields, dtype, shard=Shard(0, setup.devices), recipe=recipe)
+            self._built[key] = model, Price(model, setup.devices), recipe
+        model, price, recipe = self._built[key]
+        case = Case(setup, model, price, recipe)
+        return dataclasses.replace(case, notes=tuple(self._notes(case, asked)))
 
     def whole(self, setup: Setup) -> Case:
         """The same undivided."""
         return self.case(dataclasses.replace(setup, devices=1))
 
-    def _build(self, devices: int, weights: str | None, kv: str | None) -> Model:
+    def _dtype(self, setup: Setup) -> torch.dtype:
+        """What is not narrowed by a recipe: as asked for, or as the config says."""
         plain = {known.name for known in FORMATS}
-        dtype = format_named(weights).dtype if weights in plain else self.fields.dtype
-        if kv in plain:
-            _check_full_kv(str(kv), format_of(dtype).name)
-            kv = None
-        return build(
-            self.fields,
-            dtype,
-            shard=Shard(0, devices),
-            weights=None if weights is None or weights in plain else weight_format_named(weights),
-            kv=None if kv is None else kv_format_named(kv),
-        )
+        return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
+
+    def _recipe(self, setup: Setup, dtype: torch.dtype) -> Recipe:
+        """How the model is stored: as the config says, but for what the setup asks for."""
+        plain = {known.name for known in FORMATS}
+        stated = read_recipe(self.fields)
+        recipe = stated
+        if setup.weights is not None:
+            recipe = PLAIN if setup.weights in plain else recipe_named(setup.weights)
+        if setup.kv is None:
+            return dataclasses.replace(recipe, kv=stated.kv)
+        if setup.kv in plain:
+            _check_full_kv(setup.kv, format_of(dtype).name)
+            return dataclasses.replace(recipe, kv=None)
+        return dataclasses.replace(recipe, kv=kv_format_named(setup.kv))
+
+    def _notes(self, case: Case, asked: torch.dtype) -> Iterator[str]:
+        """What stands in for what the card cannot do, and what was not read. asked: the dtype that was wanted."""
+        card, dtype = case.device, case.model.storage.dtype
+        if dtype != asked:
+            yield f"{card.title} does not compute in {format_of(asked).name}: priced in {format_of(dtype).name}"
+        narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
+        for name in sorted(narrow - card.peaks.keys()):
+            yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
+        unread = [*self.fields.unread(), *case.recipe.unread]
+        if unread:
+            yield f"keys of the config that nothing reads: {', '.join(unread)}"
+
+
+def _computed_in(dtype: torch.dtype, device: Device) -> torch.dtype:
+    """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there."""
+    lacks = BF16.name not in device.peaks and FP16.name in device.peaks
+    return FP16.dtype if dtype == BF16.dtype and lacks else dtype
 
 
 def check_formats(weights: str | None, kv: str | None) -> None:
     """Raises ValueError with the names there are for a format that there is not."""
     plain = [known.name for known in FORMATS]
-    for option, name, narrow in (("--weights", weights, WEIGHT_FORMATS), ("--kv", kv, KV_FORMATS)):
-        names = [*plain, *(known.name for known in narrow)]
-        if name is not None and name not in names:
-            raise ValueError(f"{option} is {name!r}; it must be one of {', '.join(names)}")
+    for option, name, narrow in (
+        ("--weights", weights, recipe_names()),
+        ("--kv", kv, tuple(known.name for known in KV_FORMATS)),
+    ):
+        if name is not None and name not in (*plain, *narrow):
+            raise ValueError(f"{option} is {name!r}; it must be one of {', '.join((*plain, *narrow))}")
 
 
 def _check_full_kv(kv: str, dtype: str) -> None:

@@ -62,6 +62,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "weights": case.weights,
         "kv": case.kv,
         "weight_bytes": whole.nbytes,
+        "notes": list(case.notes),
     }
 
 

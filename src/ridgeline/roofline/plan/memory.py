@@ -143,10 +143,11 @@ def weights_table(case: Case) -> list[WeightsRow]:
     nbytes: Counter[tuple[str, str]] = Counter()
     model = case.model
     for path, op in model.weighted_ops():
-        stored = getattr(op, "stored", None)
-        key = part_of(model, path, op), format_of(model.storage.dtype).name if stored is None else stored.name
-        parameters[key] += op.parameter_count()
-        nbytes[key] += op.stored_bytes()  # type: ignore[assignment]
+        for share in op.shares():
+            dtype = format_of(model.storage.dtype).name
+            key = part_of(model, path, op), dtype if share.stored is None else share.stored.name
+            parameters[key] += share.parameters
+            nbytes[key] += share.nbytes  # type: ignore[assignment]
     return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
 
 

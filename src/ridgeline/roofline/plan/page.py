@@ -44,6 +44,7 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "speed", _speed(plan)
     yield "limit", _limit(plan)
     yield "cost", _cost(plan)
+    yield from (("note", note) for note in plan.case.notes)
 
 
 def _fits(plan: Plan) -> str:

@@ -105,12 +105,7 @@ def make_plan(
     catalogue: the cards that levers may name, and that `compared` lists. Raises ModelRefused for a model that cannot be
     built or divided so, ValueError for a workload that the model or the memory cannot take.
     """
-    if setup.devices > max(DEVICES):
-        raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
-    if setup.devices > 1 and setup.device.link is None:
-        raise ValueError(
-            f"the catalogue knows no link of {setup.device.name}; give a card file with `link`, or one card"
-        )
+    check_devices(setup)
     models = ModelCache(fields)
     case = models.case(setup)
     _check_context(case, workload)
@@ -142,6 +137,16 @@ def make_plan(
         sensitivities=tuple(sensitivities(models, serving, base)),
         cards=tuple(compare(models, serving, catalogue)) if compared else None,
     )
+
+
+def check_devices(setup: Setup) -> None:
+    """Raises ValueError for more cards than one machine has, or cards that nothing joins."""
+    if setup.devices > max(DEVICES):
+        raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
+    if setup.devices > 1 and setup.device.link is None:
+        raise ValueError(
+            f"the catalogue knows no link of {setup.device.name}; give a card file with `link`, or one card"
+        )
 
 
 def _check_context(case: Case, workload: Workload) -> None:

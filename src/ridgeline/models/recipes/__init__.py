@@ -1,0 +1,11 @@
+"""Recipes: in what formats a model's numbers are stored, as an option, a config or llama.cpp says.
+
+`recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
+`modelopt.py` those of two tools that say more; `module_names.py` reads their lists of modules. `llama_cpp.py` has the
+mixes of GGUF files.
+"""
+
+from ridgeline.models.recipes.config import SECTIONS, read_recipe
+from ridgeline.models.recipes.recipe import PLAIN, Recipe, recipe_named, recipe_names, uniform
+
+__all__ = ["PLAIN", "SECTIONS", "Recipe", "read_recipe", "recipe_named", "recipe_names", "uniform"]

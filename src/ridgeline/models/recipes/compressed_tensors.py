@@ -1,0 +1,148 @@
+"""compressed-tensors (LLM Compressor): groups of modules, each with a scheme of bits, scales and activations.
+
+The fields are those of compressed_tensors' QuantizationConfig and QuantizationArgs, the tensors those of its
+compressors: `weight_packed` or `weight`, `weight_scale`, `weight_zero_point`, `weight_g_idx`, `weight_shape`.
+"""
+
+from dataclasses import dataclass
+
+from ridgeline.models.fields import Fields
+from ridgeline.models.recipes.module_names import Matcher, is_or_matches, names_listed
+from ridgeline.models.recipes.recipe import LINEAR, Recipe
+from ridgeline.models.storage import Place, PlaceKind
+from ridgeline.ops.formats import KVFormat, WeightFormat, kv_format_named
+
+_LAYOUTS = (
+    "dense", "naive-quantized", "float-quantized", "int-quantized", "pack-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mixed-precision",
+)  # fmt: skip
+_PACKED = "pack-quantized"
+_CLASSES: dict[str, frozenset[PlaceKind]] = {"Linear": LINEAR, "Embedding": frozenset({"embedding"})}
+_MOST_GROUP = 1 << 20
+_SCALE_BITS = 16  # in the model's dtype, where `scale_dtype` does not say otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Modules that are stored alike: by name, and by the classes that they are of."""
+
+    stored: WeightFormat
+    named: Matcher
+    kinds: frozenset[PlaceKind]
+
+
+def read(section: Fields) -> Recipe:
+    """The recipe of a `quantization_config`. Raises ModelRefused for a scheme that is not known."""
+    section.refuse_if("format", *_LAYOUTS)
+    section.refuse_if("transform_config")
+    section.section("sparsity_config").refuse_if("format", "dense")
+    section.passed_over("quantization_status", "global_compression_ratio")
+    listed = section.section("config_groups")
+    layout = section.text("format", "")
+    groups = [group for name in listed.values if (group := _group(listed.section(name), layout)) is not None]
+    if not groups:
+        raise section.refuse("config_groups says of no weights how they are stored")
+    ignored = is_or_matches(section, names_listed(section, "ignore"))
+
+    def choose(place: Place) -> WeightFormat | None:
+        if place.kind == "router" or ignored(place.name):
+            return None
+        by_name = next((group.stored for group in groups if group.named(place.name)), None)
+        return by_name or next((group.stored for group in groups if place.kind in group.kinds), None)
+
+    first = groups[0].stored
+    return Recipe(f"compressed-tensors {first.name}", first.bits, lambda _: choose, _kv(section))
+
+
+def _group(group: Fields, layout: str) -> _Group | None:
+    """None for a group that stores no weights (scales of outputs)."""
+    if not group.has("weights"):
+        return None
+    targets = names_listed(group, "targets")
+    kinds: frozenset[PlaceKind] = frozenset().union(*(_CLASSES.get(target, frozenset()) for target in targets))
+    named = is_or_matches(group, [target for target in targets if target not in _CLASSES])
+    own = group.text("format", layout)
+    return _Group(_format(group.section("weights"), group.section("input_activations"), own), named, kinds)
+
+
+def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
+    bits, kind = weights.count("num_bits", most=8), weights.text("type", "int")
+    if kind not in ("int", "float") or (kind == "float" and bits not in (4, 8)):
+        raise weights.refuse(f"{bits} bits of type {kind!r} are not known; int, and float of 4 or 8 bits, are")
+    block, shape = _block(weights)
+    packed, scale = layout == _PACKED, _scale_bits(weights, bits, kind, block[1])
+    asymmetric = not weights.flag("symmetric", True)
+    ordered = weights.value("actorder") in ("group", True)
+    name = f"{'int' if kind == 'int' else 'fp'}{bits}"
+    known = {("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}.get((name, block[1] or 0))
+    return WeightFormat(
+        known or f"{name} {shape}",
+        bits,
+        block,
+        scale,
+        zero_bits=0 if not asymmetric else bits if packed else 8,
+        activations=_activations(inputs),
+        input_bits=32 if ordered else 0,
+        # Of packed integers the shape, two numbers of 64 bits; of NVFP4 a scale of its weights and one of its inputs.
+        matrix_bits=128 if packed else 64 if known == "nvfp4" else 0,
+    )
+
+
+def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
+    """Outputs and inputs that share a scale, and the name of that."""
+    size = weights.value("group_size")
+    unstated = "tensor" if size is None else "channel" if size == -1 else "group"
+    match weights.text("strategy", unstated):
+        case "tensor":
+            return (None, None), "tensor"
+        case "channel":
+            return (1, None), "channel"
+        case "group" | "tensor_group":
+            group = weights.count("group_size", most=_MOST_GROUP)
+            return (1, group), f"g{group}"
+        case "block":
+            stated = weights.value("block_structure")
+            if isinstance(stated, str):
+                stated = [int(part) if part.isdecimal() else 0 for part in stated.split("x")]
+            match stated:
+                case [int(high), int(wide)] if high > 0 and wide > 0:
+                    return (high, wide), f"{high}x{wide}"
+            raise weights.refuse(f"block_structure is {stated!r}; it must be two sizes, outputs and inputs")
+        case other:
+            raise weights.refuse(f"strategy {other!r} is not known; tensor, channel, group, tensor_group and block are")
+
+
+def _scale_bits(weights: Fields, bits: int, kind: str, group: int | None) -> int:
+    """Bits of a scale: 8 for the small floats of NVFP4 and MXFP4."""
+    stated = weights.text("scale_dtype", "").removeprefix("torch.")
+    by_name = {"float8_e4m3fn": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
+    if stated and stated not in by_name:
+        raise weights.refuse(f"scale_dtype {stated!r} is not known; {', '.join(by_name)} are")
+    return by_name[stated] if stated else 8 if (kind, bits) == ("float", 4) and group in (16, 32) else _SCALE_BITS
+
+
+def _activations(inputs: Fields) -> str | None:
+    """The format that a product's other factor is narrowed to; None for none."""
+    if not inputs.values:
+        return None
+    bits, kind = inputs.count("num_bits", 8, most=16), inputs.text("type", "int")
+    name = f"{'int' if kind == 'int' else 'fp'}{bits}"
+    if bits == 16:
+        return None
+    if name not in ("int8", "fp8", "fp4", "int4"):
+        raise inputs.refuse(f"activations of {bits} bits of type {kind!r} are not known; int8, fp8, int4 and fp4 are")
+    return name
+
+
+def _kv(section: Fields) -> KVFormat | None:
+    """The format of keys and values, where the checkpoint has scales for them."""
+    scheme = section.section("kv_cache_scheme")
+    return kv_scheme(scheme) if scheme.values else None
+
+
+def kv_scheme(scheme: Fields) -> KVFormat:
+    """What a `kv_cache_scheme` says: fp8 or int8. Raises ModelRefused."""
+    name = f"{'fp' if scheme.text('type', 'float') == 'float' else 'int'}{scheme.count('num_bits', 8, most=16)}"
+    if name not in ("fp8", "int8"):
+        raise scheme.refuse(f"keys and values in {name} are not known; fp8 and int8 are")
+    return kv_format_named(name)

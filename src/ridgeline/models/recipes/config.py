@@ -1,0 +1,169 @@
+"""A config's `quantization_config` becomes a recipe.
+
+What each method stores is read off its own loader: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
+bitsandbytes), AutoAWQ's WQLinear_GEMM, GPTQModel's TorchQuantLinear.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from ridgeline.models.fields import Fields
+from ridgeline.models.recipes import compressed_tensors, modelopt
+from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, names_listed, pattern
+from ridgeline.models.recipes.recipe import BLOCKS, LINEAR, PLAIN, Recipe, stored_in
+from ridgeline.models.storage import Place
+from ridgeline.ops.formats import MXFP4, WeightFormat
+
+SECTIONS = ("quantization_config", "compression_config")
+_MOST_BITS, _MOST_GROUP = 8, 1 << 20
+
+# Keys that say how weights were quantised or how a library is to load them, not how they are stored.
+_ELSEWHERE = (
+    "quant_method", "meta", "provider", "producer", "dataset", "tokenizer", "backend", "model_name_or_path", "sym",
+    "model_file_base_name", "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "desc_act",
+    "use_exllama", "disable_exllama", "exllama_config", "use_cuda_fp16", "max_input_length", "batch_size", "format",
+    "cache_block_outputs", "model_seqlen", "block_name_to_quantize", "module_name_preceding_first_block", "version",
+    "pad_token_id", "pack_dtype", "checkpoint_format", "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "zero_point",
+    "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage", "llm_int8_threshold", "llm_int8_has_fp16_weight", "scale_fmt",
+    "llm_int8_enable_fp32_cpu_offload", "activation_scale_ub", "dequantize",
+)  # fmt: skip
+
+
+def read_recipe(fields: Fields) -> Recipe:
+    """How the weights of a config's checkpoint are stored. Raises ModelRefused, naming the method or the key, for what
+    is not known here."""
+    name = next((name for name in SECTIONS if fields.has(name)), None)
+    if name is None:
+        return PLAIN
+    section = fields.section(name)
+    method = section.text("quant_method", "").lower()
+    if not method and name == "compression_config":
+        method = "compressed-tensors"
+    if method not in METHODS:
+        raise section.refuse(
+            f"weights quantised by {method or 'an unnamed method'!r} are not known; {', '.join(METHODS)} are "
+            "(the unquantised checkpoint's config is priced with --weights fp8, int8, int4 or q4_k_m)"
+        )
+    recipe = METHODS[method](section)
+    section.passed_over(*_ELSEWHERE)
+    return replace(recipe, unread=tuple(f"{name}.{key}" for key in section.unread()))
+
+
+def _named(method: str, stored: WeightFormat) -> str:
+    """`fp8 128x128`, `awq int4 g128`: the format, and the method where that does not say it."""
+    return stored.name if stored.name.startswith(method) else f"{method} {stored.name}"
+
+
+def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
+    kinds = LINEAR if head else BLOCKS
+    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept))
+
+
+def _unconverted(section: Fields, *names: str) -> Matcher:
+    return begins_or_ends(section, [entry for name in names for entry in names_listed(section, name)])
+
+
+def _fp8(section: Fields) -> Recipe:
+    """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
+    inputs if that is static."""
+    section.refuse_if("fmt", "e4m3")
+    section.passed_over("kv_cache_scheme")  # says that there are scales; engines keep KV in the model's dtype
+    block = section.integers("weight_block_size")
+    if block and (len(block) != 2 or min(block) < 1):
+        raise section.refuse(f"weight_block_size is {block}; it must be two sizes, outputs and inputs")
+    static = section.text("activation_scheme", "dynamic") == "static"
+    stored = (
+        WeightFormat(f"fp8 {block[0]}x{block[1]}", 8, (block[0], block[1]), 32, activations="fp8")
+        if block
+        else WeightFormat("fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32 * static)
+    )
+    return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert", "ignored_layers"))
+
+
+def _fbgemm(section: Fields) -> Recipe:
+    stored = WeightFormat("fp8 channel", 8, (1, None), 32, activations="fp8")
+    return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert"))
+
+
+def _group(section: Fields, *names: str) -> int | None:
+    """Inputs that share a scale; None for all of them, which is written as -1."""
+    name = next((name for name in names if section.has(name)), names[0])
+    size = section.value(name)
+    return None if size == -1 else section.count(name, 128, most=_MOST_GROUP)
+
+
+def _integer(bits: int, group: int | None, input_bits: int = 0) -> WeightFormat:
+    """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product."""
+    shared = "channel" if group is None else f"g{group}"
+    return WeightFormat(f"int{bits} {shared}", bits, (1, group), 16, bits, input_bits=input_bits)
+
+
+def _awq(section: Fields) -> Recipe:
+    bits = section.count("w_bit" if section.has("w_bit") else "bits", 4, most=_MOST_BITS)
+    stored = _integer(bits, _group(section, "group_size", "q_group_size"))
+    return _uniform("awq", stored, _unconverted(section, "modules_to_not_convert"))
+
+
+def _gptq(section: Fields) -> Recipe:
+    """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
+    none (`-:`) for modules that match a pattern."""
+    section.refuse_if("modules_in_block_to_quantize")
+    bits, group = section.count("bits", most=_MOST_BITS), _group(section, "group_size")
+    stored, own = _integer(bits, group, input_bits=32), _dynamic(section, bits, group)
+    kinds = LINEAR if section.flag("lm_head", False) else BLOCKS
+
+    def choose(place: Place) -> WeightFormat | None:
+        if place.kind not in kinds:
+            return None
+        return next((other for expression, other in own if expression.match(place.name)), stored)
+
+    return Recipe(_named("gptq", stored), stored.bits, lambda _: choose)
+
+
+def _dynamic(section: Fields, bits: int, group: int | None) -> Sequence[tuple[re.Pattern[str], WeightFormat | None]]:
+    listed = section.section("dynamic")
+    own: list[tuple[re.Pattern[str], WeightFormat | None]] = []
+    for entry in listed.values:
+        other = listed.section(entry)
+        size = _group(other, "group_size") if other.has("group_size") else group
+        stored = _integer(other.count("bits", bits, most=_MOST_BITS), size, input_bits=32)
+        expression = entry.removeprefix("-:").removeprefix("+:")
+        own.append((pattern(listed, expression, entry), None if entry.startswith("-:") else stored))
+    return own
+
+
+def _bitsandbytes(section: Fields) -> Recipe:
+    """NF4: blocks of 64 with a scale of 32 bits, or of 8 and 32 more for 256 of them (QLoRA, arXiv:2305.14314). 8 bits:
+    a scale of 32 bits a row, and products of int8 (arXiv:2208.07339)."""
+    four, eight = section.flag("load_in_4bit", False), section.flag("load_in_8bit", False)
+    if four == eight:
+        raise section.refuse("load_in_4bit or load_in_8bit must be true, and only one of them")
+    if eight:
+        stored = WeightFormat("int8 channel", 8, (1, None), 32, activations="int8")
+    elif section.flag("bnb_4bit_use_double_quant", False):
+        stored = WeightFormat(section.text("bnb_4bit_quant_type", "fp4"), 4, (1, 64), 8 + 32 / 256)
+    else:
+        stored = WeightFormat(section.text("bnb_4bit_quant_type", "fp4"), 4, (1, 64), 32)
+    listed = section.has("llm_int8_skip_modules")
+    return _uniform("bitsandbytes", stored, _unconverted(section, "llm_int8_skip_modules"), head=listed)
+
+
+def _mxfp4(section: Fields) -> Recipe:
+    kept = _unconverted(section, "modules_to_not_convert")
+    return Recipe(MXFP4.name, MXFP4.bits, lambda _: stored_in(MXFP4, frozenset({"expert"}), kept))
+
+
+METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
+    {
+        "fp8": _fp8,
+        "fbgemm_fp8": _fbgemm,
+        "compressed-tensors": compressed_tensors.read,
+        "awq": _awq,
+        "gptq": _gptq,
+        "bitsandbytes": _bitsandbytes,
+        "mxfp4": _mxfp4,
+        "modelopt": modelopt.read,
+    }
+)

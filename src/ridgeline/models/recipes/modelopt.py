@@ -1,0 +1,104 @@
+"""NVIDIA's ModelOpt: one algorithm for all modules but those that are excluded, or one each.
+
+It writes hf_quant_config.json (`quant_algo`, `kv_cache_quant_algo`, `exclude_modules`, `quantized_layers`), newer
+versions also config.json (`ignore`, `kv_cache_scheme`). The tensors are those of its export: `weight`, `weight_scale`,
+`weight_scale_2`, `input_scale`, `pre_quant_scale`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from ridgeline.models.fields import Fields
+from ridgeline.models.recipes.compressed_tensors import kv_scheme
+from ridgeline.models.recipes.module_names import globs, names_listed
+from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe
+from ridgeline.models.storage import Place
+from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat, kv_format_named
+
+MIXED = "MIXED_PRECISION"
+_MOST_GROUP = 1 << 20
+# A scale of the weights and one of the inputs, of 32 bits each, where a matrix has one of either.
+_INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
+ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
+    {
+        "FP8": WeightFormat("fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32),
+        "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat("fp8 channel", 8, (1, None), 32, activations="fp8"),
+        "FP8_BLOCK_SCALES": WeightFormat("fp8 128x128", 8, (128, 128), 32, activations="fp8"),
+        "FP8_PB_WO": WeightFormat("fp8 128x128", 8, (128, 128), 32),
+        "MXFP8": WeightFormat("mxfp8", 8, (1, 32), 8, activations="fp8"),
+        "NVFP4": NVFP4,
+        "NVFP4_AWQ": replace(NVFP4, input_bits=16),
+        "W4A16_NVFP4": replace(NVFP4, activations=None, matrix_bits=32),
+        "MXFP4": MXFP4,
+        "W4A8_MXFP4_FP8": replace(MXFP4, activations="fp8"),
+        "W4A16_AWQ": _INT4,
+        "INT4_AWQ": _INT4,
+        "W4A8_AWQ": replace(_INT4, activations="fp8"),
+        "W8A16": WeightFormat("int8 channel", 8, (1, None), 16),
+        "W8A8_SQ_PER_CHANNEL": WeightFormat("int8 channel", 8, (1, None), 32, activations="int8", input_bits=16),
+    }
+)
+
+
+def read(section: Fields) -> Recipe:
+    """The recipe of a `quantization_config` or of hf_quant_config.json. Raises ModelRefused for an algorithm that is
+    not known."""
+    section = section.section("quantization") if section.has("quantization") else section
+    section.passed_over("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
+    kv = _kv(section)
+    if not section.has("quant_algo") and not section.has("quantized_layers"):
+        if "quant_algo" not in section.values:  # null is of weights that were left alone
+            raise section.refuse("quant_algo is missing; it says how the weights are stored")
+        return replace(PLAIN, kv=kv)
+    algorithm = section.text("quant_algo", MIXED).upper()
+    excluded = globs([*names_listed(section, "exclude_modules"), *names_listed(section, "ignore")])
+    if algorithm == MIXED:
+        return replace(_mixed(section), kv=kv)
+    stored = _format(section, algorithm)
+
+    def choose(place: Place) -> WeightFormat | None:
+        return stored if place.kind in LINEAR and not excluded(place.name) else None
+
+    return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv)
+
+
+def _mixed(section: Fields) -> Recipe:
+    """Each layer in an algorithm of its own; what is not listed is in the model's dtype."""
+    listed = section.section("quantized_layers")
+    by_name: dict[str, WeightFormat] = {}
+    for layer in listed.values:
+        own = listed.section(layer)
+        stored = _format(own, own.text("quant_algo").upper())
+        # Experts are priced as one, so that all of a layer have to be stored alike.
+        if by_name.setdefault(re.sub(r"\.experts\.\d+\.", ".experts.0.", layer), stored) != stored:
+            raise listed.refuse(f"{layer} is stored otherwise than other experts of its layer; that is not priced")
+    if not by_name:
+        raise section.refuse(f"quantized_layers is empty, and quant_algo is {MIXED}")
+    commonest = max(set(by_name.values()), key=list(by_name.values()).count)
+    return Recipe(f"modelopt {commonest.name} mixed", commonest.bits, lambda _: lambda place: by_name.get(place.name))
+
+
+def _format(section: Fields, algorithm: str) -> WeightFormat:
+    if algorithm not in ALGORITHMS:
+        raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
+    stored = ALGORITHMS[algorithm]
+    usual = stored.block[1]
+    size = section.value("group_size") or section.value("awq_block_size")
+    if stored.block[0] != 1 or usual is None or size in (None, usual):
+        return stored
+    group = section.count("group_size" if section.has("group_size") else "awq_block_size", most=_MOST_GROUP)
+    return replace(stored, name=f"{stored.name.partition(' ')[0]} g{group}", block=(1, group))
+
+
+def _kv(section: Fields) -> KVFormat | None:
+    scheme = section.section("kv_cache_scheme")
+    if scheme.values:
+        return kv_scheme(scheme)
+    if not section.has("kv_cache_quant_algo"):
+        return None
+    algorithm = section.text("kv_cache_quant_algo")
+    if algorithm not in ("FP8", "INT8", "NVFP4"):
+        raise section.refuse(f"kv_cache_quant_algo {algorithm!r} is not known; FP8, INT8 and NVFP4 are")
+    return kv_format_named(algorithm.lower())

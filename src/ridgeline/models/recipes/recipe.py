@@ -1,0 +1,65 @@
+"""Recipe: in what format each of a model's matrices is stored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.models.model import Model, WeightChoice
+from ridgeline.models.recipes.llama_cpp import MIXES, mix
+from ridgeline.models.storage import PlaceKind
+from ridgeline.ops.formats import WEIGHT_FORMATS, KVFormat, WeightFormat
+
+BLOCKS: frozenset[PlaceKind] = frozenset({"matrix", "expert"})
+"""What quantisers convert: the matrices in the blocks, and not the embedding, the head and routers."""
+LINEAR: frozenset[PlaceKind] = frozenset({"matrix", "expert", "head"})
+"""Those and the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the matrices of a model are stored, and its keys and values.
+
+    name: as it is said to people; "" where all is in the model's dtype. bits: of a number, as formats are ranked by
+    width. choice: what chooses the format of each place in a model. kv: None for the model's dtype. unread: keys of a
+    config's section that nobody has read.
+    """
+
+    name: str
+    bits: int | None
+    choice: Callable[[Model], WeightChoice]
+    kv: KVFormat | None = None
+    unread: tuple[str, ...] = ()
+
+
+def stored_in(
+    stored: WeightFormat,
+    kinds: frozenset[PlaceKind] = BLOCKS,
+    kept: Callable[[str], bool] = lambda _: False,
+) -> WeightChoice:
+    """One format for all places of these kinds, but for those that are `kept` in the model's dtype, by their names."""
+    return lambda place: stored if place.kind in kinds and not kept(place.name) else None
+
+
+def uniform(stored: WeightFormat) -> Recipe:
+    """One format for the matrices in the blocks."""
+    return Recipe(stored.name, stored.bits, lambda _: stored_in(stored))
+
+
+PLAIN = Recipe("", None, lambda _: lambda _: None)
+"""Everything in the model's dtype."""
+
+
+def recipe_names() -> tuple[str, ...]:
+    """The names that `recipe_named` takes."""
+    return (*(known.name for known in WEIGHT_FORMATS), *MIXES)
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of this name: a weight format for the matrices in the blocks, or a mix of llama.cpp. Raises ValueError
+    with the names there are."""
+    wanted = name.lower()
+    stored = next((known for known in WEIGHT_FORMATS if known.name == wanted), None)
+    if stored is not None:
+        return uniform(stored)
+    if wanted in MIXES:
+        return Recipe(wanted, MIXES[wanted].base.bits, lambda model: mix(wanted, model))
+    raise ValueError(f"unknown weight format {name!r}; use one of {', '.join(recipe_names())}")

@@ -1,0 +1,77 @@
+"""The sizes of a model that people ask for, read off its ops: widths, heads, experts, and what a token's KV takes."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ridgeline.models.model import Model
+from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.experts import Experts
+from ridgeline.ops.kv import KVSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Experts of a layer, how many of them a token passes, the width of one, and how many layers have them."""
+
+    count: int
+    active: int
+    width: int
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSharing:
+    """Keys and values of a token if so many heads had their own: MHA (each query head, arXiv:1706.03762), GQA (groups
+    of them, arXiv:2305.13245), MQA (all share one, arXiv:1911.02150). less: how many times less than MHA."""
+
+    form: str
+    kv_heads: int
+    bytes_per_token: float
+    less: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """hidden: of the residual stream. widths: of the feed-forward layers that are no mixture, each once. heads,
+    kv_heads, head_dim: of most layers; 0 of a model without attention. sharing: the model's own form of attention, by
+    its name, beside MHA and MQA."""
+
+    hidden: int
+    widths: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mixture: Mixture | None
+    form: str
+    sharing: tuple[HeadSharing, ...]
+
+
+def sizes_of(model: Model) -> Sizes:
+    """The sizes of an undivided model."""
+    ops = [op for _, op in model.ops()]
+    hidden = next(op.width for op in ops if isinstance(op, Embedding))
+    widths = sorted({op.width for op in ops if isinstance(op, ActivatedProjections)})
+    experts = [op for op in ops if isinstance(op, Experts)]
+    mixture = Mixture(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
+    attends = [op for op in ops if isinstance(op, Attention) and isinstance(op.spec, KVSpec)]
+    if not attends:
+        return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
+    ((heads, kv_heads, head_dim), _), *_ = Counter(
+        (op.heads, op.spec.heads, op.spec.k_dim) for op in attends
+    ).most_common()
+    form = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
+    return Sizes(hidden, tuple(widths), heads, kv_heads, head_dim, mixture, form, _sharing(attends, form))
+
+
+def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:
+    """The three forms, widest first; two where the model has one of them."""
+    each = sum(op.spec.bytes_per_token / op.spec.heads * op.heads for op in attends)
+    own = sum(op.spec.bytes_per_token for op in attends)
+    one = sum(op.spec.bytes_per_token / op.spec.heads for op in attends)
+    heads, kv_heads = attends[0].heads, attends[0].spec.heads
+    forms = {"MHA": (heads, each), form: (kv_heads, own), "MQA": (1, one)}
+    return tuple(
+        HeadSharing(name, count, nbytes, each / nbytes) for name, (count, nbytes) in forms.items() if nbytes
+    )  # fmt: skip

@@ -1,0 +1,206 @@
+"""A priced request as a document and as JSON: what it is priced as, what the steps take, and every op of both."""
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+from ridgeline.document import numbers
+from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Heading, Row, Table, Tone
+from ridgeline.ops.cost import Cost
+from ridgeline.roofline.plan.words import trust
+from ridgeline.trace.priced import Dimension, PricedCall, PricedStep, PricedTrace
+
+WIDTH = 112
+_LIMITS: Mapping[str, tuple[str, Tone]] = MappingProxyType(
+    {"memory": ("M", "memory"), "compute": ("C", "compute"), "communication": ("L", "communication")}
+)
+_HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
+_LEGEND = (
+    "Figures of one call. floor: nothing can beat it. bound: a perfect kernel, activations included; M memory, C "
+    "compute, L link. exp.: with the efficiencies of the card's kernels. m µ n p: milli to pico."
+)
+
+
+def priced_document(trace: PricedTrace) -> Document:
+    """The document of a priced request."""
+    case = trace.case
+    cards = f"{case.setup.devices} x {case.setup.device.title}"
+    blocks: list[Block] = [
+        Facts(tuple(_facts(trace))),
+        Bullets(tuple(sentence for step in trace.steps for sentence in _about(step))),
+    ]
+    for step in trace.steps:
+        notes = (_LEGEND,) if step is trace.steps[-1] else ()
+        blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
+    lead = "" if case.device.calibrated else trust(case.device)
+    return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks), lead)
+
+
+def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
+    case = trace.case
+    each = " a card" if case.setup.devices > 1 else ""
+    prompts = f"{trace.batch:,} prompts of {trace.input:,} tokens" if trace.batch > 1 else f"{trace.input:,} tokens"
+    yield "request", f"{prompts}, then the first decode step"
+    yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
+    yield "shapes", "N: rows of the step, R: rows whose logits are wanted, S: positions that the last row sees"
+    yield from (("note", note) for note in case.notes)
+
+
+def _gigabytes(nbytes: float) -> str:
+    return numbers.say_gb(numbers.gb(nbytes))
+
+
+def _about(step: PricedStep) -> Iterator[str]:
+    """What a step takes, what takes longest, and what its score matrix would cost."""
+    price = step.price
+    slowest = max(step.calls, key=lambda call: call.time.expected * call.count)
+    share = slowest.time.expected * slowest.count / price.expected
+    times = " (x".join((slowest.path, f"{slowest.count})")) if slowest.count > 1 else slowest.path
+    limit = {"memory": "memory bandwidth", "compute": "arithmetic"}[step.limit]
+    yield (
+        f"{step.name}: {numbers.say_seconds(price.floor)} floor, {numbers.say_seconds(price.bound)} bound, "
+        f"{numbers.say_seconds(price.expected)} expected; {limit} is the limit; longest: {times}, {share:.0%} of it"
+    )
+    nbytes, within = step.matrix
+    if nbytes:
+        yield (
+            f"attention in {step.name}, bound: {numbers.say_seconds(step.attention)} with its scores kept out of "
+            f"memory, {numbers.say_seconds(within)} with them in it ({numbers.say(nbytes, 'B')} more)"
+        )
+
+
+def _title(trace: PricedTrace, step: PricedStep) -> str:
+    rows = f"N = {step.work.tokens:,}, R = {step.work.logit_rows:,}, S = {step.seen:,}"
+    each = ", one card's part" if trace.case.setup.devices > 1 else ""
+    return f"{step.name}: {rows}{each}"
+
+
+def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Table:
+    columns = (Column("op", words=True), Column("in -> out", words=True), *(Column(head) for head in _HEADS))
+    rows: list[Row | str] = []
+    inside = False
+    for call in step.calls:
+        if (call.layer is not None) != inside:
+            inside = not inside
+            rows.append(f"{trace.layers} layers" if inside else "")
+        rows.append(_row(call))
+    price = step.price
+    rows += ["", Row(_whole(trace, step), "strong")]
+    if price.host:
+        rows.append(Row(("of it between ops", *[""] * 7, numbers.seconds(price.host)), "dim"))
+    return Table(columns, tuple(rows), notes, dense=True)
+
+
+def _row(call: PricedCall) -> Row:
+    letter, tone = _LIMITS[call.time.limit]
+    return Row(
+        (
+            _leaf(call.path), said_shapes(call), f"{call.count:,}", *_amounts(call.cost), numbers.seconds(call.floor),
+            Cell(f"{letter} {numbers.seconds(call.time.bound)}", tone), numbers.seconds(call.time.expected),
+        )
+    )  # fmt: skip
+
+
+def _whole(trace: PricedTrace, step: PricedStep) -> tuple[str | Cell, ...]:
+    price, (letter, tone) = step.price, _LIMITS[step.limit]
+    calls = f"{len(trace.case.price.calls):,}"
+    bound = Cell(f"{letter} {numbers.seconds(price.bound)}", tone)
+    return (
+        "whole step",
+        "",
+        calls,
+        *_amounts(price.cost),
+        numbers.seconds(price.floor),
+        bound,
+        numbers.seconds(price.expected),
+    )
+
+
+def _amounts(cost: Cost) -> tuple[str, str, str]:
+    moved = cost.total_bytes + cost.communication_bytes
+    intensity = cost.total_flops / moved if moved else 0.0
+    return numbers.scaled(cost.total_flops), numbers.scaled(moved), numbers.digits(intensity, 2)
+
+
+def _leaf(path: str) -> str:
+    """The last part of a path, or two where the last is not enough."""
+    parts = path.split(".")
+    return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
+
+
+def said_shapes(call: PricedCall) -> str:
+    """`[N,16384] -> [N,16384] + 2 [N,1024]`; of attention its scores too, `-> 128 [N,S] ->`."""
+    seen = call.shapes
+    scores = f" -> {seen.scores} [N,S]" if seen.scores is not None else ""
+    return f"{_said(seen.inputs)}{scores} -> {_said(seen.outputs)}"
+
+
+def _said(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
+    alike = ((len(list(same)), shape) for shape, same in groupby(shapes))
+    texts = ((count, f"[{','.join(map(str, shape))}]") for count, shape in alike)
+    return " + ".join(text if count == 1 else f"{count} {text}" for count, text in texts)
+
+
+def priced_json(trace: PricedTrace) -> dict[str, Any]:
+    """Everything for programs: seconds, bytes, FLOPs; of an op those of one call."""
+    case = trace.case
+    return {
+        "model": trace.model,
+        "device": {"name": case.device.name, "title": case.device.title, "devices": case.setup.devices},
+        "weights": case.weights,
+        "kv": case.kv,
+        "weight_bytes": case.price.weight_bytes,
+        "notes": list(case.notes),
+        "input": trace.input,
+        "batch": trace.batch,
+        "layers": trace.layers,
+        "steps": {step.name: _step_json(step) for step in trace.steps},
+    }
+
+
+def _step_json(step: PricedStep) -> dict[str, Any]:
+    price, (nbytes, within) = step.price, step.matrix
+    return {
+        "rows": step.work.tokens,
+        "logit_rows": step.work.logit_rows,
+        "seen": step.seen,
+        "limit": step.limit,
+        **_cost_json(price.cost),
+        "floor_s": price.floor,
+        "bound_s": price.bound,
+        "expected_s": price.expected,
+        "host_s": price.host,
+        "score_matrix": {"nbytes": nbytes, "bound": step.attention, "with_matrix": within},
+        "ops": [_call_json(call) for call in step.calls],
+    }
+
+
+def _call_json(call: PricedCall) -> dict[str, Any]:
+    return {
+        "path": call.path,
+        "kind": call.kind,
+        "what": call.what,
+        "count": call.count,
+        "inputs": [list(shape) for shape in call.shapes.inputs],
+        "outputs": [list(shape) for shape in call.shapes.outputs],
+        "scores": call.shapes.scores,
+        **_cost_json(call.cost),
+        "limit": call.time.limit,
+        "floor_s": call.floor,
+        "bound_s": call.time.bound,
+        "expected_s": call.time.expected,
+    }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    return {
+        "flops": cost.total_flops,
+        "flops_by_format": dict(cost.flops),
+        "weight_bytes": cost.weight_bytes,
+        "kv_read_bytes": cost.kv_read_bytes,
+        "kv_write_bytes": cost.kv_write_bytes,
+        "activation_bytes": cost.activation_bytes,
+        "communication_bytes": cost.communication_bytes,
+        "bytes": cost.total_bytes,
+    }

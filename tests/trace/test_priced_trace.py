@@ -1,0 +1,127 @@
+"""A request priced on a card that is not here: shapes, counts, and that its ops add up to the step of the plan."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from models.configs import CONFIGS
+from ridgeline.checkpoint import read_config
+from ridgeline.document.terminal import plain
+from ridgeline.models import Fields, build
+from ridgeline.ops.cost import Cost
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.trace.priced import PricedStep, PricedTrace, priced_trace, seen_shapes
+from ridgeline.trace.views.priced import WIDTH, priced_document, priced_json, said_shapes
+
+H100 = load_card("h100-sxm")
+
+
+def traced(values: dict[str, Any] | str, length: int = 16, batch: int = 1, **setup: Any) -> PricedTrace:
+    """A trace of a config, or of a model of the catalogue, on H100 cards."""
+    fields = read_config(values) if isinstance(values, str) else Fields(values, "config.json")
+    return priced_trace("m", ModelCache(fields).case(Setup(H100, **setup)), length, batch)
+
+
+@pytest.fixture(scope="module")
+def large() -> PricedTrace:
+    """The 405B on eight cards."""
+    return traced("llama-3.1-405b", 1024, devices=8)
+
+
+def test_shapes_of_the_405b() -> None:
+    """[N, 16384] -> [N, 128, 128] -> [N, N] of an undivided one: the stream, the heads, their scores."""
+    trace = traced("llama-3.1-405b", 1024)
+    by_path = {call.path.rpartition("*.")[2]: call for call in trace.steps[0].calls}
+    assert said_shapes(by_path["self_attn.qkv"]) == "[N,16384] -> [N,16384] + 2 [N,1024]"
+    assert said_shapes(by_path["self_attn.attend"]).startswith("[N,128,128] + 2 [N,8,128]")
+    assert " -> 128 [N,S] -> [N,16384]" in said_shapes(by_path["self_attn.attend"])
+    assert said_shapes(by_path["mlp.gate_up"]) == "[N,16384] -> [N,53248]"
+    assert said_shapes(by_path["lm_head"]) == "[R,16384] -> [R,128256]"
+    assert by_path["mlp.gate_up"].count == 126
+    assert trace.steps[0].seen == trace.steps[0].work.tokens == 1024
+
+
+def test_a_layer_is_shown_once(large: PricedTrace) -> None:
+    """Each op of 126 layers once, but for the first norm, to which nothing is added."""
+    counts = [call.count for call in large.steps[1].calls if call.layer is not None]
+    assert set(counts) == {1, 125, 126}
+    assert len(counts) == 10  # two norms and one of them twice, four products, attention, two all-reduces
+    norms = [call for call in large.steps[1].calls if call.path.endswith("input_layernorm")]
+    assert [call.count for call in norms] == [1, 125]
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_ops_add_up_to_the_step(kind: str) -> None:
+    """Of every family: costs, bounds and expected seconds of all calls are those of the step, and none beats its
+    floor."""
+    for step in traced(CONFIGS[kind], batch=3).steps:
+        assert sum_of(step) == pytest.approx(parts(step.price.cost), rel=1e-9)
+        bound = math.fsum(call.time.bound * call.count for call in step.calls)
+        expected = math.fsum(call.time.expected * call.count for call in step.calls)
+        assert bound == pytest.approx(step.price.bound, rel=1e-9)
+        assert expected + step.price.host == pytest.approx(step.price.expected, rel=1e-9)
+        assert all(call.floor <= call.time.bound * (1 + 1e-9) for call in step.calls)
+
+
+def parts(cost: Cost) -> list[float]:
+    """What a cost is made of."""
+    return [cost.total_flops, cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes]
+
+
+def sum_of(step: PricedStep) -> list[float]:
+    """Of all calls."""
+    return [math.fsum(each) for each in zip(*([p * c.count for p in parts(c.cost)] for c in step.calls), strict=True)]
+
+
+def test_a_batch_and_formats(large: PricedTrace) -> None:
+    """Weights in fp8 are half the bytes and products of fp8; a batch has as many rows and logits."""
+    wide, narrow = traced("qwen3-8b", 64, batch=4), traced("qwen3-8b", 64, batch=4, weights="fp8", kv="fp8")
+    prefill, decode = narrow.steps
+    assert (prefill.work.tokens, prefill.work.logit_rows, decode.work.tokens) == (256, 4, 4)
+    assert decode.price.cost.kv_read_bytes * 2 == wide.steps[1].price.cost.kv_read_bytes
+    assert 0.5 < decode.price.cost.weight_bytes / wide.steps[1].price.cost.weight_bytes < 0.6
+    assert decode.price.cost.flops["fp8"] > decode.price.cost.flops["bf16"]
+    assert large.steps[1].seen == 1025
+
+
+def test_seen_shapes_have_the_letters_of_their_rows() -> None:
+    """Every op of every family begins with rows of a space."""
+    for values in CONFIGS.values():
+        model = build(Fields(values, "c"))
+        seen = seen_shapes(model)
+        assert seen.keys() == {path for path, _ in model.ops()}
+        assert {shape.inputs[0][0] for shape in seen.values()} <= {"N", "R"}
+
+
+def test_the_page_and_the_json(large: PricedTrace) -> None:
+    """Fits its width, names the three times, and the same figures are in the object."""
+    page = plain(priced_document(large), WIDTH)
+    assert max(map(len, page.splitlines())) <= WIDTH
+    for said in (
+        "floor",
+        "bound",
+        "exp.",
+        "126 layers",
+        "[N,16384] -> [N,2048] + 2 [N,128]",
+        "S = 1,025",
+        "whole step",
+    ):
+        assert said in page
+    found = json.loads(json.dumps(priced_json(large)))
+    assert found["device"]["devices"] == 8
+    for step in large.steps:
+        told = found["steps"][step.name]
+        assert told["floor_s"] <= told["bound_s"] <= told["expected_s"] == step.price.expected
+        assert [op["count"] for op in told["ops"]] == [call.count for call in step.calls]
+        assert told["ops"][0]["inputs"] == [["N"]]
+
+
+def test_a_prompt_that_the_model_cannot_take() -> None:
+    """The step after it would be beyond the context."""
+    with pytest.raises(ValueError, match=r"128 tokens and one after it; the model's context is 128"):
+        traced(CONFIGS["llama"], 128)
+    with pytest.raises(ValueError, match="0 times"):
+        traced(CONFIGS["llama"], 16, batch=0)
