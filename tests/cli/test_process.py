@@ -32,11 +32,13 @@ PREPARED = [sys.executable, "-c", "from ridgeline.cli.process import *; prepare(
 
 
 def shell(redirections: str, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A small program in a prepared process, with the redirections of a shell."""
+    """A small program in a prepared process, with the redirections of a shell. It hears interrupts, even
+    where the tests run in the background of a script."""
     line = f'"$0" "$1" "$2" "$3" {redirections}'
     return subprocess.run(
         ["bash", "-c", line, *PREPARED, program],
         capture_output=True, text=True, check=False, timeout=60, env=os.environ | environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.server.admission import Queue
+from ridgeline.server.http.exchanges import log_exchange
 from ridgeline.server.serve import service_of
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
@@ -78,7 +79,7 @@ def attacked(
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), observers=[watching.exchanged]) as up:
+        with running(service, settings, routes=watching.routes(), observers=[log_exchange, watching.exchanged]) as up:
             yield Attacked(up.port, up.service)
     finally:
         llm.close()
