@@ -10,6 +10,7 @@ import pytest
 from ridgeline.cli.main import main
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import names
+from ridgeline.roofline.plan.page import SECTIONS
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -93,7 +94,7 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
     assert set(shown) == {
         "model", "device", "workload", "answer", "memory", "weights", "ways_to_fit", "phases", "prefill", "decode",
         "request", "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards",
-        "words", "definitions",
+        "words", "definitions", "demand", "fleet", "attention", "trust",
     }  # fmt: skip
     assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
     assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
@@ -121,18 +122,106 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
     assert answer["dollars_per_million_tokens"] == pytest.approx(3 / 3600 / load["tokens_per_second"]["expected"] * 1e6)
 
 
-def test_floor_bound_and_expected_stand_side_by_side(plan: Any, model: str) -> None:
-    code, out, err = plan(model, *CARD)
+ANSWER = ("fits", "users", "speed", "limit", "lever", "cost", "trust")
+
+
+def answered(out: str) -> dict[str, str]:
+    """The lines of an answer by their names, each as one line."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in out.splitlines():
+        named = re.match(rf"({'|'.join(ANSWER)})  +(.*)", line)
+        name = named[1] if named else name if line.startswith("      ") else ""
+        if name:
+            found[name] = f"{found.get(name, '')} {named[2] if named else line.strip()}".strip()
+    return found
+
+
+def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
+    """352 users at 6.95 tokens a second were the headline, which nobody would serve."""
+    code, out, err = plan("llama-3-8b", "--device", "a100-sxm-80gb")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) <= 20
+    assert max(map(len, out.splitlines())) <= 100
+    said = answered(out)
+    assert tuple(said) == ANSWER
+    assert "held to TTFT 1 s and TPOT 50 ms on average" in out
+    assert re.match(
+        r"\d+ at once, [\d.]+ requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
+    )
+    users, each = re.match(r"(\d+) users: TTFT [\d.]+ ms, then ([\d.]+) tok/s each", said["speed"]).groups()  # type: ignore[union-attr]
+    assert 20 <= float(each) < 21
+    assert f"{users} at once" in said["users"]
+    assert "6.95" not in out
+    tags = {name: re.findall(r"\[(\w+)\]", line) for name, line in said.items()}
+    assert (tags["fits"], tags["users"], tags["cost"]) == (["memory"], ["serving", "memory"], ["serving"])
+    assert tags["speed"] == ["serving", "prefill", "decode"]
+
+
+def test_targets_are_the_users(plan: Any, model: str) -> None:
+    def shown(*words: str) -> Any:
+        return json.loads(plan(model, *CARD, "--json", "--price", "3", *words)[1])
+
+    default, slow, none = shown(), shown("--slo", "tpot=1s"), shown("--slo", "none")
+    assert (default["workload"]["ttft"], default["workload"]["tpot"]) == (1.0, 0.05)
+    assert (slow["workload"]["ttft"], slow["workload"]["tpot"]) == (None, 1.0)
+    assert (none["workload"]["ttft"], none["workload"]["tpot"]) == (None, None)
+    assert none["answer"]["users"] == none["memory"]["users"] == default["load"]["all_that_memory_holds"]["users"]
+    one = shown("--tpot", "20ms")
+    assert (one["workload"]["ttft"], one["workload"]["tpot"]) == (1.0, 0.02)
+
+
+def test_full_is_every_section(plan: Any, model: str) -> None:
+    code, out, err = plan(model, *CARD, "--full")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert "uncalibrated: 4 of 5 published measurements are within 20 %, under load half within 25 %" in lines
-    assert [line.split()[0] for line in lines if re.match(r"(fits|users|speed|limit|cost)  ", line)] == [
-        "fits", "users", "speed", "limit", "cost",
-    ]  # fmt: skip
-    assert next(i for i, line in enumerate(lines) if line.startswith("cost")) < 12
-    assert any(line.split() == ["floor", "bound", "expected"] for line in lines)
+    assert any(line.split() == ["floor", "bound", "expected", "class"] for line in lines)
     assert max(len(line.rstrip()) for line in lines) <= 100
     assert "maximum concurrency for 1,280 tokens" in out
+    for name in SECTIONS:
+        code, part, _ = plan(model, *CARD, "--section", name)
+        assert code == 0
+        assert set(part.splitlines()[1:]) <= set(lines)
+    both = plan(model, *CARD, "--section", "time,users")[1]
+    assert both == plan(model, *CARD, "--section", "time", "--section", "users")[1]
+    assert "Weights" not in both
+
+
+def test_the_two_roofs_of_a_step_stand_beside_each_other(plan: Any) -> None:
+    """Seed row 6: 8B on an A100 at 2 TB/s reads for 7.50 ms and computes for 0.048."""
+    out = plan("llama-3-8b", "--device", "a100-sxm-80gb", "--input", "1", "--output", "1", "--section", "steps")[1]
+    found = re.search(r"arithmetic takes .* ([\d.]+) µs\n.*weights and KV take .* ([\d.]+) ms", out)
+    assert found is not None
+    assert 47.5 < float(found[1]) < 48.5
+    assert float(found[2]) == pytest.approx(15.01 / 2.039, rel=0.01)
+
+
+def test_littles_law_stands_in_figures(plan: Any) -> None:
+    out = plan("llama-3-8b", "--device", "a100-sxm-80gb", "--section", "users")[1]
+    rows = re.findall(r"^([a-z ]+?)  +([\d,]+)  +=  +([\d.]+)  +x  +([\d.]+) ", out, re.M)
+    assert [row[0] for row in rows] == ["in targets", "memory full"]
+    for _, users, rate, stay in rows:
+        assert float(rate) * float(stay) == pytest.approx(int(users), rel=0.01)
+
+
+def test_a_rate_gives_cards(plan: Any) -> None:
+    words = ("llama-3.1-8b", "--card", "l40s", "--rate", "12")
+    shown, out = json.loads(plan(*words, "--json")[1]), plan(*words)[1]
+    fleet = shown["fleet"]
+    assert fleet["replicas"] == fleet["cards"] > 1
+    assert fleet["requests_per_second"] == 12
+    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
+    assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
+    users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
+    assert users["replicas"] == 1
+
+
+def test_what_is_named_in_other_letters_is_found(plan: Any) -> None:
+    for name, card in (("Qwen/Qwen3-8B", "rtx4090"), ("qwen3-8b", "rtx-4090"), ("Qwen3_8B", "4090")):
+        code, out, err = plan(name, "--card", card)
+        assert (code, err) == (0, "")
+        assert out.startswith("qwen3-8b on 1 x NVIDIA GeForce RTX 4090")
+    assert plan("Qwen/Qwen3-8B-FP8", "--card", "4090")[0] == 3  # another checkpoint
 
 
 @pytest.mark.parametrize(
@@ -143,6 +232,9 @@ def test_floor_bound_and_expected_stand_side_by_side(plan: Any, model: str) -> N
         ("--batch", "64", "--input", "4k"),
         ("--memory-utilization", "0.5", "--kv", "int8"), ("--max-batch-tokens", "128", "--batch", "3"),
         ("--output", "1"), ("--input", "1", "--output", "1"), ("--weights", "fp32"),
+        ("--full", "--users", "7"), ("--section", "users,time", "--rate", "9"), ("--slo", "none", "--full"),
+        ("--cards", "l40s,mi300x", "--rate", "9"), ("--compare", "--seller", "lambda"), ("--slo", "ttft=1us", "--full"),
+        ("--full", "--devices", "4", "--kv", "fp8"), ("--users", "9", "--slo", "tpot=1us"), ("--json", "--rate", "3"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("config", [TINY, TINY_MIXTURE], ids=["dense", "mixture"])
@@ -178,6 +270,16 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--memory-utilization", "90"), "at most 1"),
         (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
         ((), "--device is missing; ridgeline plan --list"),
+        ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
+        ((*CARD, "--slo", "e2e=1s"), "a plan has no target for a whole request"),
+        ((*CARD, "--slo", "fast"), "--slo has 'fast'"),
+        ((*CARD, "--users", "3", "--rate", "2"), "give one of them"),
+        ((*CARD, "--users", "0"), "--users is 0"),
+        ((*CARD, "--rate", "0"), "--rate is 0"),
+        ((*CARD, "--section", "money"), "--section is 'money'; it must be one or more of words, memory"),
+        ((*CARD, "--seller", "nobody"), "--seller is 'nobody'; it must be one of nebius"),
+        ((*CARD, "--prices", "none.toml"), "none.toml cannot be read"),
+        (("--cards", "l40s,a100"), "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
         ((*CARD, "--devices", "3"), "give --devices 1, 2 or 4"),
     ],
 )
@@ -209,7 +311,7 @@ def test_a_refused_model_is_one_line_and_code_3(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("llama3-8b", "did you mean llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
+    [("lama-3-8b", "did you mean llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
 )
 def test_a_name_that_is_not_there_offers_the_nearest(plan: Any, name: str, said: str) -> None:
     code, _, err = plan(name, *CARD)
@@ -239,63 +341,109 @@ def test_fewer_cards_with_a_narrower_format_are_a_way_to_fit(plan: Any) -> None:
 
 def test_what_does_not_fit_says_so_without_styles(plan: Any) -> None:
     """Rows of a sweep that memory does not hold were dim in a terminal, and like any other in a pipe."""
-    out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "64")[1]
+    part = ("--section", "sweep")
+    out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "64", *part)[1]
     head = next(line for line in out.splitlines() if line.split()[:2] == ["batch", "ITL"])
     assert head.split()[-1] == "fits"
     rows = re.findall(r"^ *([\d,]+) .* x .* (yes|no)$", out, re.M)
     assert rows[0] == ("1", "yes")
-    out = plan("llama-3-70b", *CARD)[1]
+    out = plan("llama-3-70b", *CARD, *part)[1]
     assert {fits for _, fits in re.findall(r"^ *([\d,]+) .* x .* (yes|no) *$", out, re.M)} == {"no"}
+    answer = answered(plan("llama-3-70b", *CARD)[1])
+    assert answer["fits"].startswith("NO: the card lacks")
+    assert answer["speed"].startswith("if it did, one alone")
+    assert "users" not in answer
 
 
 def test_a_target_that_nobody_meets_has_no_0_users(plan: Any) -> None:
-    out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD, "--ttft", "1us")[1])
-    assert "none within the targets: a single user gets a TTFT of" in out
+    words = ("llama-3-8b", *CARD, "--ttft", "1us")
+    assert (
+        "none within TTFT 0.001 ms and TPOT 50 ms: a single user gets a TTFT of" in answered(plan(*words)[1])["users"]
+    )
+    out = re.sub(r"\s+", " ", plan(*words, "--full")[1])
     assert "0 users" not in out
     assert "no user within the targets either" in out
     assert "fits, but misses the targets" in out
 
 
 def test_the_line_and_the_paragraph_agree_on_what_is_scarce(plan: Any) -> None:
-    out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD)[1])
-    said = re.search(r"users: twice the (\S+) helps most", out)
+    out = re.sub(r"\s+", " ", plan("llama-3-8b", *CARD, "--full")[1])
+    said = re.search(r"; twice the (\S+) would bring most", out)
     assert said is not None
     assert f"more {said[1]} would help most" in out
 
 
-def test_the_comparison_ranks_offers_and_says_so(plan: Any) -> None:
-    """It looked like a ranking of hardware; and a card alone beside pairs looked like all that there is of it."""
-    words = ("llama-3-8b", *CARD, "--devices", "2", "--compare")
-    out = plan(*words)[1]
-    assert "prices of different sellers of 2024" in out
-    assert "not the hardware" in out
-    assert re.search(r"^h100-sxm +2 .* 8\.58 +[\d.]+ *$", out, re.M)
-    assert re.search(r"^m4-max +no link known: 1 ", out, re.M)
-    (shown,) = [card for card in json.loads(plan(*words, "--json")[1])["cards"] if card["card"] == "h100-sxm"]
-    assert shown["dollars_per_hour"] == pytest.approx(8.58)
-    assert shown["price"]["date"] == "2026"
-    assert "SkyPilot" in shown["price"]["source"]
+def ranked(out: str) -> list[tuple[str, list[str]]]:
+    """The cards of a comparison under the seller by whose prices they are ranked."""
+    found: list[tuple[str, list[str]]] = []
+    for line in out.splitlines():
+        if re.search(r"cheapest|fastest first", line):
+            found.append((line, []))
+        elif found and (row := re.match(r"(?:(\d+) x )?([a-z][\w-]+)  +[\d,]+  ", line)):
+            found[-1][1].append(row[2])
+    return found
 
 
-def test_a_card_without_kernel_times_is_trusted_less(plan: Any, model: str) -> None:
-    out = " ".join(plan(model, "--device", "mi300x")[1].split())
-    assert "expected figures are what is usual for its kind" in out
-    assert "aiconfigurator" not in plan(model, "--device", "h20")[1]
+def test_a_ranking_by_dollars_is_of_one_seller(plan: Any) -> None:
+    """It looked like a ranking of hardware, of an A100 at one seller's $1.29 beside one at another's $4.10."""
+    out = plan("llama-3-8b", "--compare", "--seller", "nebius")[1]
+    (nebius, cards), (unpriced, others) = ranked(out)
+    assert nebius.startswith("Nebius, on demand (20")
+    assert sorted(cards) == ["b200", "h100-sxm", "h200-sxm", "l40s"]
+    assert unpriced == "No price known: fastest first"
+    assert {"a100-sxm-80gb", "rtx-4090", "mi300x"} <= set(others)
+    shown = json.loads(plan("llama-3-8b", "--compare", "--seller", "nebius", "--json")[1])
+    by_name = {card["card"]: card for card in shown["cards"]}
+    assert by_name["h100-sxm"]["dollars_per_hour"] == 2.95
+    assert by_name["h100-sxm"]["seller"] == nebius.partition(" (")[0]
+    assert "SkyPilot" in by_name["h100-sxm"]["price"]["source"]
+    assert by_name["mi300x"]["seller"] is None
+    costs = [by_name[card]["dollars_per_million"] for card in cards]
+    assert costs == sorted(costs)
 
 
-def test_users_without_targets_are_not_those_of_an_interactive_service(plan: Any) -> None:
-    hint = "targets like --ttft 1s --tpot 50ms"
-    assert hint in re.sub(r"\s+", " ", plan("llama-3-8b", *CARD)[1])
-    assert hint not in re.sub(r"\s+", " ", plan("llama-3-8b", *CARD, "--tpot", "50ms")[1])
+def test_own_cards_and_own_prices_join_a_comparison(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nkind = "gpu"\ntflops = { bf16 = 200 }\nbandwidth = 1500\nmemory = { mib = 49152 }\n'
+        'price = { dollars = 0.9, date = "2026-11", source = "lambda" }\n'
+    )
+    mine, prices = str(tmp_path / "mine.toml"), tmp_path / "prices.toml"
+    out = plan("llama-3-8b", "--cards", f"l40s,{mine}")[1]
+    assert [cards for _, cards in ranked(out)] == [["l40s"], ["mine"]]
+    assert "lambda (2026-11): cheapest tokens first" in out  # its own words, not those of a list of that name
+    assert "mine" in [
+        name for _, cards in ranked(plan("llama-3-8b", "--device", mine, "--compare")[1]) for name in cards
+    ]
+    assert "$0.90 a card and hour (lambda, 2026-11)" in answered(plan("llama-3-8b", "--device", mine)[1])["cost"]
+    prices.write_text(
+        '[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = { l40s = 1, "h100-sxm" = 2 }\n'
+    )
+    out = plan("llama-3-8b", "--cards", "l40s,h100-sxm,a10", "--prices", str(prices))[1]
+    assert [(head[:12], sorted(cards)) for head, cards in ranked(out)] == [
+        ("Us (2026-11)", ["h100-sxm", "l40s"]), ("No price kno", ["a10"]),
+    ]  # fmt: skip
 
 
-def test_the_readme_shows_what_the_command_says(plan: Any) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```\n(llama-3-8b on 1 x .*?)```", readme, re.S)
-    said = [line.rstrip() for line in plan("llama-3-8b", "--device", "a100-sxm-80gb")[1].splitlines()]
-    lines = [line for line in shown.splitlines() if line != "..."]
-    assert len(lines) > 10
-    assert [line for line in lines if line not in said] == []
+def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:
+    out = plan("llama-3-8b", "--cards", "l40s,mi300x,rtx-4090")[1]
+    marks = dict(re.findall(r"^(l40s|mi300x|rtx-4090) .* (own|NONE|family)  +\S", out, re.M))
+    assert marks == {"l40s": "own", "mi300x": "NONE", "rtx-4090": "family"}
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_names_are_whole_and_prose_is_narrow(plan: Any, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of cards were cut in their middle, and sentences ran over 200 columns."""
+    from ridgeline.document import terminal
+
+    monkeypatch.setattr(terminal, "FILE_WIDTH", columns)
+    monkeypatch.setattr(terminal.show, "__defaults__", (columns,))
+    for words in (("llama-3-8b", "--compare", "--rate", "9"), ("--list",)):
+        out = plan(*words)[1]
+        assert set(names()) <= set(re.findall(r"[a-z][\w-]+", out))
+        assert "…" not in out
+        assert max(map(len, out.splitlines())) <= columns
+    for words in (("llama-3-8b", *CARD), ("llama-3-8b", *CARD, "--section", "words,terms")):
+        assert max(map(len, plan(*words)[1].splitlines())) <= min(columns, 100)
 
 
 def test_the_list_names_every_model_and_card(plan: Any) -> None:
@@ -311,7 +459,10 @@ def test_the_list_names_every_model_and_card(plan: Any) -> None:
     shown = [line.split()[0] for line in out.splitlines() if line.strip()]
     assert {*sizes, *names()} <= set(shown)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
-    assert re.search(r"h100-sxm +NVIDIA H100 SXM 80GB +80 +3,350 +989 +4.29", out)
+    assert re.search(r"h100-sxm +NVIDIA H100 SXM 80GB +80 +3,350 +989 +2.29 to 12.29", out)
+    h100 = next(card for card in listed["cards"] if card["name"] == "h100-sxm")
+    assert h100["dollars_per_hour"]["lambda"] == 4.29
+    assert {each["seller"] for each in listed["sellers"]} >= set(h100["dollars_per_hour"])
 
 
 def test_help_teaches_the_terms(plan: Any) -> None:

@@ -109,7 +109,9 @@ def test_a_format_without_units_runs_at_the_next_wider_one() -> None:
     [
         ("a100", "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
         ("H100", "say which: h100-sxm, h100-pcie, h100-nvl"),
-        ("rtx4090", "nearest are rtx-4090"),
+        ("rtx-4070", "nearest are rtx-4070-ti"),
+        ("a100-80gb", "say which: a100-sxm-80gb, a100-pcie-80gb"),
+        ("v100", "nearest are v100-sxm-32gb"),
         ("l40ss", "nearest are l40s"),
         ("zzzzzz", "`ridgeline plan --list` names all"),
         ("", "unknown card ''"),
@@ -122,8 +124,16 @@ def test_unknown_names_offer_the_nearest(name: str, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_names_are_found_whatever_their_case() -> None:
-    assert load_card("H100-SXM") == CARDS["h100-sxm"]
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("H100-SXM", "h100-sxm"), ("rtx4090", "rtx-4090"), ("4090", "rtx-4090"), ("GeForce RTX 4090", "rtx-4090"),
+        ("L40S", "l40s"), ("l40", "l40"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("a100-40gb", "a100-sxm-40gb"),
+        ("h200", "h200-sxm"), ("M4 Max", "m4-max"), ("Tesla T4", "t4"), ("xeon 8480+", "xeon-8480-plus"),
+    ],
+)  # fmt: skip
+def test_spellings_that_mean_one_card(spelling: str, name: str) -> None:
+    assert load_card(spelling) == CARDS[name]
 
 
 def read(tmp_path: Path, values: object) -> Device:
@@ -149,6 +159,15 @@ def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
     for kind in ("custom", "nccl"):
         assert device.link.all_reduce_seconds(2**20, 2, kind) == pytest.approx(5e-6 + 2**20 / 20e9)
     assert device.efficiency_of("linear").launch == pytest.approx(3e-6)
+
+
+def test_what_a_file_names_as_its_source_stands(tmp_path: Path) -> None:
+    """A bill called `lambda` or `aws` was given out for what a catalogue of that name had asked."""
+    stated = {"price": {"dollars": 2, "date": "2026-01", "source": "smi"}, "sources": {"all": "aic", "memory": "smi"}}
+    device = read(tmp_path, MINE | stated)
+    assert device.price is not None
+    assert (device.price.source, device.price.asked_by, device.sources["price"]) == ("smi", "smi", "smi")
+    assert (device.sources["bandwidth"], device.sources["memory"]) == ("aic", "smi")
 
 
 @pytest.mark.parametrize(

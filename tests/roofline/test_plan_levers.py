@@ -1,36 +1,46 @@
 """Levers, ways to fit and the comparison of cards: each is what a plan with that setup says itself."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.cards import cards, load_card
-from ridgeline.roofline.device import HourlyPrice
+from ridgeline.roofline.device import Device, HourlyPrice
 from ridgeline.roofline.link import Link, straight
 from ridgeline.roofline.plan import Plan, Setup, Workload, make_plan
 from ridgeline.roofline.plan.alternatives import outcome_of
 from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.comparison import Comparison, compare
+from ridgeline.roofline.plan.demand import Demand
 from ridgeline.roofline.plan.export import plan_json
 from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.roofline.plan.serving import Serving
 from ridgeline.roofline.plan.words import verdict
+from ridgeline.roofline.prices import Snapshot, priced
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
-CATALOGUE = tuple(load_card(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm"))
+SHOP = Snapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
+CATALOGUE = priced([load_card(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
 
 
-def planned(config: dict[str, Any], setup: Setup, workload: Workload | None = None, *, compared: bool = False) -> Plan:
+def planned(config: dict[str, Any], setup: Setup, workload: Workload | None = None) -> Plan:
     """A plan among four cards."""
-    return make_plan("test", fields(config), setup, workload or Workload(), CATALOGUE, compared=compared)
+    return make_plan("test", fields(config), setup, workload or Workload(), CATALOGUE)
+
+
+def compared(config: dict[str, Any], setup: Setup, workload: Workload, devices: Sequence[Device]) -> Comparison:
+    return compare("test", ModelCache(fields(config)), setup, workload, devices, Demand())
 
 
 @pytest.fixture(scope="module")
 def plan_8b() -> Plan:
-    """Llama-3-8B on a priced A100."""
-    return planned(LLAMA_3_8B, Setup(card(price=HourlyPrice(2.0, "2026", "test"))), Workload(1000, 200, tpot=0.08))
+    """Llama-3-8B on an A100 of the shop's."""
+    price = HourlyPrice(2.0, "2026", "its list", "Shop")
+    return planned(LLAMA_3_8B, Setup(card(price=price)), Workload(1000, 200, tpot=0.08))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +68,7 @@ def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
     alone = [outcome_of(Serving(models.case(Setup(device)), plan_8b.workload)) for device in CATALOGUE]
     fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
     cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
+    assert fastest != cheapest
     offered = [lever.outcome for lever in plan_8b.levers if lever.outcome.card != "text-a100"]
     assert offered == list(dict.fromkeys([fastest, cheapest]))
 
@@ -128,22 +139,50 @@ def test_a_card_without_a_link_is_not_multiplied() -> None:
     assert all(change.outcome.devices == 1 for change in plan.levers)
 
 
+def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: Plan) -> None:
+    """An A100 of 40 GB at $4.10 stood beside one of 80 GB at $1.29: two sellers, one ranking."""
+    elsewhere = Setup(card(price=HourlyPrice(2.0, "2026", "another list", "Another")))
+    plan = planned(LLAMA_3_8B, elsewhere, plan_8b.workload)
+    assert [change.outcome.card for change in plan.other_cards] == ["mi300x"]  # the fastest, not the cheapest
+    assert all(change.cost is None for change in plan.other_cards)
+    assert [change.outcome.card for change in plan_8b.other_cards] == ["mi300x", "rtx-4090"]
+    assert plan_8b.other_cards[1].cost is not None
+    assert all(change.cost is not None for change in plan.narrower)  # of the same card a price is its own
+
+
 def test_compare_is_the_plan_on_each_card() -> None:
     """On cards with a tenth of their memory, so that some need several."""
     small = tuple(dataclasses.replace(device, memory=device.memory / 10) for device in CATALOGUE)
-    plan = make_plan("test", fields(TENTH_70B), Setup(H100), Workload(), small, compared=True)
-    assert plan.cards is not None
-    assert {o.card for o in plan.cards} == {device.name for device in small}
-    assert {o.devices for o in plan.cards} > {1}
+    found = compared(TENTH_70B, Setup(H100), Workload(), small)
+    assert {offer.outcome.card for offer in found.offers} == {device.name for device in small}
+    assert {offer.outcome.devices for offer in found.offers} > {1}
     by_name, models = {device.name: device for device in small}, ModelCache(fields(TENTH_70B))
-    for outcome in plan.cards:
-        alone = Serving(models.case(Setup(by_name[outcome.card], outcome.devices)), plan.workload)
+    for offer in found.offers:
+        outcome = offer.outcome
+        alone = Serving(models.case(Setup(by_name[outcome.card], outcome.devices)), found.workload)
         assert outcome_of(alone) == outcome
         if outcome.devices > 1:
             fewer = models.case(Setup(by_name[outcome.card], outcome.devices // 2))
-            assert not memory_of(fewer, plan.workload).fits
-    costs = [o.dollars_per_million for o in plan.cards if o.dollars_per_million is not None]
+            assert not memory_of(fewer, found.workload).fits
+
+
+def test_a_ranking_is_of_one_seller() -> None:
+    mine = card(name="mine", price=HourlyPrice(0.01, "2026", "my bill"))
+    found = compared(LLAMA_3_8B, Setup(H100), Workload(tpot=0.05), (*CATALOGUE, mine))
+    cards = [[offer.device.name for offer in ranking.offers] for ranking in found.rankings]
+    assert [ranking.seller for ranking in found.rankings] == ["Shop", "my bill", ""]
+    assert (cards[1], cards[2]) == (["mine"], ["mi300x"])
+    costs = [offer.outcome.dollars_per_million or 0 for offer in found.rankings[0].offers]
     assert costs == sorted(costs)
+    assert len(costs) == 3
+
+
+def test_cards_that_serve_nobody_are_in_no_ranking() -> None:
+    slow = card(name="slow", bandwidth=1e11, link=None)
+    tiny = card(name="tiny", memory=1e9, link=None)
+    found = compared(LLAMA_3_8B, Setup(H100), Workload(tpot=0.02), (slow, tiny, H100))
+    assert [offer.device.name for ranking in found.rankings for offer in ranking.offers] == ["text-h100"]
+    assert [(offer.device.name, offer.outcome.fits) for offer in found.unable] == [("slow", True), ("tiny", False)]
 
 
 def test_a_batch_that_does_not_fit_says_by_how_much() -> None:
@@ -182,7 +221,7 @@ def test_every_pair_of_options_gives_a_plan_in_order(
     targets: tuple[float | None, float | None],
 ) -> None:
     workload = Workload(300, 40, batch=3, ttft=targets[0], tpot=targets[1], step_tokens=128)
-    plan = planned(config, Setup(H100, devices, weights, kv), workload, compared=devices == 2)
+    plan = planned(config, Setup(H100, devices, weights, kv), workload)
     for phase in (plan.prefill, plan.decode):
         assert 0 < phase.seconds.floor <= phase.seconds.bound
         assert phase.seconds.bound <= phase.seconds.expected * (1 + 1e-9)

@@ -9,8 +9,10 @@ import pytest
 
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.plan.alternatives import batch_lever, compare, outcome_of
+from ridgeline.roofline.plan.alternatives import batch_lever, outcome_of
 from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.comparison import compare
+from ridgeline.roofline.plan.demand import Demand
 from ridgeline.roofline.plan.phases import decode_step
 from ridgeline.roofline.plan.serving import PromptQueue, Serving
 from support.planned import LLAMA_3_8B, TINY, card, case, decode_of, fields, prefill_of, prefill_steps
@@ -209,7 +211,8 @@ def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
         card(name="other", price=HourlyPrice(1.0, "2025", "list")),
     )
     serving = Serving(models.case(Setup(asked, price=ours)), Workload(100, 50))
-    rows = {outcome.card: outcome for outcome in compare(models, serving, (asked, other))}
+    found = compare("test", models, serving.case.setup, serving.workload, (asked, other), Demand())
+    rows = {offer.outcome.card: offer.outcome for offer in found.offers}
     assert rows["text-a100"] == outcome_of(serving)
     listed = outcome_of(Serving(models.case(Setup(other)), Workload(100, 50)))
     assert rows["other"] == listed

@@ -1,5 +1,6 @@
 """Source: what the name of a model stands for, found and read once: its components, their configs, its defaults."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -25,6 +26,8 @@ _QUANTISED = {
     "quant_config.json": ("awq", ""),
 }
 _WEIGHTS = "*.safetensors"
+# Words in the names of publishers that say nothing of a model's shape.
+_ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 _SHOWN = 8
 
 
@@ -132,8 +135,24 @@ def as_source(source: Source | str) -> Source:
 
 
 def read_config(name: str) -> Fields:
-    """The config of the model of a name, for those who want nothing else of it. Raises ModelRefused."""
-    return open_source(name).config
+    """The config of the model of a name, for those who want nothing else of it; where there is none of that name, of
+    the one of the catalogue that it spells (`Qwen/Qwen3-8B`). Raises ModelRefused."""
+    return open_source(catalogue_name(name) or name).config
+
+
+def catalogue_name(name: str) -> str | None:
+    """The model of the catalogue that a name which is nobody's spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b.
+    None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint."""
+    if Path(name).exists() or name in (*_builtin_names(), *cached_ids(hub_cache())):
+        return None
+    spelt = _letters(name.rpartition("/")[2])
+    return next((path.stem for path in CATALOGUE.glob("*.json") if _letters(path.stem) == spelt), None)
+
+
+def _letters(name: str) -> str:
+    """A name without its hyphens, and without the words that publishers add to what has the same config."""
+    words = re.split(r"[-_ ]+", name.lower())
+    return "".join(word for word in words if word not in _ADDED)
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> Source:

@@ -27,7 +27,7 @@ _MODEL = (
 )
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
 _CONFIG = "A checkpoint folder, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
-_DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
+DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
 
 
 def say_which(name: str | None) -> str | None:
@@ -49,8 +49,7 @@ System = Annotated[str | None, typer.Option(help="A system message, for models w
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]
 ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=say_which)]
 OptionalConfigName = Annotated[str | None, typer.Argument(help=_CONFIG, show_default=False, callback=say_which)]
-DeviceName = Annotated[str, typer.Option(help=_DEVICE)]
-OptionalDeviceName = Annotated[str | None, typer.Option(help=_DEVICE)]
+DeviceName = Annotated[str, typer.Option(help=DEVICE)]
 Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 

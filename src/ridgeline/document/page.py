@@ -51,12 +51,14 @@ class Facts:
 class Column:
     """A column: its head, whether it holds words (else numbers), and the group of columns it belongs to.
 
-    Columns of no group name the rows, for all groups.
+    Columns of no group name the rows, for all groups. whole: words that are never broken or cut, such as names that
+    somebody is to type.
     """
 
     head: str
     words: bool = False
     group: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from ridgeline.document.page import (
 from ridgeline.document.roofline import Roofline
 
 FILE_WIDTH = 100  # columns where standard output is no terminal
+_PROSE = 100  # columns that sentences take at most, however wide the terminal is
 _STYLES: dict[Tone, str] = {
     "": "", "strong": "bold", "dim": "dim", "good": "green", "warning": "yellow", "error": "bold red",
     "memory": "cyan", "compute": "magenta", "communication": "yellow",
@@ -51,9 +52,10 @@ def render(document: Document, width: int) -> Iterator[Text]:
 
     Blocks are apart by an empty line, but for the first one and for what follows a heading.
     """
-    yield from _wrapped(document.title, width, "bold")
+    prose = min(width, _PROSE)
+    yield from _wrapped(document.title, prose, "bold")
     if document.lead:
-        yield from _wrapped(document.lead, width)
+        yield from _wrapped(document.lead, prose)
     before: Block | None = None
     for block in document.blocks:
         if before is not None and not isinstance(before, Heading):
@@ -70,14 +72,15 @@ def plain(document: Document, width: int = FILE_WIDTH) -> str:
 
 
 def _block(block: Block, width: int) -> Iterable[Text]:
+    prose = min(width, _PROSE)
     if isinstance(block, Heading):
-        return _wrapped(block.text, width, "bold")
+        return _wrapped(block.text, prose, "bold")
     if isinstance(block, Paragraph):
-        return _wrapped(block.text, width, _STYLES[block.tone])
+        return _wrapped(block.text, prose, _STYLES[block.tone])
     if isinstance(block, Bullets):
-        return (line for item in block.items for line in _hanging(Text("- "), item, width, _STYLES[block.tone]))
+        return (line for item in block.items for line in _hanging(Text("- "), item, prose, _STYLES[block.tone]))
     if isinstance(block, Facts):
-        return _facts(block, width)
+        return _facts(block, prose)
     if isinstance(block, Table):
         return _table(block, width)
     legend = _table(roofline_legend(block), width) if isinstance(block, Roofline) else ()
@@ -133,7 +136,8 @@ def _table(table: Table, width: int) -> Iterator[Text]:
         for index, group in enumerate(groups):
             yield from ([Text()] if index else [])
             yield from _grid(_only(table, group), width)
-    yield from (line for note in (*_legend(table), *table.notes) for line in _wrapped(note, width, "dim"))
+    prose = min(width, _PROSE)
+    yield from (line for note in (*_legend(table), *table.notes) for line in _wrapped(note, prose, "dim"))
 
 
 def _only(table: Table, group: str) -> Table:
@@ -224,7 +228,7 @@ def _widths(table: Table, width: int) -> list[int]:
             has = sum(widths[i] for i in run) + sum(_gaps(table)[i] for i in run[1:])
             widths[max(run, key=lambda i: (table.columns[i].words, widths[i]))] += max(0, _natural(group) + 2 - has)
     while (over := _width_of(table, widths) - width) > 0:
-        words = [i for i, column in enumerate(table.columns) if column.words and widths[i] > _NARROWEST]
+        words = [i for i, c in enumerate(table.columns) if c.words and not c.whole and widths[i] > _NARROWEST]
         if not words:
             break
         widest = max(words, key=lambda i: widths[i])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, implausible, memory_instead
+from ridgeline.roofline.card_names import card_called
 from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice
 from ridgeline.roofline.link import KINDS as KERNELS
 from ridgeline.roofline.link import Curve, Link, straight
@@ -39,17 +40,15 @@ def cards() -> tuple[Device, ...]:
 def load_card(name: str) -> Device:
     """The card called `name`, or described by the .json or .toml file at the path `name`.
 
-    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones, and whatever is
-    wrong with a file.
+    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`card_called`),
+    and whatever is wrong with a file.
     """
     catalogue = _catalogue()
     if name.endswith((".json", ".toml")):
         path = Path(name)
         return _device(*_own(path), catalogue)
-    wanted = name.strip().lower()
-    if wanted in catalogue["cards"]:
-        return _device(wanted, CardReader(catalogue["cards"][wanted], wanted), catalogue)
-    raise ValueError(_unknown(name, wanted, list(catalogue["cards"])))
+    known = card_called(name, tuple(catalogue["cards"]))
+    return _device(known, CardReader(catalogue["cards"][known], known), catalogue)
 
 
 class CardReader:
@@ -151,23 +150,13 @@ def _own(path: Path) -> tuple[str, CardReader]:
     return name, CardReader(fields, str(path))
 
 
-def _unknown(name: str, wanted: str, known: list[str]) -> str:
-    family = [card for card in known if wanted and card.startswith(wanted)]
-    if family:
-        return f"{name!r} is not one card; say which: {', '.join(family)}"
-    near = difflib.get_close_matches(wanted, known, 5, 0.4)
-    near += [card for card in known if card not in near and wanted.partition("-")[0] == card.partition("-")[0]]
-    offer = f"nearest are {', '.join(near)}; " if near else ""
-    return f"unknown card {name!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
-
-
 def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device:
     card.lacks(REQUIRED)
     card.only(*REQUIRED, *OPTIONAL)
     kind = card.text("kind")
     if kind not in KINDS:
         raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
-    peaks, price = _peaks(card.table("tflops")), _price(card, catalogue)
+    peaks, price = _peaks(card.table("tflops")), _price(card)
     link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
     efficiency, basis = _efficiency(name, card, kind, catalogue)
     sources = _sources(card, catalogue) | {"efficiency": basis}
@@ -286,13 +275,13 @@ def _elsewhere(measured: str, card: str) -> str:
     return "" if measured == card else f", on {measured}; uncalibrated here"
 
 
-def _price(card: CardReader, catalogue: Mapping[str, Any]) -> HourlyPrice | None:
+def _price(card: CardReader) -> HourlyPrice | None:
+    """Of a user's card: those of the catalogue are in prices.toml."""
     if not card.has("price"):
         return None
     table = card.table("price")
     table.only("dollars", "date", "source")
-    source = table.text("source")
-    return HourlyPrice(table.positive("dollars"), table.text("date"), catalogue["sources"].get(source, source))
+    return HourlyPrice(table.positive("dollars"), table.text("date"), table.text("source"))
 
 
 def _efficiency(
@@ -333,7 +322,9 @@ def _efficiency(
 
 
 def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
-    """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none."""
+    """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none,
+    and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources]."""
+    ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
     fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]
     fields += [f"tflops.{name}" for name in card.values["tflops"]]
@@ -348,4 +339,4 @@ def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
             raise ValueError(
                 f"{card.source}: sources.{field} is missing; say where the figure is from, or give sources.all"
             )
-    return {field: catalogue["sources"].get(source, source) for field, source in named.items()}
+    return {field: ids.get(str(source), str(source)) for field, source in named.items()}

@@ -18,8 +18,14 @@ _MOST = 2**40
 def balance(costs: Iterable[Cost], device: Device) -> float:
     """Seconds of arithmetic over seconds of memory, of steps of these costs one after the other: compute-bound from 1
     on. The one definition of which side of the ridge something is on, and of how far."""
+    arithmetic, memory = both_seconds(costs, device)
+    return arithmetic / memory
+
+
+def both_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
+    """Seconds of the matrices' arithmetic, and of reading and writing weights and KV, of steps of these costs."""
     seconds = [_seconds(cost, device) for cost in costs]
-    return sum(arithmetic for arithmetic, _ in seconds) / sum(memory for _, memory in seconds)
+    return sum(arithmetic for arithmetic, _ in seconds), sum(memory for _, memory in seconds)
 
 
 def matrix_flops(cost: Cost) -> Mapping[str, float]:

@@ -67,11 +67,18 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
-    """What a card costs an hour; prices perish, so each has a date and a source."""
+    """What a card costs an hour; prices perish, so each has a date and a source. seller: who asks it, and for what; ""
+    where the source is all that is known."""
 
     dollars: float
     date: str
     source: str
+    seller: str = ""
+
+    @property
+    def asked_by(self) -> str:
+        """Who asks it, as far as is known: prices of two are not of one list."""
+        return self.seller or self.source
 
 
 @dataclass(frozen=True, slots=True)

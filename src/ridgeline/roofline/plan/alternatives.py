@@ -1,7 +1,7 @@
-"""What could be different, each priced whole: ways to fit, other formats, other cards, more of a resource."""
+"""What could be different, each priced whole: ways to fit, other formats, another card, more of a resource."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ridgeline.models import ModelRefused
@@ -55,8 +55,12 @@ def fewest_devices(
 
 def fits(models: ModelCache, setup: Setup, workload: Workload) -> bool:
     """Whether the weights and one request fit; False also where the model does not divide so."""
-    memory = _memory(models, setup, workload)
-    return memory is not None and memory.fits
+    try:
+        case = models.case(setup)
+    except ModelRefused:
+        return False
+    # Asked first, since dealing out the pages of a hundred layers takes far longer.
+    return case.price.weight_bytes < case.device.memory and memory_of(case, workload).fits
 
 
 def eight_bits(device: Device) -> str:
@@ -101,7 +105,7 @@ class CaseOutcome:
     linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
 
     Of `users` users under way: tokens_per_second and dollars_per_million, in all and of output; None where there is not
-    one user.
+    one user. Dollars of two outcomes compare where `same_seller`.
     """
 
     card: str
@@ -119,6 +123,11 @@ class CaseOutcome:
     linked: bool
     dollars_per_hour: float | None
     price: HourlyPrice | None
+
+
+def same_seller(one: CaseOutcome, other: CaseOutcome) -> bool:
+    """Whether the prices of both, as far as they have any, are asked by one seller."""
+    return one.price is None or other.price is None or one.price.asked_by == other.price.asked_by
 
 
 def outcome_of(serving: Serving) -> CaseOutcome:
@@ -143,32 +152,6 @@ def outcome_of(serving: Serving) -> CaseOutcome:
         case.setup.hourly,
         case.setup.price or case.device.price,
     )
-
-
-def compare(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[CaseOutcome]:
-    """On as many cards as asked for, or where that does not do, on the fewest that do.
-
-    Cheapest tokens first, then those without a price by speed, then the cards on which it does not fit.
-    """
-    outcomes = [_on(models, serving, device) for device in devices]
-    return sorted(outcomes, key=_rank)
-
-
-def _on(models: ModelCache, serving: Serving, device: Device) -> CaseOutcome:
-    setup = serving.case.setup.on(device)
-    if setup.devices > 1 and device.link is None:
-        setup = dataclasses.replace(setup, devices=1)
-    outcome = outcome_of(Serving(models.case(setup), serving.workload))
-    if outcome.fits:
-        return outcome
-    fewest = fewest_devices(models, setup, serving.workload)
-    return outcome if fewest is None else outcome_of(Serving(models.case(fewest), serving.workload))
-
-
-def _rank(outcome: CaseOutcome) -> tuple[int, float]:
-    if outcome.dollars_per_million is not None:
-        return 0, outcome.dollars_per_million
-    return (1, -outcome.tokens_per_second) if outcome.tokens_per_second is not None else (2, outcome.missing_bytes)
 
 
 # -- levers -----------------------------------------------------------------------------------------------------------
@@ -201,7 +184,7 @@ def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list
             base.itl / new.itl,
             _ratio(new.users, base.users),
             _ratio(new.tokens_per_second, base.tokens_per_second),
-            _ratio(new.dollars_per_million, base.dollars_per_million),
+            _ratio(new.dollars_per_million, base.dollars_per_million) if same_seller(new, base) else None,
         )
         for name, new in named
     ]
@@ -224,16 +207,33 @@ def batch_lever(serving: Serving, base: CaseOutcome) -> Change | None:
     )
 
 
-def levers(models: ModelCache, serving: Serving, base: CaseOutcome, others: Sequence[CaseOutcome]) -> list[Change]:
-    """Narrower weights, narrower KV, twice the cards; the fastest and the cheapest of the `others`' cards."""
+def levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
+    """The same card with narrower weights, narrower KV, twice the cards."""
+    return _changed(models, serving, base, _setups(serving))
+
+
+def narrower_levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
+    """What costs no money: the next narrower format of the weights, and of KV. Four bits, which cost quality more
+    often, are left to `levers`."""
+    setups = ((name, setup) for name, setup in _setups(serving) if setup.devices == serving.case.setup.devices)
+    return _changed(models, serving, base, ((name, s) for name, s in setups if s.weights != "int4"))
+
+
+def card_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
+    """The fastest and the cheapest of other cards, where they are better than the one asked for."""
+    return changes(base, [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)])
+
+
+def _changed(
+    models: ModelCache, serving: Serving, base: CaseOutcome, setups: Iterable[tuple[str, Setup]]
+) -> list[Change]:
     found: list[tuple[str, CaseOutcome]] = []
-    for name, setup in _setups(serving):
+    for name, setup in setups:
         try:
             found.append((name, outcome_of(Serving(models.case(setup), serving.workload))))
         except ModelRefused:  # heads or experts that do not divide
             continue
-    named = [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)]
-    return changes(base, [*found, *named])
+    return changes(base, found)
 
 
 def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
@@ -266,7 +266,7 @@ def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]
     """The card with most tokens a second and the one with the cheapest, where better than the one asked for."""
     able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
     fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
-    priced = [o for o in able if o.dollars_per_million is not None]
+    priced = [o for o in able if o.dollars_per_million is not None and same_seller(o, base)]
     cheapest = min(priced, key=lambda o: o.dollars_per_million or 0, default=None)
     better = [
         fastest if fastest and (fastest.tokens_per_second or 0) > (base.tokens_per_second or 0) else None,

@@ -5,16 +5,20 @@ from typing import Any
 
 from ridgeline.document.numbers import gb, gib
 from ridgeline.ops.formats import format_of
+from ridgeline.roofline.plan.answer import classes_of_plan
 from ridgeline.roofline.plan.case import Setup
+from ridgeline.roofline.plan.comparison import Comparison, Offer
+from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory
 from ridgeline.roofline.plan.phases import PhasePrice
-from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.plan import ENGINE, Plan
 from ridgeline.roofline.plan.serving import Load, touched_experts
+from ridgeline.roofline.plan.trust import basis_in_words, basis_of, class_of, trust_in
 from ridgeline.roofline.plan.words import DEFINITIONS, verdict
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """All figures of a plan."""
+def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any]:
+    """All figures of a plan, and of the cards it was compared on."""
     return {
         "model": _model(plan),
         "device": _device(plan.case.setup),
@@ -37,13 +41,67 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "crossings": dataclasses.asdict(plan.crossings),
         "sweep": [dataclasses.asdict(row) for row in plan.sweep],
         "experts_touched": _experts(plan),
-        "load": {"asked": _load(plan.load), "most": _load(plan.capacity.load)},
+        "load": {
+            "asked": _load(plan.load),
+            "most": _load(plan.capacity.load),
+            "all_that_memory_holds": _load(plan.fullest),
+        },
+        "demand": dataclasses.asdict(plan.demand),
+        "fleet": None if plan.fleet is None else _fleet(plan.fleet),
+        "attention": [dataclasses.asdict(row) for row in plan.scores],
         "levers": [dataclasses.asdict(change) for change in plan.levers],
         "batching": None if plan.batching is None else dataclasses.asdict(plan.batching),
         "sensitivities": [dataclasses.asdict(change) for change in plan.sensitivities],
-        "cards": None if plan.cards is None else [dataclasses.asdict(outcome) for outcome in plan.cards],
+        "cards": None if comparison is None else comparison_json(comparison)["cards"],
+        "trust": _trust(plan),
         "words": verdict(plan),
         "definitions": dict(DEFINITIONS),
+    }
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The cards of a comparison, ranking by ranking, then those that cannot serve it."""
+    return {
+        "model": {"name": comparison.name},
+        "workload": dataclasses.asdict(comparison.workload) | {"context": comparison.workload.context},
+        "demand": dataclasses.asdict(comparison.demand),
+        "sellers": [
+            {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
+            for ranking in comparison.rankings
+        ],
+        "cards": [_offer(offer, ENGINE) for offer in comparison.offers],
+    }
+
+
+def _offer(offer: Offer, engine: str) -> dict[str, Any]:
+    outcome = offer.outcome
+    trust = trust_in(offer.device.name, engine, class_of("serving", outcome.devices))
+    return dataclasses.asdict(outcome) | {
+        "seller": None if outcome.price is None else outcome.price.asked_by,
+        "load": _load(offer.load),
+        "fleet": None if offer.fleet is None else _fleet(offer.fleet),
+        "kernels": basis_of(offer.device),
+        "trust": dataclasses.asdict(trust),
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, Any]:
+    return dataclasses.asdict(fleet) | {"load": _load(fleet.load)}
+
+
+def _trust(plan: Plan) -> dict[str, Any]:
+    """Of each class what was measured of this card; and which class each figure of the answer is of."""
+    devices = plan.case.setup.devices
+    figures = {
+        "fits": "memory", "missing_bytes": "memory", "users": "serving", "requests_per_second": "serving",
+        "tokens_per_second": "serving", "dollars_per_million_tokens": "serving", "ttft": "prefill", "itl": "decode",
+    }  # fmt: skip
+    return {
+        "engine": plan.engine,
+        "kernels": basis_of(plan.case.setup.device),
+        "kernels_in_words": basis_in_words(plan.case.setup.device),
+        "classes": {trust.metric: dataclasses.asdict(trust) for trust in classes_of_plan(plan)},
+        "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
     }
 
 

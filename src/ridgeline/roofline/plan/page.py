@@ -1,144 +1,67 @@
-"""A plan as a document: the answer first, then what it rests on."""
+"""A plan as a document: the answer, and the sections that it rests on."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_seconds, three
+from ridgeline.document.numbers import gb, gib, say, say_gb, say_seconds, three
 from ridgeline.document.page import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
-from ridgeline.roofline.plan.alternatives import CaseOutcome, Change
+from ridgeline.roofline.plan.alternatives import Change
+from ridgeline.roofline.plan.answer import answer, targets_in_words, without_kernels
 from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.words import DEFINITIONS, lacking, scarcest, trust, users_in_words, verdict
+from ridgeline.roofline.plan.serving import Load
+from ridgeline.roofline.plan.trust import class_of
+from ridgeline.roofline.plan.words import DEFINITIONS, users_in_words, verdict
+
+_MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
 
 
-def plan_document(plan: Plan) -> Document:
-    """Everything that a plan says."""
+def plan_document(plan: Plan, sections: Iterable[str] | None = None) -> Document:
+    """The answer of a plan; or these of SECTIONS, with all of them the answer before them."""
+    names = None if sections is None else check_sections(sections)
+    whole = names == tuple(SECTIONS)
+    blocks: list[Block] = [Facts(tuple(answer(plan)))] if names is None or whole else []
+    for name in names or ():
+        blocks += SECTIONS[name](plan)
+    if names is None:
+        blocks.append(Paragraph(_MORE, "dim"))
+    return Document(_title(plan), tuple(blocks), _lead(plan) if names is None or whole else "")
+
+
+def check_sections(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, in their order. Raises ValueError with those there are for an unknown one."""
+    found = tuple(dict.fromkeys(names))
+    for name in found:
+        if name not in SECTIONS:
+            raise ValueError(f"--section is {name!r}; it must be one or more of {', '.join(SECTIONS)}")
+    return found
+
+
+def _title(plan: Plan) -> str:
     case, workload = plan.case, plan.workload
-    title = (
-        f"{plan.name} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} KV, "
+    return (
+        f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
         f"{workload.input:,} tokens in, {workload.output:,} out"
     )
-    sections = (block for heading, table in _sections(plan) for block in (Heading(heading), table))
-    blocks: tuple[Block, ...] = (
-        Facts(tuple(answer(plan))),
-        Paragraph(verdict(plan)),
-        *sections,
-        Facts(tuple(DEFINITIONS.items()), "dim"),
-    )
-    return Document(title, blocks, "" if case.device.calibrated else trust(case.device))
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
-
-
-def answer(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What a reader came for: does it fit, how many users, how fast, what limits, what it costs."""
-    memory, capacity = plan.memory, plan.capacity
-    yield "fits", _fits(plan)
-    if capacity.users:
-        rate = capacity.load.requests_per_second.expected
-        yield "users", f"{capacity.users:,} at once, {three(rate)} requests/s; {_stops(plan)}{_hint(plan)}"
-    elif memory.fits:
-        yield "users", f"none within the targets: {_stops(plan)}"
-    yield "speed", _speed(plan)
-    yield "limit", _limit(plan)
-    yield "cost", _cost(plan)
-    yield from (("note", note) for note in plan.case.notes)
-
-
-def _fits(plan: Plan) -> str:
-    memory = plan.memory
-    if not memory.fits:
-        return f"NO: {lacking(plan)}"
-    return (
-        f"yes: of {say_gib(gib(memory.budget))} usable a card, weights take {say_gib(gib(memory.weights))} and "
-        f"{say_gib(gib(memory.left))} are left for KV"
-    )
-
-
-def _hint(plan: Plan) -> str:
-    if plan.capacity.users < 2 or plan.workload.ttft or plan.workload.tpot:
-        return ""
-    return "; targets like --ttft 1s --tpot 50ms give the users of an interactive service"
-
-
-def _stops(plan: Plan) -> str:
-    capacity, workload = plan.capacity, plan.workload
-    if capacity.limit == "memory":
-        return "one more does not fit in memory"
-    if capacity.limit == "step":
-        return "a decode step has positions for no more; raise --max-batch-tokens"
-    wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
-    assert wanted is not None
-    name = capacity.limit.upper()
-    if capacity.users:
-        return f"one more would miss the {name} target of {say_seconds(wanted)}"
-    got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"a single user gets a {name} of {say_seconds(got.expected)}, {say_seconds(wanted)} is wanted"
-
-
-def _speed(plan: Plan) -> str:
-    batch, load = plan.workload.batch, plan.capacity.load
-    first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
-    line = f"{users_in_words(batch)}: first token in {say_seconds(first)}, then {three(1 / step)} tok/s"
-    if batch > 1:
-        whole = batch * plan.workload.output / plan.request.expected
-        line += f" each, {three(whole)} in total, prefill included"
-    if plan.capacity.users > 1:
-        each, everyone = load.tokens_per_user.expected, load.tokens_per_second.expected
-        line += f"; {load.users:,} users under way: {three(each)} tok/s each, {three(everyone)} in total"
-    return line
-
-
-def _limit(plan: Plan) -> str:
-    phase, scarce = plan.decode, scarcest(plan)
-    intensity = f"{three(phase.intensity)} FLOP a byte"
-    far = {
-        "memory": f"memory bandwidth, {intensity}, {three(1 / phase.balance)} x under the ridge",
-        "compute": f"arithmetic, {intensity}, {three(phase.balance)} x over the ridge",
-        "communication": "the link between the cards",
-    }
-    batch, users = plan.workload.batch, plan.capacity.users
-    line = f"{users_in_words(batch)}: {far[phase.limit]}"
-    if users <= batch:
-        return line
-    gain = "doubling no one resource would help noticeably"
-    if scarce is not None:
-        gain = f"{scarce.name} helps most, x {three(scarce.throughput or 1)} tokens"
-    return f"{line}; {users:,} users: {gain}"
-
-
-def _cost(plan: Plan) -> str:
-    price = plan.case.setup.price or plan.case.device.price
-    if price is None:
-        return "no price is known for this card; give --price"
-    hourly = f"${price.dollars:g} a card and hour ({price.date}, {price.source})"
-    if plan.dollars_per_million is None:
-        return hourly
-    return f"${three(plan.dollars_per_million)} a million output tokens, prompts included, at that load; {hourly}"
+def _lead(plan: Plan) -> str:
+    targets = targets_in_words(plan.workload)
+    held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
+    return f"{held}; arrivals are even: no queues, no percentiles"
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, Table]]:
-    """Each table with its heading."""
-    cards = plan.case.setup.devices
-    each = " (of one card)" if cards > 1 else ""
-    yield f"Memory{each}", _memory(plan)
-    yield "Weights", _weights(plan)
-    yield "Time", _times(plan)
-    yield f"What a step does{each}", phases_table(plan.phases)
-    yield "By class of operation, and the roof it is under", classes_table(plan.phases)
-    yield "Where it turns", _crossings(plan)
-    yield (
-        f"Batch sweep: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1",
-        _sweep(plan),
-    )
-    yield "What would change it (factors on the plan as asked, expected)", _changes(plan)
-    if plan.cards is not None:
-        yield "Every card of the catalogue, cheapest tokens first (expected)", _catalogue(plan.cards, cards)
+def _headed(heading: str, *blocks: Block) -> list[Block]:
+    return [Heading(heading), *blocks]
+
+
+def _each(plan: Plan) -> str:
+    return " (of one card)" if plan.case.setup.devices > 1 else ""
 
 
 def _memory(plan: Plan) -> Table:
@@ -190,39 +113,60 @@ def _times(plan: Plan) -> Table:
     """floor, bound and expected side by side: of the batch that was asked about, then of the most users."""
     rows: list[Row | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
-        rows += ["", *_load_times(plan)]
-    return Table(columns("", "floor", "bound", "expected"), tuple(rows))
+        rows += ["", *_load_times(plan, plan.asked)]
+    return Table(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
 
 
 def _batch_times(plan: Plan) -> Iterator[Row]:
-    batch, workload = plan.workload.batch, plan.workload
+    batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
     prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
-    step = plan.decode.seconds
-    yield _seconds(f"TTFT, {prompts} of {workload.input:,}", plan.prefill.seconds)
-    yield _seconds(f"ITL, batch {batch:,}", step)
-    yield _rate("tok/s a user", step.per_second(1))
+    step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
+    yield _seconds(f"TTFT, {prompts} of {workload.input:,}", plan.prefill.seconds, class_of("prefill", devices))
+    yield _seconds(f"ITL, batch {batch:,}", step, decode)
+    yield _rate("tok/s a user", step.per_second(1), decode)
     if batch > 1:
-        yield _rate("tok/s in total, decode alone", step.per_second(batch))
-        yield _rate("tok/s in total, prefill included", plan.request.per_second(batch * workload.output))
-    yield _seconds(f"all {workload.output:,} tokens", plan.request)
+        yield _rate("tok/s in total, decode alone", step.per_second(batch), decode)
+        yield _rate("tok/s in total, prefill included", plan.request.per_second(batch * workload.output), static)
+    yield _seconds(f"all {workload.output:,} tokens", plan.request, static)
 
 
-def _load_times(plan: Plan) -> Iterator[Row]:
-    load = plan.capacity.load
-    yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft)
-    yield _seconds("ITL, no prefill in between", load.itl)
-    yield _seconds("TPOT, prefills in between", load.tpot)
-    yield _rate("tok/s a user", load.tokens_per_user)
-    yield _rate("tok/s in total", load.tokens_per_second)
-    yield _rate("requests/s", load.requests_per_second)
+def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
+    serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
+    yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft, serving)
+    yield _seconds("ITL, no prefill in between", load.itl, decode)
+    yield _seconds("TPOT, prefills in between", load.tpot, serving)
+    yield _rate("tok/s a user", load.tokens_per_user, serving)
+    yield _rate("tok/s in total", load.tokens_per_second, serving)
+    yield _rate("requests/s", load.requests_per_second, serving)
 
 
-def _seconds(name: str, e: Estimate) -> Row:
-    return Row((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected))))
+def _seconds(name: str, e: Estimate, metric: str) -> Row:
+    return Row((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)), metric))
 
 
-def _rate(name: str, e: Estimate) -> Row:
-    return Row((name, *(three(value) for value in (e.floor, e.bound, e.expected))))
+def _rate(name: str, e: Estimate, metric: str) -> Row:
+    return Row((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
+
+
+def _users(plan: Plan) -> Table:
+    """Little's law in figures: who is under way is who comes a second times how long each stays."""
+    loads = {"in targets": plan.capacity.load} if plan.capacity.users else {}
+    if plan.fleet is not None:
+        loads["as asked"] = plan.fleet.load
+    if plan.memory.fits:
+        loads["memory full"] = plan.fullest
+    rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
+    heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
+    note = "expected figures of one replica; in targets: as many as those allow; memory full: as many as it holds"
+    return Table(columns(*heads), tuple(rows), (note,))
+
+
+def _little(name: str, load: Load, output: int) -> Row:
+    rate = load.requests_per_second.expected
+    return Row((
+        name, f"{load.users:,}", "=", three(rate), "x", three(load.users / rate), say_seconds(load.ttft.expected),
+        say_seconds(load.tpot.expected), three(load.tokens_per_user.expected), three(load.tokens_per_second.expected),
+    ))  # fmt: skip
 
 
 def phases_table(phases: Sequence[PhasePrice]) -> Table:
@@ -233,6 +177,8 @@ def phases_table(phases: Sequence[PhasePrice]) -> Table:
         ("KV read", *(say_gb(gb(p.kv_read_bytes)) for p in phases)),
         ("KV written", *(say(p.kv_write_bytes, "B") for p in phases)),
         ("activations", *(say(p.activation_bytes, "B") for p in phases)),
+        ("arithmetic takes", *(say_seconds(p.arithmetic) for p in phases)),
+        ("weights and KV take", *(say_seconds(p.memory) for p in phases)),
     ]
     for name in dict.fromkeys(name for p in phases for name in p.communication):
         moved = (p.communication.get(name, 0.0) for p in phases)
@@ -289,6 +235,20 @@ def _crossings(plan: Plan) -> Table:
     return Table(columns("", "", words=(0, 1)), tuple(map(Row, rows)))
 
 
+def _scores(plan: Plan) -> Table:
+    """What attention moves and takes with its score matrix in memory, and without."""
+    rows = (
+        Row((
+            f"{row.prompt:,}", say(row.flops, "FLOP"), say(row.nbytes, "B"), say_seconds(row.fused),
+            say(row.score_bytes, "B"), say_seconds(row.unfused), f"x {three(row.unfused / row.fused)}",
+        ))
+        for row in plan.scores
+    )  # fmt: skip
+    heads = ("prompt", "arithmetic", "q, k, v, out", "bound", "scores", "bound with them", "slower")
+    note = "all layers, one prompt in one pass; a fused kernel keeps the scores of queries and keys out of memory"
+    return Table(columns(*heads, words=()), tuple(rows), (note,))
+
+
 def _sweep(plan: Plan) -> Table:
     """One row a batch."""
     mixture = plan.sweep[0].experts is not None
@@ -313,53 +273,52 @@ def _sweep(plan: Plan) -> Table:
 def _changes(plan: Plan) -> Table:
     """Levers and sensitivities."""
     first = [plan.batching] if plan.batching is not None else []
-    rows: list[Row | str] = [_change(change) for change in (*first, *plan.levers)]
-    rows += ["", *map(_change, plan.sensitivities)]
+    rows: list[Row | str] = [_change(plan, change) for change in (*first, *plan.levers)]
+    rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
     heads = ("", "TTFT", "tok/s a user", "users", "tok/s in total", "$/M tokens", "")
     return Table(columns(*heads, words=(0, 6)), tuple(rows))
 
 
-def _change(change: Change) -> Row:
-    cells = [f"x {three(1 / change.first)}", f"x {three(change.faster)}"]
-    cells += ["" if value is None else f"x {three(value)}" for value in (change.users, change.throughput, change.cost)]
-    note = "" if change.outcome.fits else "does not fit"
+def _factor(value: float) -> str:
+    """`x 1.85`; `x 1.00` on either side of one."""
+    return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three(value)}"
+
+
+def _change(plan: Plan, change: Change) -> Row:
+    factors = (1 / change.first, change.faster, change.users, change.throughput, change.cost)
+    cells = ["" if factor is None else _factor(factor) for factor in factors]
+    note = ("no kernel times" if without_kernels(plan, change) else "") if change.outcome.fits else "does not fit"
     if change.users is None and change.outcome.fits:
         users = change.outcome.users
         note = f"fits {users_in_words(users)}" if users else "fits, but misses the targets"
     return Row((change.name, *cells, note))
 
 
-def _catalogue(outcomes: Sequence[CaseOutcome], devices: int) -> Table:
-    """One row a card on which it fits; so many `devices` of each, but for those that nothing known joins."""
-    rows = (
-        (
-            o.card,
-            f"{o.devices}" if o.linked or o.devices == devices else f"no link known: {o.devices}",
-            f"{o.users:,}",
-            say_seconds(o.ttft),
-            say_seconds(o.itl),
-            "" if o.tokens_per_second is None else three(o.tokens_per_second),
-            "" if o.dollars_per_hour is None else f"{o.dollars_per_hour:.2f}",
-            "" if o.dollars_per_million is None else three(o.dollars_per_million),
-        )
-        for o in outcomes
-        if o.fits
-    )
-    heads = columns("card", "cards", "users", "TTFT", "ITL", "tok/s in total", "$/h", "$/M tokens")
-    return Table(heads, tuple(map(Row, rows)), (_prices(outcomes), _unable(outcomes)))
+# -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _prices(outcomes: Sequence[CaseOutcome]) -> str:
-    """How far the order by price can be trusted."""
-    dates = sorted({o.price.date for o in outcomes if o.price and o.price.date[:2] == "20"})
-    when = f" of {dates[0]} to {dates[-1]}" if len(dates) > 1 else ""
-    return (
-        f"$/h are prices of different sellers{when}, as --json names them: the order ranks these offers, not the "
-        "hardware; cards without a price come last"
-    )
+def _scores_heading(plan: Plan) -> str:
+    return f"Attention without its score matrix in memory, and with it{_each(plan)}"
 
 
-def _unable(outcomes: Sequence[CaseOutcome]) -> str:
-    """The others, in a line."""
-    lacking = [f"{o.devices} x {o.card} by {gib(o.missing_bytes):,.1f}" for o in outcomes if not o.fits]
-    return f"does not fit, by GiB a card: {', '.join(lacking)}" if lacking else "it fits on every card"
+def _sweep_heading(plan: Plan) -> str:
+    return f"Batch sweep: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
+
+
+SECTIONS: Mapping[str, Callable[[Plan], list[Block]]] = MappingProxyType(
+    {
+        "words": lambda plan: [Paragraph(verdict(plan))],
+        "memory": lambda plan: _headed(f"Memory{_each(plan)}", _memory(plan)),
+        "weights": lambda plan: _headed("Weights", _weights(plan)),
+        "time": lambda plan: _headed("Time", _times(plan)),
+        "users": lambda plan: _headed("Users = requests a second x seconds each stays (Little's law)", _users(plan)),
+        "steps": lambda plan: _headed(f"What a step does{_each(plan)}", phases_table(plan.phases)),
+        "classes": lambda plan: _headed("By class of operation, and the roof it is under", classes_table(plan.phases)),
+        "turns": lambda plan: _headed("Where it turns", _crossings(plan)),
+        "attention": lambda plan: _headed(_scores_heading(plan), _scores(plan)),
+        "sweep": lambda plan: _headed(_sweep_heading(plan), _sweep(plan)),
+        "levers": lambda plan: _headed("What would change it (factors on the plan as asked, expected)", _changes(plan)),
+        "terms": lambda plan: [Facts(tuple(DEFINITIONS.items()), "dim")],
+    }
+)
+"""What may be asked for by name, in the order of --full."""

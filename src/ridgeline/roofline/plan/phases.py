@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.critical import balance, matrix_flops
+from ridgeline.roofline.critical import both_seconds, matrix_flops
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price, StepPrice
@@ -82,8 +82,9 @@ class PhasePrice:
     """A phase on one card, once: a request takes `count` of it.
 
     steps: how many there are. tokens: positions run in all of them. flops, and bytes by where they come from, of all
-    steps; communication: bytes by collective. intensity: FLOPs of matrices a byte of weights and KV; ridge: the
-    intensity from which on this mix of number formats keeps the card's arithmetic longer than its memory. limit:
+    steps; communication: bytes by collective. arithmetic, memory: seconds of the matrices' arithmetic at their peaks,
+    and of moving weights and KV at the full bandwidth. intensity: FLOPs of matrices a byte of weights and KV; ridge:
+    the intensity from which on this mix of number formats keeps the card's arithmetic longer than its memory. limit:
     compute, memory or communication. idle: the share of the floor in which the arithmetic units have nothing to do.
     """
 
@@ -99,6 +100,8 @@ class PhasePrice:
     kv_write_bytes: float
     activation_bytes: float
     communication: Mapping[str, float]
+    arithmetic: float
+    memory: float
     intensity: float
     ridge: float
     limit: str
@@ -124,13 +127,16 @@ def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
     intensity = sum(matrix_flops(cost).values()) / cost.memory_bytes
-    over = balance((step.cost for step in steps), device)
+    matrices, memory = both_seconds((step.cost for step in steps), device)
+    over = matrices / memory
     classes = _classes(steps)
     talking = sum(row.bound for row in classes if row.limit == "communication")
     return PhasePrice(
         phase.name, phase.count, phase.about,
         len(steps), sum(work.tokens for work in phase.works), phase.context, cost.total_flops,
         cost.weight_bytes, cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication,
+        arithmetic=matrices,
+        memory=memory,
         intensity=intensity,
         ridge=intensity / over,
         limit="communication" if talking > seconds.bound / 2 else "compute" if over >= 1 else "memory",

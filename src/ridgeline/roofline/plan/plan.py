@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ridgeline.document.numbers import gib, say_gib
 from ridgeline.models import Fields
@@ -13,17 +14,29 @@ from ridgeline.roofline.plan.alternatives import (
     CaseOutcome,
     Change,
     batch_lever,
+    card_levers,
     catalogue_outcomes,
-    compare,
     levers,
+    narrower_levers,
     outcome_of,
     sensitivities,
     ways_to_fit,
 )
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
+from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
 from ridgeline.roofline.plan.memory import Memory, WeightsRow, weights_table
-from ridgeline.roofline.plan.phases import Estimate, PhasePrice, decoder_phases, price_phase, request_seconds
+from ridgeline.roofline.plan.phases import (
+    Estimate,
+    PhasePrice,
+    decode_phase,
+    decoder_phases,
+    price_phase,
+    request_seconds,
+)
+from ridgeline.roofline.plan.scores import ScoresRow, score_rows
 from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
+
+ENGINE = "vllm"  # whose measurements count first
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +52,52 @@ class Crossings:
     kv_outweighs_weights: int | None
 
 
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that `ridgeline plan` says. All figures of a phase are those of one card.
+    """Everything that `ridgeline plan` says, each part priced when it is first asked for: an answer of fifteen lines
+    need not wait for the tables. All figures of a phase are those of one card."""
 
-    whole: the parameter bill of the undivided model. ways: what would make it fit, where it does not. phases: the parts
-    of a request. load: the workload's batch under load; capacity: the most users. cards: the catalogue, where it was
-    to be compared.
-    """
+    def __init__(
+        self, name: str, models: ModelCache, serving: Serving, others: Sequence[Device], demand: Demand
+    ) -> None:
+        """others: cards that levers may name, at prices of the one seller whose price the setup has."""
+        self.name, self.models, self.serving = name, models, serving
+        self.others, self.demand = tuple(others), demand
+        self.case, self.workload = serving.case, serving.workload
 
-    name: str
-    case: Case
-    workload: Workload
-    whole: Bill
-    weights: tuple[WeightsRow, ...]
-    memory: Memory
-    ways: tuple[Setup, ...]
-    phases: tuple[PhasePrice, ...]
-    crossings: Crossings
-    sweep: tuple[SweepRow, ...]
-    load: Load
-    capacity: Capacity
-    outcome: CaseOutcome
-    batching: Change | None
-    levers: tuple[Change, ...]
-    sensitivities: tuple[Change, ...]
-    cards: tuple[CaseOutcome, ...] | None
+    @property
+    def engine(self) -> str:
+        """The engine's name, by which its measurements go."""
+        return ENGINE
+
+    # -- the model and its memory -------------------------------------------------------------------------------------
+
+    @cached_property
+    def whole(self) -> Bill:
+        """The parameter bill of the undivided model."""
+        return bill(self.models.whole(self.case.setup).model)
+
+    @cached_property
+    def weights(self) -> tuple[WeightsRow, ...]:
+        """Where the weights of one card are."""
+        return tuple(weights_table(self.case))
+
+    @property
+    def memory(self) -> Memory:
+        """Subtraction by subtraction."""
+        return self.serving.memory
+
+    @cached_property
+    def ways(self) -> tuple[Setup, ...]:
+        """What would make it fit, where it does not."""
+        return () if self.memory.fits else tuple(ways_to_fit(self.models, self.case.setup, self.workload))
+
+    # -- the workload's batch, asking at once -------------------------------------------------------------------------
+
+    @cached_property
+    def phases(self) -> tuple[PhasePrice, ...]:
+        """The parts of a request."""
+        priced = (price_phase(self.case.price, self.case.device, p) for p in decoder_phases(self.case, self.workload))
+        return tuple(priced)
 
     @property
     def prefill(self) -> PhasePrice:
@@ -85,10 +118,107 @@ class Plan:
         """Seconds until the workload's batch, asking at once, has all its tokens."""
         return request_seconds(self.phases)
 
+    @cached_property
+    def crossings(self) -> Crossings:
+        """Where it turns."""
+        price, device = self.case.price, self.case.device
+        return Crossings(
+            critical_batch(price, device, self.workload.context),
+            compute_bound_prompt(price, device),
+            context_where_kv_outweighs_weights(price),
+        )
+
+    @cached_property
+    def scores(self) -> tuple[ScoresRow, ...]:
+        """Attention with its score matrix and without, by length of the prompt."""
+        return tuple(score_rows(self.case))
+
+    @cached_property
+    def sweep(self) -> tuple[SweepRow, ...]:
+        """Decode by batch."""
+        return tuple(batch_sweep(self.serving))
+
+    # -- under load ---------------------------------------------------------------------------------------------------
+
+    @property
+    def capacity(self) -> Capacity:
+        """The most users within the targets."""
+        return self.serving.capacity
+
+    @cached_property
+    def load(self) -> Load:
+        """The workload's batch as users under way."""
+        return self.serving.load(self.workload.batch)
+
+    @cached_property
+    def fullest(self) -> Load:
+        """As many users as memory and a step hold, whatever they wait; of one where there is room for none."""
+        return self.serving.load(max(1, self.memory.users))
+
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """The replicas for the demand; None where there is none, or none that can be served."""
+        return fleet_for(self.serving, self.demand) if self.demand else None
+
+    @cached_property
+    def asked(self) -> Load:
+        """The users that the answer is about: those of the fullest replica where a demand was given, else the most
+        within the targets; one where there is not one."""
+        return self.fleet.load if self.fleet is not None else self.capacity.load
+
+    @cached_property
+    def asked_decode(self) -> PhasePrice:
+        """A decode step of those users."""
+        phase = decode_phase(self.case, self.asked.users, self.workload.context, encoded=self.workload.encoded)
+        return price_phase(self.case.price, self.case.device, phase)
+
+    # -- what could be different --------------------------------------------------------------------------------------
+
+    @cached_property
+    def outcome(self) -> CaseOutcome:
+        """The plan as asked, in the figures that alternatives are compared by."""
+        return outcome_of(self.serving)
+
+    @cached_property
+    def batching(self) -> Change | None:
+        """From the workload's batch to the most users."""
+        return batch_lever(self.serving, self.outcome)
+
+    @cached_property
+    def narrower(self) -> tuple[Change, ...]:
+        """Weights and KV in fewer bits, the widest of them first."""
+        return tuple(narrower_levers(self.models, self.serving, self.outcome))
+
+    @cached_property
+    def other_cards(self) -> tuple[Change, ...]:
+        """The fastest and the cheapest of the other cards."""
+        outcomes = catalogue_outcomes(self.models, self.serving, self.others)
+        return tuple(card_levers(outcomes, self.outcome))
+
+    @cached_property
+    def cheaper_card(self) -> Change | None:
+        """The card of the same seller with the cheapest tokens, if they are cheaper than the plan's. Asks about cards
+        that have a price alone: it is a part of the answer, and the catalogue is long."""
+        priced = [device for device in self.others if device.price is not None]
+        outcomes = catalogue_outcomes(self.models, self.serving, priced)
+        changes = [change for change in card_levers(outcomes, self.outcome) if change.cost is not None]
+        best = min(changes, key=lambda change: change.cost or 1.0, default=None)
+        return best if best is not None and (best.cost or 1.0) < 1 else None
+
+    @cached_property
+    def levers(self) -> tuple[Change, ...]:
+        """Everything that could be different about the setup."""
+        return (*levers(self.models, self.serving, self.outcome), *self.other_cards)
+
+    @cached_property
+    def sensitivities(self) -> tuple[Change, ...]:
+        """The same card with twice of one thing."""
+        return tuple(sensitivities(self.models, self.serving, self.outcome))
+
     @property
     def dollars_per_million(self) -> float | None:
-        """Dollars for a million tokens of output at the most users."""
-        return self.outcome.dollars_per_million
+        """Dollars for a million tokens of output: of the demand where one was given, else at the most users."""
+        return self.outcome.dollars_per_million if self.fleet is None else self.fleet.dollars_per_million
 
 
 def make_plan(
@@ -96,51 +226,25 @@ def make_plan(
     fields: Fields,
     setup: Setup,
     workload: Workload,
-    catalogue: Sequence[Device],
-    *,
-    compared: bool = False,
+    others: Sequence[Device],
+    demand: Demand | None = None,
 ) -> Plan:
     """Plan a model, called `name`, on a setup.
 
-    catalogue: the cards that levers may name, and that `compared` lists. Raises ModelRefused for a model that cannot be
-    built or divided so, ValueError for a workload that the model or the memory cannot take.
+    others: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so, ValueError for a workload
+    that the model or the memory cannot take.
     """
     check_devices(setup)
     models = ModelCache(fields)
     case = models.case(setup)
-    _check_context(case, workload)
+    check_context(case, workload)
     serving = Serving(case, workload)
     _check_batch(serving)
-    price, device = case.price, case.device
-    base = outcome_of(serving)
-    others = catalogue_outcomes(models, serving, catalogue)
-    return Plan(
-        name=name,
-        case=case,
-        workload=workload,
-        whole=bill(models.whole(setup).model),
-        weights=tuple(weights_table(case)),
-        memory=serving.memory,
-        ways=() if serving.memory.fits else tuple(ways_to_fit(models, setup, workload)),
-        phases=tuple(price_phase(price, device, phase) for phase in decoder_phases(case, workload)),
-        crossings=Crossings(
-            critical_batch(price, device, workload.context),
-            compute_bound_prompt(price, device),
-            context_where_kv_outweighs_weights(price),
-        ),
-        sweep=tuple(batch_sweep(serving)),
-        load=serving.load(workload.batch),
-        capacity=serving.capacity,
-        outcome=base,
-        batching=batch_lever(serving, base),
-        levers=tuple(levers(models, serving, base, others)),
-        sensitivities=tuple(sensitivities(models, serving, base)),
-        cards=tuple(compare(models, serving, catalogue)) if compared else None,
-    )
+    return Plan(name, models, serving, others, demand or Demand())
 
 
 def check_devices(setup: Setup) -> None:
-    """Raises ValueError for more cards than one machine has, or cards that nothing joins."""
+    """Raises ValueError for more cards than are priced, or more than nothing known joins."""
     if setup.devices > max(DEVICES):
         raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
     if setup.devices > 1 and setup.device.link is None:
@@ -149,7 +253,8 @@ def check_devices(setup: Setup) -> None:
         )
 
 
-def _check_context(case: Case, workload: Workload) -> None:
+def check_context(case: Case, workload: Workload) -> None:
+    """Raises ValueError for requests that are longer than the model's context."""
     if workload.tokens > case.model.context:
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}; "

@@ -88,6 +88,7 @@ class PromptQueue:
         self._clock = [_NOTHING]  # after so many full steps
         self._waits = [_NOTHING]  # of the prompts that have ended by then, summed
         self._known: dict[int, tuple[Estimate, Estimate]] = {}
+        self._steps: dict[tuple[int, int], Estimate] = {}
 
     def all(self, count: float) -> Estimate:
         """Seconds until all of `count` prompts have their first token; between whole numbers a straight line."""
@@ -128,7 +129,13 @@ class PromptQueue:
         self._clock.append(clock)
 
     def _seconds(self, start: int, end: int) -> Estimate:
-        return Estimate.of([prefill_step(self.case, self.workload, start, end)])
+        """Of the step that runs these positions. Where in a prompt it begins and how long it is is all that it is."""
+        begins, length = start % self.workload.input, end - start
+        found = self._steps.get((begins, length))
+        if found is None:
+            step = prefill_step(self.case, self.workload, begins, begins + length)
+            found = self._steps[begins, length] = Estimate.of([step])
+        return found
 
 
 class Serving:

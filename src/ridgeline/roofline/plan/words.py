@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_seconds, three
-from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.alternatives import DEVICES, Change
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.plan import Plan
@@ -18,6 +17,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
         "floor": "of a whole step, max(FLOPs / peak, weights and KV / bandwidth): nothing can beat it",
         "bound": "each operation's own max, activations included, summed: perfect kernels",
         "expected": "with each kernel class's efficiency, measured or the default of its kind; --json: sources",
+        "[class]": "figures of a class are as far off as the line `trust` says: memory, prefill, decode, serving, tp8",
         "FLOP/B": "FLOP a byte: arithmetic of matrices over weights and KV moved, once a step",
         "ridge": "the FLOP/B where both take equally long, in the step's formats: memory is the limit below",
         "gain": "total tokens a second of a batch over those of batch 1, by the bound",
@@ -26,7 +26,7 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
 )
 
 # From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
-_NOTICED, _WORTH = 1.03, 1.5
+NOTICED, _WORTH = 1.03, 1.5
 # Tokens a second that people read at; some four words.
 _READING = 5.0
 
@@ -48,17 +48,6 @@ def ways_in_words(ways: Sequence[Setup]) -> str:
     return "it would fit " + ", or ".join(_way(way) for way in ways)
 
 
-def trust(device: Device) -> str:
-    """How far off measurements were from what is expected of a card nobody calibrated (benchmarks/accuracy.md: 78 of 99
-    published ones were within 20 %; of the 10 under load the median is 24 %)."""
-    basis = device.sources.get("efficiency", "")
-    if "class default" in basis:
-        return "uncalibrated: no kernel times of this card are known; expected figures are what is usual for its kind"
-    if "kernel times" in basis:
-        return "uncalibrated: 4 of 5 published measurements are within 20 %, under load half within 25 %"
-    return basis if "uncalibrated" in basis else "uncalibrated: expected figures by the efficiencies of the card's file"
-
-
 def users_in_words(count: int) -> str:
     """`one user`, `352 users`."""
     return "one user" if count == 1 else f"{count:,} users"
@@ -67,7 +56,7 @@ def users_in_words(count: int) -> str:
 def scarcest(plan: Plan) -> Change | None:
     """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
     best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
-    return best if best is not None and (best.throughput or 0.0) >= _NOTICED else None
+    return best if best is not None and (best.throughput or 0.0) >= NOTICED else None
 
 
 def _way(way: Setup) -> str:
@@ -173,7 +162,7 @@ def _lever(plan: Plan, change: Change) -> str:
 
 def _helps(change: Change) -> bool:
     newly = change.throughput is None and change.outcome.users > 0
-    return newly or _gain(change) >= _NOTICED or (change.cost is not None and change.cost <= 1 / _NOTICED)
+    return newly or _gain(change) >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
 
 
 def _gain(change: Change) -> float:

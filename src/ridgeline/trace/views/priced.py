@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline.document import numbers
 from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Heading, Row, Table, Tone
 from ridgeline.ops.cost import Cost
-from ridgeline.roofline.plan.words import trust
+from ridgeline.roofline.plan.trust import trust_in, trust_in_words
 from ridgeline.trace.priced import Dimension, PricedCall, PricedStep, PricedTrace
 
 WIDTH = 112
@@ -33,7 +33,7 @@ def priced_document(trace: PricedTrace) -> Document:
     for step in trace.steps:
         notes = (_LEGEND,) if step is trace.steps[-1] else ()
         blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
-    lead = "" if case.device.calibrated else trust(case.device)
+    lead = trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
     return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks), lead)
 
 

@@ -1,0 +1,77 @@
+"""What `ridgeline plan --list` shows: the models and cards of the catalogue."""
+
+from typing import Any
+
+from ridgeline.checkpoint.source import CATALOGUE, read_config
+from ridgeline.document.numbers import gib
+from ridgeline.document.page import Document, Paragraph, Row, Table, columns
+from ridgeline.models import build
+from ridgeline.models.bill import bill
+from ridgeline.roofline.cards import cards
+from ridgeline.roofline.prices import snapshots
+
+
+def list_json() -> dict[str, Any]:
+    """Models with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour by seller."""
+    models, sellers = [], snapshots()
+    for name in sorted(path.stem for path in CATALOGUE.glob("*.json")):
+        counted = bill(build(read_config(name)))
+        models.append({"name": name, "parameters": counted.total, "active_parameters": counted.active})
+    return {
+        "models": models,
+        "cards": [
+            {
+                "name": card.name,
+                "title": card.title,
+                "memory_bytes": card.memory,
+                "bandwidth": card.bandwidth,
+                "bf16": card.peaks.get("bf16"),
+                "dollars_per_hour": {s.seller: s.dollars[card.name] for s in sellers if card.name in s.dollars},
+            }
+            for card in cards()
+        ],
+        "sellers": [{"seller": s.seller, "title": s.title, "date": s.date, "source": s.source} for s in sellers],
+    }
+
+
+def list_document(known: dict[str, Any]) -> Document:
+    """Both as tables."""
+    models, card_list = known["models"], known["cards"]
+    return Document(
+        f"{len(models)} models and {len(card_list)} cards",
+        (
+            Table(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
+            Table(
+                columns("card", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
+                tuple(_card_row(card) for card in card_list),
+            ),
+            Paragraph(f"$/h: what {_listed(known)} ask, lowest and highest; docs/plan.md has --seller and --prices."),
+            Paragraph("MODEL may also be a config.json, --device a card file (docs/plan.md), `this` or `cuda`."),
+        ),
+    )
+
+
+def _model_row(model: dict[str, Any]) -> Row:
+    total, active = model["parameters"], model["active_parameters"]
+    return Row((model["name"], _billions(total), _billions(active) if active != total else ""))
+
+
+def _card_row(card: dict[str, Any]) -> Row:
+    peak, asked = card["bf16"], sorted(card["dollars_per_hour"].values())
+    memory, bandwidth = f"{gib(card['memory_bytes']):,.0f}", f"{card['bandwidth'] / 1e9:,.0f}"
+    teraflops = "" if peak is None else f"{peak / 1e12:,.0f}"
+    return Row((card["name"], card["title"], memory, bandwidth, teraflops, _range(asked)))
+
+
+def _range(dollars: list[float]) -> str:
+    """`2.29 to 12.29`."""
+    return " to ".join(f"{each:.2f}" for each in dict.fromkeys((*dollars[:1], *dollars[-1:])))
+
+
+def _listed(known: dict[str, Any]) -> str:
+    """`nebius (2025), verda (2026)`."""
+    return ", ".join(f"{each['seller']} ({each['date']})" for each in known["sellers"])
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:,.2f} B" if count >= 1e9 else f"{count / 1e6:,.0f} M"

@@ -1,0 +1,148 @@
+"""The options of `ridgeline plan`, and what they ask for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli import options
+from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
+from ridgeline.roofline.cards import cards
+from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.roofline.plan import Demand, Setup, Workload
+from ridgeline.roofline.plan.page import SECTIONS
+from ridgeline.roofline.prices import Snapshot, priced, read_prices, seller_of, snapshots
+from ridgeline.traffic.slo import parse_slo
+
+# What somebody who reads along hardly waits for: a second, then 20 tokens a second.
+INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
+
+_SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
+_TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
+_SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
+_TPOT = "The most seconds a token after it on average, other users' prefills included; by default 50ms."
+
+
+def _panel(name: str) -> Callable[..., Any]:
+    """Options under a heading of the help."""
+    return lambda text, *names: typer.Option(*names, help=text, rich_help_panel=name)
+
+
+_setup, _workload, _money, _shown = map(_panel, ("How it is set up", "Workload", "Money", "What is shown"))
+
+
+@dataclass(frozen=True, slots=True)
+class SetupFlags:
+    """Where the model is put, and how it is stored."""
+
+    device: Annotated[str | None, _setup(options.DEVICE, "--device", "--card")] = None
+    devices: options.Devices = 1
+    weights: options.Weights = None
+    kv: options.KV = None
+    memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
+    max_batch_tokens: options.MaxBatchTokens = "2k"
+
+    def setup(self, device: Device, price: HourlyPrice | None = None) -> Setup:
+        """The same on a card. Raises ValueError."""
+        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, price)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFlags:
+    """What requests are like, what they may take, and how many there are."""
+
+    input: options.Input = "1k"
+    output: Annotated[str, _workload("Tokens generated.")] = "256"
+    batch: options.Batch = 1
+    users: Annotated[int | None, _workload("Requests under way all the time: what they get, and the replicas.")] = None
+    rate: Annotated[float | None, _workload("Requests a second: the cards and replicas that serve them.")] = None
+    slo: Annotated[str | None, _workload(_SLO)] = None
+    ttft: Annotated[str | None, _workload(_TTFT)] = None
+    tpot: Annotated[str | None, _workload(_TPOT)] = None
+
+    def workload(self, max_batch_tokens: str) -> Workload:
+        """Raises ValueError naming the option."""
+        ttft, tpot = self._targets()
+        return Workload(
+            parse_tokens(self.input, "--input"),
+            parse_tokens(self.output, "--output"),
+            self.batch,
+            ttft,
+            tpot,
+            parse_tokens(max_batch_tokens, "--max-batch-tokens"),
+        )
+
+    def demand(self) -> Demand:
+        """Raises ValueError naming the option."""
+        return Demand(self.users, self.rate)
+
+    def _targets(self) -> tuple[float | None, float | None]:
+        """Seconds to the first token and a token after it."""
+        if self.slo is None:
+            ttft = INTERACTIVE_TTFT if self.ttft is None else parse_seconds(self.ttft, "--ttft")
+            return ttft, INTERACTIVE_TPOT if self.tpot is None else parse_seconds(self.tpot, "--tpot")
+        if self.ttft is not None or self.tpot is not None:
+            raise ValueError("--slo states both targets; leave --ttft and --tpot out")
+        if self.slo.strip() == "none":
+            return None, None
+        slo = parse_slo(self.slo)
+        if slo.e2e is not None:
+            raise ValueError("--slo has e2e, and a plan has no target for a whole request; give ttft and tpot")
+        return (*(None if limit is None else limit / 1e9 for limit in (slo.ttft, slo.tpot)),)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyFlags:
+    """What a card costs an hour."""
+
+    price: Annotated[str | None, _money("Dollars for one card and hour, like 2.5, whatever a seller asks.")] = None
+    seller: Annotated[str | None, _money("Whose prices, like nebius; by default the first seller of the card.")] = None
+    prices: Annotated[
+        Path | None, _money("Prices of your own sellers: a TOML file instead of the package's.", "--prices")
+    ] = None
+
+    def given(self) -> HourlyPrice | None:
+        """The price that stands whatever a seller asks."""
+        return None if self.price is None else HourlyPrice(parse_dollars(self.price, "--price"), "as given", "--price")
+
+    def sellers(self) -> tuple[Snapshot, ...]:
+        """Those of the file, else those of the package. Raises ValueError."""
+        return snapshots() if self.prices is None else read_prices(self.prices)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFlags:
+    """What of it is shown."""
+
+    full: Annotated[bool, _shown("Everything, section by section.", "--full")] = False
+    section: Annotated[list[str] | None, _shown(_SECTION)] = None
+    compare: Annotated[bool, _shown("A table of every card of the catalogue, and of --cards.", "--compare")] = False
+    cards: Annotated[str | None, _shown("A table of these cards: names or files, like l40s,h100-sxm,my.toml.")] = None
+    listed: Annotated[bool, _shown("The models and cards of the catalogue, and no plan.", "--list")] = False
+
+
+def compared_cards(shown: ShownFlags, device: str | None) -> tuple[Device, ...] | None:
+    """The cards to be compared: those named and, with --compare, the catalogue and a card file; None for no comparison.
+
+    Raises ValueError as `device_named`.
+    """
+    if not shown.compare and shown.cards is None:
+        return None
+    names = [] if shown.cards is None else [name.strip() for name in shown.cards.split(",") if name.strip()]
+    if device is not None:
+        names.insert(0, device)
+    named = {card.name: card for card in map(device_named, names)}
+    return tuple(((named if not shown.compare else {c.name: c for c in cards()}) | named).values())
+
+
+def at_prices(devices: tuple[Device, ...], money: MoneyFlags) -> tuple[Device, ...]:
+    """The cards at the prices of one seller: the one asked for, else the one that has most of them."""
+    return priced(devices, seller_of(money.sellers(), [d.name for d in devices if d.price is None], money.seller))
+
+
+def with_price(device: Device, money: MoneyFlags) -> Device:
+    """A card at the price that was given, else that of its file, else that of a seller."""
+    given = money.given()
+    return replace(device, price=given) if given is not None else at_prices((device,), money)[0]

@@ -1,0 +1,200 @@
+"""The answer of a plan in a dozen lines: does it fit, for how many users, how fast, what limits it, what helps, what it
+costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by."""
+
+from collections.abc import Iterator
+
+from ridgeline.document.numbers import gib, say_gib, say_seconds, three
+from ridgeline.roofline.plan.alternatives import Change
+from ridgeline.roofline.plan.case import Workload
+from ridgeline.roofline.plan.demand import Fleet
+from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.trust import Trust, basis_of, class_of, classes_of, trust_in_words
+from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words
+
+
+def answer(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What a reader came for."""
+    yield "fits", _fits(plan)
+    if plan.memory.fits:
+        yield "users", _demand(plan) if plan.demand else _users(plan)
+    yield "speed", _speed(plan)
+    yield "limit", _limit(plan)
+    lever = _lever(plan)
+    if lever:
+        yield "lever", lever
+    yield "cost", _cost(plan)
+    yield "trust", trust_in_words(plan.case.setup.device, classes_of_plan(plan))
+    yield from (("note", note) for note in plan.case.notes)
+
+
+def targets_in_words(workload: Workload) -> str:
+    """`TTFT 500 ms and TPOT 40 ms`."""
+    wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
+    return " and ".join(f"{name} {_target(seconds)}" for name, seconds in wanted if seconds is not None)
+
+
+def _target(seconds: float) -> str:
+    """`500 ms`, `1.5 s`: as it was asked for."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
+
+
+def classes_of_plan(plan: Plan) -> tuple[Trust, ...]:
+    """What is known of the plan's card, class by class."""
+    return tuple(classes_of(plan.case.setup.device.name, plan.engine, plan.case.setup.devices))
+
+
+def tag(plan: Plan, metric: str) -> str:
+    """` [serving]`."""
+    return f" [{class_of(metric, plan.case.setup.devices)}]"
+
+
+def _fits(plan: Plan) -> str:
+    memory = plan.memory
+    if not memory.fits:
+        return f"NO: {lacking(plan)}{tag(plan, 'memory')}"
+    return (
+        f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of {say_gib(gib(memory.budget))} "
+        f"usable a card are left for KV{tag(plan, 'memory')}"
+    )
+
+
+def _users(plan: Plan) -> str:
+    capacity, targets = plan.capacity, targets_in_words(plan.workload)
+    if not capacity.users:
+        return f"none within {targets}: {_stops(plan)}{tag(plan, 'serving')}"
+    rate = three(capacity.load.requests_per_second.expected)
+    within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
+    line = f"{capacity.users:,} at once, {rate} requests/s{within}; {_stops(plan)}{tag(plan, 'serving')}"
+    held = plan.memory.users
+    return line if held == capacity.users else f"{line}; memory holds {held:,}{tag(plan, 'memory')}"
+
+
+def _stops(plan: Plan) -> str:
+    capacity, workload = plan.capacity, plan.workload
+    if capacity.limit == "memory":
+        return "memory holds no more"
+    if capacity.limit == "step":
+        return "a decode step has positions for no more; raise --max-batch-tokens"
+    name = capacity.limit.upper()
+    if capacity.users:
+        return f"one more would miss {name}"
+    wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
+    got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
+    return f"a single user gets a {name} of {say_seconds(got.expected)}, {_target(wanted or 0.0)} is wanted"
+
+
+def _demand(plan: Plan) -> str:
+    fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
+    asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
+    if fleet is None:
+        return f"{asked}: on no number of cards; {_stops(plan)}{tag(plan, 'serving')}"
+    within = f" within {targets}" if targets else ""
+    each = f"{users_in_words(fleet.load.users)} under way{' on each' if fleet.replicas > 1 else ''}"
+    return (
+        f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; "
+        f"{each}{tag(plan, 'serving')}"
+    )
+
+
+def _replicas(plan: Plan, fleet: Fleet) -> str:
+    """`3 replicas of 2 cards`."""
+    cards = "one card" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} cards"
+    return cards if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {cards}"
+
+
+def _speed(plan: Plan) -> str:
+    load, batch = plan.asked, plan.workload.batch
+    first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
+    alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
+    line = (
+        f"{alone}: TTFT {say_seconds(first)}{tag(plan, 'prefill')}, then {three(1 / step)} tok/s"
+        f"{' each' if batch > 1 else ''}{tag(plan, 'decode')}"
+    )
+    if not plan.memory.fits:
+        return f"if it did, {line}"
+    if not plan.capacity.users or load.users == batch == 1:
+        return line
+    total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
+    return (
+        f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each, "
+        f"{three(total)} in all{tag(plan, 'serving')}; {line}"
+    )
+
+
+def _ttft(plan: Plan) -> str:
+    return say_seconds(plan.asked.ttft.expected)
+
+
+def _limit(plan: Plan) -> str:
+    phase, scarce = plan.asked_decode, scarcest(plan)
+    roof = {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
+    who = users_in_words(plan.asked.users)
+    line = (
+        f"{roof[phase.limit]}: a step of {who} has {say_seconds(phase.memory)} of memory traffic and "
+        f"{say_seconds(phase.arithmetic)} of arithmetic"
+    )
+    if plan.asked.users > 1:
+        line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
+    if not plan.capacity.users or not plan.memory.fits:
+        return line
+    if scarce is None:
+        return f"{line}; doubling no one resource would help noticeably"
+    return f"{line}; {scarce.name} would bring most, x {three(scarce.throughput or 1)} tokens"
+
+
+def _lever(plan: Plan) -> str:
+    """What costs no money and brings most, and a card whose tokens are cheaper."""
+    if not plan.memory.fits:
+        return ""
+    helps = [change for change in plan.narrower if change.outcome.fits and _gain(change) >= NOTICED]
+    best = max(helps, key=_gain, default=None)
+    parts = [] if best is None else [_narrower(best)]
+    cheaper = plan.cheaper_card
+    if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
+        parts.append(_cheaper(plan, cheaper))
+    return "; ".join(parts)
+
+
+def _narrower(change: Change) -> str:
+    """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
+    outcome = change.outcome
+    if change.throughput is None:
+        return f"{change.name}: {users_in_words(outcome.users)} within the targets (quality is not priced)"
+    cost = outcome.dollars_per_million
+    dollars = "" if cost is None else f", ${three(cost)} a million"
+    users = f"x {three(change.users)} users, " if change.users is not None else ""
+    return f"{change.name}: {users}x {three(change.throughput)} tokens{dollars} (quality is not priced)"
+
+
+def _cheaper(plan: Plan, change: Change) -> str:
+    """`b200: $0.13 a million (Nebius, on demand)`; of a card without kernel times that, too."""
+    cost, price = change.outcome.dollars_per_million, change.outcome.price
+    assert cost is not None
+    assert price is not None
+    unknown = "; no kernel times" if without_kernels(plan, change) else ""
+    return f"{change.name}: ${three(cost)} a million ({price.asked_by}{unknown})"
+
+
+def without_kernels(plan: Plan, change: Change) -> bool:
+    """Whether a change is to another card, one of which no kernel times are known."""
+    other = next((device for device in plan.others if device.name == change.outcome.card), None)
+    return other is not None and other.name != plan.case.setup.device.name and basis_of(other) == "kind"
+
+
+def _gain(change: Change) -> float:
+    if change.throughput is None:
+        return float(change.outcome.users)  # from nobody to somebody
+    return max(change.throughput, change.faster)
+
+
+def _cost(plan: Plan) -> str:
+    price = plan.case.setup.price or plan.case.device.price
+    if price is None:
+        return "no seller known here has this card; give --price, or --prices FILE"
+    hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    if plan.dollars_per_million is None:
+        return hourly
+    fleet = plan.fleet
+    whole = "" if fleet is None or fleet.dollars_per_hour is None else f"${three(fleet.dollars_per_hour)} an hour, "
+    tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{tag(plan, 'serving')}"
+    return f"{whole}{tokens}; {hourly}"

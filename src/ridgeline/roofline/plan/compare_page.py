@@ -1,0 +1,104 @@
+"""A comparison of cards as a document: one table, a ranking for each seller, each card's trust in its row."""
+
+from collections.abc import Iterator
+
+from ridgeline.document.numbers import gib, say_seconds, three
+from ridgeline.document.page import Column, Document, Row, Table
+from ridgeline.roofline.plan.answer import targets_in_words
+from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
+from ridgeline.roofline.plan.plan import ENGINE
+from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in
+
+# What stands for each basis of a price; NONE is to be seen.
+_MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file"}
+
+
+def compare_document(comparison: Comparison) -> Document:
+    """The rankings, the best first, and in notes the cards that cannot serve it."""
+    workload, any_of_them = comparison.workload, comparison.offers[0].outcome
+    title = (
+        f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
+        f"{workload.input:,} tokens in, {workload.output:,} out"
+    )
+    targets = targets_in_words(workload)
+    within = f" within {targets} on average" if targets else ""
+    lead = f"{_asked(comparison)}{within}; arrivals are even: no queues"
+    rows: list[Row | str] = []
+    for ranking in comparison.rankings:
+        rows += [*([""] if rows else []), _heading(comparison, ranking)]
+        rows += [_row(offer, ENGINE) for offer in ranking.offers]
+    return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
+
+
+def _asked(comparison: Comparison) -> str:
+    demand = comparison.demand
+    if demand.rate is not None:
+        return f"cards for {three(demand.rate)} requests/s"
+    return "the most users" if demand.users is None else f"cards for {demand.users:,} users under way"
+
+
+def _heading(comparison: Comparison, ranking: Ranking) -> str:
+    by = "cheapest first" if comparison.demand else "cheapest tokens first"
+    if not ranking.seller:
+        return f"No price known: {'fewest cards' if comparison.demand else 'fastest'} first"
+    return f"{ranking.seller} ({ranking.date}): {by}"
+
+
+def _columns(comparison: Comparison) -> tuple[Column, ...]:
+    return (
+        Column("cards", words=True, whole=True),
+        Column("on each" if comparison.demand else "users"),
+        Column("TTFT"),
+        Column("each", group="tok/s"),
+        Column("all", group="tok/s"),
+        Column("$/h"),
+        Column("$/M"),
+        Column("kernels", words=True, whole=True),
+        Column("off by", words=True, whole=True),
+    )
+
+
+def _row(offer: Offer, engine: str) -> Row:
+    outcome, load, fleet = offer.outcome, offer.load, offer.fleet
+    hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
+    million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
+    total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
+    trust = trust_in(offer.device.name, engine, class_of("serving", outcome.devices))
+    return Row((
+        _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
+        f"{load.users:,}",
+        say_seconds(load.ttft.expected),
+        three(load.tokens_per_user.expected),
+        three(total),
+        "" if hourly is None else f"{hourly:.2f}",
+        "" if million is None else three(million),
+        _MARKS[basis_of(offer.device)],
+        "?" if trust.median is None else f"{trust.median:.0%} ({trust.rows})",
+    ))  # fmt: skip
+
+
+def _cards(name: str, count: int) -> str:
+    """`2 x l40s`."""
+    return name if count == 1 else f"{count} x {name}"
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    yield (
+        "$/M: dollars for a million output tokens, prompts included. What two sellers ask says nothing of the "
+        "hardware, so each has a ranking of its own; --seller NAME and --prices FILE choose whose."
+    )
+    yield (
+        "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
+        "card, +-50 %. off by: the median error of measurements of this card under load (how many); ?: there is none."
+    )
+    missed = [offer for offer in comparison.unable if offer.outcome.fits]
+    lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
+    if missed:
+        yield f"serves nobody within the targets: {', '.join(map(_missed, missed))}"
+    if lacking:
+        short = (f"{_cards(o.card, o.devices)} by {gib(o.missing_bytes):,.1f}" for o in lacking)
+        yield f"does not fit, by GiB a card: {', '.join(short)}"
+
+
+def _missed(offer: Offer) -> str:
+    return f"{_cards(offer.outcome.card, offer.outcome.devices)} ({offer.outcome.limit.upper()})"

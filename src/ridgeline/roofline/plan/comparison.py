@@ -1,0 +1,95 @@
+"""The same on many cards: a ranking for each seller, since what two of them ask says nothing of the hardware."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.alternatives import CaseOutcome, fewest_devices, outcome_of
+from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
+from ridgeline.roofline.plan.serving import Load, Serving
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A card and what it comes to. load: of the most users within the targets, or of the fullest replica of the fleet;
+    fleet: the replicas for a demand, None where there is none or they cannot serve it."""
+
+    device: Device
+    outcome: CaseOutcome
+    load: Load
+    fleet: Fleet | None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it fits, and anybody is served within the targets."""
+        return self.outcome.fits and self.outcome.users > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Offers of one seller, or of cards for which there is no price; the best first."""
+
+    seller: str
+    date: str
+    source: str
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
+    without a price last; and those that do not. devices: how many of each were asked for."""
+
+    name: str
+    workload: Workload
+    demand: Demand
+    setup: Setup
+    rankings: tuple[Ranking, ...]
+    unable: tuple[Offer, ...]
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All of them."""
+        return (*(offer for ranking in self.rankings for offer in ranking.offers), *self.unable)
+
+
+def compare(
+    name: str, models: ModelCache, setup: Setup, workload: Workload, devices: Iterable[Device], demand: Demand
+) -> Comparison:
+    """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model."""
+    offers = [_offer(models, setup.on(device), workload, demand) for device in devices]
+    able = [offer for offer in offers if offer.serves]
+    unable = sorted((offer for offer in offers if not offer.serves), key=lambda offer: offer.outcome.missing_bytes)
+    return Comparison(name, workload, demand, setup, tuple(_rankings(able)), tuple(unable))
+
+
+def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand) -> Offer:
+    if setup.devices > 1 and setup.device.link is None:
+        setup = dataclasses.replace(setup, devices=1)
+    serving = Serving(models.case(setup), workload)
+    if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
+        serving = Serving(models.case(fewest), workload)
+    fleet = fleet_for(serving, demand) if demand else None
+    return Offer(setup.device, outcome_of(serving), serving.capacity.load if fleet is None else fleet.load, fleet)
+
+
+def _rankings(offers: Sequence[Offer]) -> list[Ranking]:
+    by_seller: dict[tuple[str, str, str], list[Offer]] = {}
+    for offer in offers:
+        price = offer.outcome.price
+        key = ("", "", "") if price is None else (price.asked_by, price.date, price.source)
+        by_seller.setdefault(key, []).append(offer)
+    order = sorted(by_seller, key=lambda key: (key[0] == "", -len(by_seller[key])))
+    return [Ranking(*key, tuple(sorted(by_seller[key], key=_cost))) for key in order]
+
+
+def _cost(offer: Offer) -> tuple[float, float]:
+    """What a ranking is by: dollars an hour for a demand, else dollars a token; without a price cards, else speed."""
+    speed = offer.outcome.tokens_per_second or 0.0
+    if offer.fleet is not None:
+        cost = offer.fleet.dollars_per_hour
+        return (offer.fleet.cards if cost is None else cost), -speed
+    cost = offer.outcome.dollars_per_million
+    return (-speed if cost is None else cost), 0.0

@@ -1,0 +1,58 @@
+"""Attention with its score matrix in memory and without: what a fused kernel is for, by length of the prompt."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.time import compute_seconds, memory_seconds
+
+_SHORTEST = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ScoresRow:
+    """Attention of all layers in the prefill of one prompt, on one card.
+
+    flops; nbytes: of queries, keys, values and results; score_bytes: what a kernel moves beside them that writes the
+    scores of queries and keys and reads them again. fused, unfused: the bounds in seconds without and with those.
+    """
+
+    prompt: int
+    flops: float
+    nbytes: float
+    score_bytes: float
+    fused: float
+    unfused: float
+
+
+def score_rows(case: Case) -> list[ScoresRow]:
+    """One row for each prompt of 512, 2,048, ... positions up to the model's context; none for a model without
+    attention."""
+    rows = [_row(case, prompt) for prompt in _prompts(case.model.context)]
+    return [row for row in rows if row.flops]
+
+
+def _prompts(context: int) -> Iterator[int]:
+    length = min(_SHORTEST, context)
+    while length < context:
+        yield length
+        length *= 4
+    yield context
+
+
+def _row(case: Case, prompt: int) -> ScoresRow:
+    work, device = Work.of([Segment(prompt, prompt)], case.price.reaches), case.device
+    flops = nbytes = scores = fused = unfused = 0.0
+    for priced in case.price.ops:
+        if not isinstance(priced.op, Attention):
+            continue
+        cost, moved = priced.cost(work), priced.op.score_matrix_bytes(work)
+        arithmetic, memory = compute_seconds(cost, device), memory_seconds(cost, device, cost.memory_bytes)
+        flops += cost.total_flops * priced.count
+        nbytes += cost.total_bytes * priced.count
+        scores += moved * priced.count
+        fused += max(arithmetic, memory) * priced.count
+        unfused += max(arithmetic, memory + moved / device.bandwidth_of(moved)) * priced.count
+    return ScoresRow(prompt, flops, nbytes, scores, fused, unfused)

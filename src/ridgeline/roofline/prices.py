@@ -1,0 +1,81 @@
+"""What cards cost an hour: one dated snapshot a seller, of prices.toml or of a user's file of the same form."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ridgeline.roofline.cards import CardReader
+from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.untrusted import read_toml
+
+_DATE = re.compile(r"20\d\d(-\d\d){0,2}")
+_FORM = "title, date, source and dollars = { h100-sxm = 2.5 }"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one seller asked on one day. dollars: of one card and hour, by the card's name."""
+
+    seller: str
+    title: str
+    date: str
+    source: str
+    dollars: Mapping[str, float]
+
+    def price_of(self, card: str) -> HourlyPrice | None:
+        """A card's price; None where the seller does not have it."""
+        dollars = self.dollars.get(card)
+        return None if dollars is None else HourlyPrice(dollars, self.date, self.source, self.title)
+
+
+def snapshots() -> tuple[Snapshot, ...]:
+    """Those of the package, in the order in which sellers are asked."""
+    text = resources.files("ridgeline.roofline").joinpath("prices.toml").read_text(encoding="utf-8")
+    return _snapshots(tomllib.loads(text), "prices.toml")
+
+
+def read_prices(path: Path) -> tuple[Snapshot, ...]:
+    """Those of a user's file. Raises ValueError in one line that names the file and the field."""
+    found = _snapshots(read_toml(path), str(path))
+    if not found:
+        raise ValueError(f"{path}: no seller in it; write [my-seller] with {_FORM}")
+    return found
+
+
+def seller_of(sellers: Sequence[Snapshot], cards: Iterable[str], wanted: str | None = None) -> Snapshot | None:
+    """The seller called `wanted`; else the first of those that have most of the `cards`, None where none has one.
+
+    Raises ValueError with the names there are for an unknown one.
+    """
+    if wanted is not None:
+        named = next((each for each in sellers if each.seller == wanted.lower()), None)
+        if named is None:
+            raise ValueError(f"--seller is {wanted!r}; it must be one of {', '.join(each.seller for each in sellers)}")
+        return named
+    names = set(cards)
+    most = max(sellers, key=lambda each: len(names & each.dollars.keys()), default=None)
+    return most if most is not None and names & most.dollars.keys() else None
+
+
+def priced(devices: Iterable[Device], seller: Snapshot | None) -> tuple[Device, ...]:
+    """The cards at a seller's prices; one that has a price of its own, from a user's file, keeps it."""
+    if seller is None:
+        return tuple(devices)
+    return tuple(d if d.price is not None else replace(d, price=seller.price_of(d.name)) for d in devices)
+
+
+def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[Snapshot, ...]:
+    return tuple(_snapshot(name, CardReader(table, source, f"{name}.")) for name, table in tables.items())
+
+
+def _snapshot(name: str, table: CardReader) -> Snapshot:
+    table.only("title", "date", "source", "dollars")
+    date, prices = table.text("date"), table.table("dollars")
+    if not _DATE.fullmatch(date):
+        raise table.wrong("date", date, "a day, a month or a year, like 2026-11-20")
+    dollars = {card: prices.positive(card) for card in prices.values}
+    return Snapshot(name.lower(), table.text("title"), date, table.text("source"), dollars)

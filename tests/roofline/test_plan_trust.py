@@ -1,0 +1,49 @@
+"""Trust is what measurements of the very card say, class by class, and whose kernel times a price rests on."""
+
+import pytest
+
+from ridgeline.roofline.accuracy import AccuracyRow
+from ridgeline.roofline.cards import cards, load_card
+from ridgeline.roofline.plan.trust import Trust, basis_in_words, basis_of, class_of, trust_in, trust_in_words
+from support.planned import card
+
+ROWS = (
+    AccuracyRow("l40s", "vllm", "decode", 3, 0.125, -0.2),
+    AccuracyRow("l40s", "llama.cpp", "prefill", 1, 0.40, 0.4),
+    AccuracyRow("l40s", "gpt-fast", "prefill", 3, 0.20, -0.5),
+    AccuracyRow("a100-sxm-80gb", "vllm", "serving", 89, 0.05, 0.1),
+)
+
+
+def test_rows_of_the_engine_count_before_those_of_others() -> None:
+    assert trust_in("l40s", "vllm", "decode", ROWS) == Trust("decode", 3, 0.125, -0.2)
+    pooled = trust_in("l40s", "vllm", "prefill", ROWS)
+    assert (pooled.rows, pooled.median, pooled.worst) == (4, pytest.approx(0.25), -0.5)
+    assert pooled.others == ("llama.cpp", "gpt-fast")
+    assert str(pooled) == "25% off (4 rows of llama.cpp and gpt-fast)"
+
+
+def test_rows_of_another_card_say_nothing_of_this_one() -> None:
+    """One sentence from 89 rows of an A100 was printed for an L40S."""
+    found = [trust_in("l40s", "vllm", metric, ROWS) for metric in ("serving", "decode")]
+    assert found[0] == Trust("serving", 0, None, None)
+    said = trust_in_words(load_card("l40s"), found)
+    assert said == "decode 12% off (3 rows); not measured on it: serving; its own kernel times"
+    assert trust_in_words(load_card("mi300x"), found[:1]) == (
+        "no measurement of this card; no kernel times of this card: constants of its kind"
+    )
+
+
+def test_over_eight_cards_the_link_decides() -> None:
+    assert [class_of(metric, 8) for metric in ("decode", "serving", "memory")] == ["tp8", "tp8", "memory"]
+    assert [class_of(metric, 4) for metric in ("decode", "serving", "memory")] == ["decode", "serving", "memory"]
+
+
+def test_whose_kernel_times_a_card_has() -> None:
+    bases = {name: basis_of(load_card(name)) for name in ("l40s", "rtx-4090", "mi300x", "m4-max", "epyc-9654")}
+    assert bases == {"l40s": "own", "rtx-4090": "alike", "mi300x": "kind", "m4-max": "kind", "epyc-9654": "kind"}
+    other = card(sources={"efficiency": "fit to kernel times of a table, on l40s; uncalibrated here"})
+    assert basis_in_words(other) == "kernel times of l40s, of the same family"
+    assert basis_of(card(calibrated=True)) == "calibrated"
+    assert basis_of(card(sources={"efficiency": "stated in mine.toml"})) == "file"
+    assert {basis_of(device) for device in cards()} == {"own", "alike", "kind"}
