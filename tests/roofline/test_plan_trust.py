@@ -20,7 +20,7 @@ def test_rows_of_the_engine_count_before_those_of_others() -> None:
     pooled = trust_in("l40s", "vllm", "prefill", ROWS)
     assert (pooled.rows, pooled.median, pooled.worst) == (4, pytest.approx(0.25), -0.5)
     assert pooled.others == ("llama.cpp", "gpt-fast")
-    assert str(pooled) == "25% off (4 rows of llama.cpp and gpt-fast)"
+    assert str(pooled) == "25% off (4 rows of llama.cpp, gpt-fast)"
 
 
 def test_rows_of_another_card_say_nothing_of_this_one() -> None:

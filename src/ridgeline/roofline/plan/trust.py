@@ -31,7 +31,7 @@ class Trust:
         if self.median is None:
             return "not measured"
         rows = f"{self.rows} {'row' if self.rows == 1 else 'rows'}"
-        return f"{self.median:.0%} off ({rows}{' of ' if self.others else ''}{' and '.join(self.others)})"
+        return f"{self.median:.0%} off ({rows}{' of ' if self.others else ''}{', '.join(self.others)})"
 
 
 def class_of(metric: str, devices: int) -> str:
