@@ -1,6 +1,8 @@
-"""Predicted beside measured, for published measurements: `python benchmarks/accuracy.py` writes benchmarks/accuracy.md.
+"""Predicted beside measured, for published measurements: `python benchmarks/accuracy.py` writes benchmarks/accuracy.md,
+and roofline/accuracy.toml, from which the package states its trust.
 
-Facts are in benchmarks/measured/; the constants are the kernels' of roofline/cards.toml. Nothing is tuned here.
+Facts are in benchmarks/measured/; the constants are the kernels' of roofline/cards.toml and the engines' of
+roofline/engines.toml. Nothing is tuned here.
 """
 
 import fnmatch
@@ -12,7 +14,11 @@ from pathlib import Path
 
 import accuracy_kernels as kernels
 import accuracy_memory as memory
-from accuracy_replay import MEASURED, Row, facts, predict, read
+import accuracy_trust as trust
+from accuracy_replay import MEASURED, Published, Row, facts, predict, published, published_as, read
+from ridgeline.roofline.accuracy import METRICS
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.guard import beats_floor
 from ridgeline.roofline.plan.phases import Estimate
 
@@ -40,16 +46,27 @@ class Result:
         return beats_floor(self.row.measured, self.predicted.floor)
 
     @property
-    def family(self) -> str:
-        """What sort of model and storage it is."""
-        if self.row.metric in ("TTFT", "TPOT"):
-            return "serving under load"
-        if "mixtral" in self.row.model or "a3b" in self.row.model:
-            return "mixture of experts"
-        if self.row.engine.startswith("llama.cpp") or self.row.card in ("rtx-3090", "rtx-4090", "rtx-3090-ti"):
-            return "one user, desktop cards"
-        stored = "narrow weights" if self.row.weights not in ("bf16", "fp16") else "16-bit weights"
-        return f"dense, {stored}, {'several cards' if self.row.devices > 1 else 'one card'}"
+    def engine(self) -> Published:
+        """The engine's entry in measured/engines.toml."""
+        return published_as(self.row.engine)
+
+    @property
+    def source(self) -> str:
+        """The repository that published it."""
+        return self.row.source.split()[0]
+
+    @property
+    def card_class(self) -> str:
+        """The maker of the card, and for whom it is made."""
+        title = load_card(self.row.card).title
+        maker = title.split()[0]
+        desktop = maker == "NVIDIA" and any(word in title for word in ("RTX", "GeForce"))
+        return f"{maker}, desktop and workstation" if desktop else maker
+
+    @property
+    def miss(self) -> trust.Miss:
+        """What it counts as in the package's trust."""
+        return trust.Miss(self.row.card, self.engine.profile, self.row.metric_class, self.error)
 
 
 def results(name: str) -> list[Result]:
@@ -90,16 +107,50 @@ def shown(row: Row, value: float) -> str:
     return f"{value / {'ms': 1e-3, 's': 1.0, 'tok/s': 1.0}[row.unit]:.4g} {row.unit}"
 
 
-def family_table(groups: dict[str, list[Result]]) -> str:
-    """Medians by family."""
+def group_table(what: str, found: Iterable[Result], key: Callable[[Result], str]) -> str:
+    """Medians by a property of the rows, in order of appearance."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(key(result), []).append(result)
     return table(
-        ("family", "rows", "median error", "median absolute error", "within 15 %"),
+        (what, "rows", "median error", "median absolute error", "within 15 %"),
         [
             (
-                name, len(found), percent(statistics.median(r.error for r in found)), f"{median_error(found):.1%}",
-                f"{sum(abs(r.error) <= 0.15 for r in found)} of {len(found)}",
+                name, len(rows), percent(statistics.median(r.error for r in rows)), f"{median_error(rows):.1%}",
+                f"{sum(abs(r.error) <= 0.15 for r in rows)} of {len(rows)}",
             )
-            for name, found in groups.items()
+            for name, rows in groups.items()
+        ],
+    )  # fmt: skip
+
+
+def groups(found: Sequence[Result]) -> str:
+    """Medians by metric, source, card class and date."""
+    by_metric = sorted(found, key=lambda r: list(METRICS).index(r.row.metric_class))
+    by_date = sorted(found, key=lambda r: r.engine.date)
+    return "\n\n".join(
+        (
+            group_table("metric", by_metric, lambda r: f"{r.row.metric_class}: {METRICS[r.row.metric_class]}"),
+            group_table("source", found, lambda r: r.source),
+            group_table("cards", found, lambda r: r.card_class),
+            group_table("date of the engine", by_date, lambda r: r.engine.date),
+        )
+    )
+
+
+def engine_table(found: Iterable[Result]) -> str:
+    """Medians by engine, and what each of them leaves open."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(result.row.engine, []).append(result)
+    return table(
+        ("engine", "date", "priced as", "rows", "median absolute error", "what it leaves open"),
+        [
+            (
+                name, (entry := published_as(name)).date, load_engine(entry.profile).title, len(rows),
+                f"{median_error(rows):.1%}", entry.open,
+            )
+            for name, rows in groups.items()
         ],
     )  # fmt: skip
 
@@ -107,11 +158,14 @@ def family_table(groups: dict[str, list[Result]]) -> str:
 def row_table(found: Iterable[Result]) -> str:
     """One line a row."""
     return table(
-        ("id", "model", "cards", "weights", "batch", "in / out", "what", "measured", "expected", "floor", "error"),
+        (
+            "id", "model", "cards", "weights", "batch", "in / out", "what", "class", "measured", "expected", "floor",
+            "error",
+        ),
         [
             (
                 r.row.id, r.row.model, f"{r.row.devices} x {r.row.card}", r.row.weights, r.row.batch or "?",
-                f"{r.row.input} / {r.row.output}", r.row.metric, shown(r.row, r.row.measured),
+                f"{r.row.input} / {r.row.output}", r.row.metric, r.row.metric_class, shown(r.row, r.row.measured),
                 shown(r.row, r.predicted.expected), shown(r.row, r.predicted.floor), percent(r.error),
             )
             for r in found
@@ -128,12 +182,17 @@ def misses(names: Iterable[tuple[str, float]]) -> str:
     return "\n".join(f"- {', '.join(ids)}: {reason}." for reason, ids in by_reason.items()) or "None."
 
 
-def grouped(found: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
-    """By family, in order of appearance."""
-    groups: dict[str, list[Result]] = {}
-    for result in found:
-        groups.setdefault(key(result), []).append(result)
-    return groups
+def worst(found: Iterable[Result], count: int = 10) -> list[Result]:
+    """The rows that miss most, either way alike: by the larger of the two figures over the smaller one."""
+    return sorted(found, key=lambda r: -max(1 + r.error, 1 / (1 + r.error)))[:count]
+
+
+def worst_list(found: Iterable[Result]) -> str:
+    """The worst ten with the reason on file."""
+    return "\n".join(
+        f"{place}. {r.row.id} ({percent(r.error)}): {why(r.row.id) or 'not explained'}."
+        for place, r in enumerate(worst(found), 1)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +217,17 @@ class Findings:
         """The other rows of time."""
         return [result for result in self.timed if result.row.id not in self.judged]
 
+    @property
+    def misses(self) -> list[trust.Miss]:
+        """All priced rows, as the package's trust counts them."""
+        timed = [result.miss for result in self.timed + self.most]
+        pages = [
+            trust.Miss(m.card, published_as(m.engine).profile, "memory", m.error)
+            for m in self.memory
+            if m.from_the_card
+        ]
+        return timed + pages + [trust.Miss(k.card, "", "kernel", k.error) for k in self.kernels]
+
 
 def find() -> Findings:
     """Predict everything."""
@@ -174,9 +244,12 @@ def report(found: Findings) -> str:
 
 Made by `python benchmarks/accuracy.py` from the facts in `benchmarks/measured/`; each row there names its source.
 Error is expected over measured, less one, in the unit of the row: above zero is too slow for a time, too fast for a
-rate. A floor is what nothing can beat: the least time, the highest rate. The constants are fits to kernel times
-(`roofline/cards.toml`); none was chosen by a row of time, judged or not.
+rate. A floor is what nothing can beat: the least time, the highest rate.
 What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
+
+The constants of cards are fits to kernel times (`roofline/cards.toml` names the source of each); those of engines are
+read in source code, documentation, profiles and micro-benchmarks (below). None was chosen by a row of time, judged or
+not: where nothing but such a row would tell, the row stays off.
 
 {judged_section(found.chosen)}
 
@@ -190,6 +263,8 @@ What a metric means in priced steps is said at the top of `benchmarks/accuracy_r
 
 {guard_section(found.timed + found.most)}
 
+{constants_section()}
+
 {unpriced_section(found.unpriced)}
 """
 
@@ -202,11 +277,15 @@ def judged_section(chosen: list[Result]) -> str:
 **{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**
 The list is `measured/judged.txt`.
 
-{family_table(grouped(chosen, lambda r: r.family))}
+{groups(chosen)}
 
-By engine:
+{engine_table(chosen)}
 
-{family_table(grouped(chosen, lambda r: r.row.engine))}
+The worst ten:
+
+{worst_list(chosen)}
+
+All of them:
 
 {row_table(chosen)}
 
@@ -220,6 +299,10 @@ def other_section(others: list[Result]) -> str:
     return f"""## Other rows
 
 Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and others.
+
+{groups(others)}
+
+{engine_table(others)}
 
 {row_table(others)}
 
@@ -281,10 +364,10 @@ def memory_section(rows: list[memory.MemoryRow]) -> str:
     """Weights and pages."""
     return f"""## Memory
 
-Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under `plan`'s
-one rule for overhead (10 % allowed).
+Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under the
+engine's rule for overhead (10 % allowed).
 
-{table(("id", "model", "cards", "what", "measured", "ours", "error", "allowed"), [m.line() for m in rows])}
+{table(("id", "model", "cards", "engine", "what", "measured", "ours", "error", "allowed"), [m.line() for m in rows])}
 
 {memory.summary(rows)}
 
@@ -300,6 +383,19 @@ Measurements better than the floor by more than 10 %, which would be an error in
 {", ".join(f"{name}: {text}" for name, text in guarded) or "none"}."""
 
 
+def constants_section() -> str:
+    """Where the constants of engines are from."""
+    names = dict.fromkeys(entry.profile for entry in published())
+    lines = [
+        f"- **{(engine := load_engine(name)).title}**, "
+        + "; ".join(f"{field}: {source}" for field, source in engine.sources.items())
+        for name in names
+    ]
+    return f"""## Where the constants of engines are from
+
+{chr(10).join(lines)}"""
+
+
 def unpriced_section(unpriced: dict[str, list[str]]) -> str:
     """Measurements without a prediction."""
     return f"""## Not priced
@@ -308,9 +404,11 @@ def unpriced_section(unpriced: dict[str, list[str]]) -> str:
 
 
 def main() -> None:
-    """Write the page, and say in one line how it went."""
-    page = report(find())
+    """Write the page and the package's table, and say in one line how it went."""
+    found = find()
+    page = report(found)
     OUT.write_text(page, encoding="utf-8")
+    trust.OUT.write_text(trust.written(trust.trust(found.misses)), encoding="utf-8")
     headline = next(line for line in page.splitlines() if line.startswith("**"))
     print(f"{OUT.name}: {headline.strip('*')}")
 

@@ -1,4 +1,5 @@
-"""A serving benchmark, step by step on a priced clock: `users` ask, wait for their answer and ask again.
+"""A serving benchmark, step by step on a priced clock: `users` ask, wait for their answer and ask again; or requests
+come at a rate, and wait where `users` of them are under way.
 
 All prompts and all outputs have one length, as in the tables that publish such runs, so users that are prefilled in one
 step also finish in one, and their next prompts arrive together: that is what makes their first tokens late, and what no
@@ -20,7 +21,8 @@ Seconds = Callable[[Work], float]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What the users do. rounds: how many requests each of them makes. step_tokens: positions a step may run."""
+    """What the users do. rounds: how many requests each of them makes. step_tokens: positions a step may run. rate:
+    where it is above 0, `requests` come evenly spaced, so many a second, instead of users that ask again."""
 
     users: int
     input: int
@@ -28,6 +30,17 @@ class Loop:
     policy: str = "mixed"
     rounds: int = 10
     step_tokens: int = 8192
+    rate: float = 0.0
+    requests: int = 0
+
+    def arrivals(self) -> list[float]:
+        """When the requests come that do not wait for the end of another one."""
+        return [i / self.rate for i in range(self.requests)] if self.rate else [0.0] * self.users
+
+    @property
+    def following(self) -> int:
+        """How many requests follow the end of another one."""
+        return 0 if self.rate else self.users * (self.rounds - 1)
 
 
 @dataclass(slots=True)
@@ -45,9 +58,13 @@ def replay(loop: Loop, price: Price, device: Device) -> tuple[float, float]:
 
 def run(loop: Loop, seconds: Seconds, reaches: frozenset[Reach]) -> tuple[float, float]:
     """The same with the clock as an argument."""
-    live = [_Request(0.0) for _ in range(loop.users)]
-    asked, now, ttfts, tpots = loop.users, 0.0, [], []
-    while live:
+    waiting, following = [_Request(at) for at in reversed(loop.arrivals())], loop.following
+    live: list[_Request] = []
+    now, ttfts, tpots = 0.0, [], []
+    while live or waiting:
+        now = now if live else max(now, waiting[-1].arrived)
+        while waiting and waiting[-1].arrived <= now and len(live) < loop.users:
+            live.append(waiting.pop())
         granted = _grant(live, loop)
         now += seconds(_work(granted, reaches))
         for request, count in granted:
@@ -61,8 +78,8 @@ def run(loop: Loop, seconds: Seconds, reaches: frozenset[Reach]) -> tuple[float,
             if request.emitted == loop.output:
                 tpots.append((now - request.first) / (loop.output - 1))
         left = [request for request in live if request.emitted < loop.output]
-        new = min(len(live) - len(left), loop.users * loop.rounds - asked)
-        asked += new
+        new = min(len(live) - len(left), following)
+        following -= new
         live = left + [_Request(now) for _ in range(new)]
     return sum(ttfts) / len(ttfts), sum(tpots) / len(tpots)
 

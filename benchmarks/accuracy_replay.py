@@ -5,12 +5,13 @@ What a metric means, in steps of the priced model:
     first token                  the prefill of the whole batch, all prompts there at once
     request, output tok/s        that prefill, then output - 1 decode steps (the prefill emits the first token)
     prefill tok/s                one prefill
-    TTFT, TPOT                   a closed loop of `batch` users, step by step (accuracy_loop.py)
+    TTFT, TPOT                   a closed loop of `batch` users, or arrivals at a rate, step by step (accuracy_loop.py)
     output tok/s without a batch the most over all numbers of users that memory holds, steadily mixed
 """
 
 import csv
 import math
+import tomllib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,13 +23,16 @@ from ridgeline.models import build
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import PLAIN, uniform
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
-from ridgeline.ops.shard import Shard
+from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.roofline.plan.phases import Estimate, decode_step
 from ridgeline.roofline.price import Price
+
+ROUNDS = 10  # requests that each user of a closed loop makes, which no table says
 
 MEASURED = Path(__file__).resolve().parent / "measured"
 
@@ -37,8 +41,34 @@ FOREIGN = (WeightFormat("int4-g32", 4, (1, 32), 16, 16),)
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """An engine as rows name it: the profile that prices it, its date, and what it leaves open."""
+
+    rows: str
+    profile: str
+    date: str
+    open: str
+
+
+@lru_cache(maxsize=1)
+def published() -> tuple[Published, ...]:
+    """The engines of measured/engines.toml, in their order."""
+    text = (MEASURED / "engines.toml").read_text(encoding="utf-8")
+    return tuple(Published(**entry) for entry in tomllib.loads(text)["engine"])
+
+
+def published_as(engine: str) -> Published:
+    """The entry of an engine as a row names it."""
+    return next(entry for entry in published() if engine.startswith(entry.rows))
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement as published: figures and conditions, with their source. batch: 0 where it is not published."""
+    """A measurement as published: figures and conditions, with their source. batch: 0 where it is not published.
+
+    rate, requests: arrivals a second and how many there are, where users do not ask again at once; then batch is the
+    most that the engine takes at once.
+    """
 
     id: str
     model: str
@@ -56,6 +86,19 @@ class Row:
     engine: str
     conditions: str
     source: str
+    rate: float = 0.0
+    requests: int = 0
+
+    @property
+    def metric_class(self) -> str:
+        """What sort of figure it is: as in roofline/accuracy.py."""
+        if self.devices >= 8:
+            return "tp8"
+        if self.metric in ("TTFT", "TPOT") or not self.batch:
+            return "serving"
+        if self.metric in ("inter-token", "decode tok/s"):
+            return "decode"
+        return "prefill" if self.metric in ("first token", "prefill tok/s") else "static"
 
     @property
     def is_rate(self) -> bool:
@@ -80,7 +123,7 @@ def _row(line: dict[str, str]) -> Row:
     return Row(
         line["id"], line["model"], line["card"], count("devices"), line["weights"], line["kv"], count("batch"),
         count("input"), count("output"), count("step_tokens"), line["metric"], float(line["value"]), line["unit"],
-        line["engine"], line["conditions"], line["source"],
+        line["engine"], line["conditions"], line["source"], float(line.get("rate") or 0), count("requests"),
     )  # fmt: skip
 
 
@@ -91,22 +134,28 @@ def facts(name: str) -> list[dict[str, str]]:
 
 
 @lru_cache(maxsize=64)
-def case_of(model: str, card: str, devices: int, weights: str, kv: str = "", utilization: float = 0.9) -> Case:
-    """A model on cards; configs come from the catalogue, else from beside the facts."""
+def case_of(
+    model: str, card: str, devices: int, weights: str, kv: str = "", utilization: float = 0.9, engine: str = ""
+) -> Case:
+    """A model on cards, driven by an engine as a row names it; configs come from the catalogue, else from beside the
+    facts."""
     path = CATALOGUE / f"{model}.json"
     fields = Fields.read(path if path.is_file() else MEASURED / "models" / f"{model}.json")
     stored = next((f for f in (*WEIGHT_FORMATS, *FOREIGN) if f.name == weights), None)
     dtype = fields.dtype if stored else format_named(weights).dtype
     cached = next((f for f in KV_FORMATS if f.name == kv), None)
     recipe = replace(uniform(stored) if stored else PLAIN, kv=cached)
-    built = build(fields, dtype, shard=Shard(0, devices), recipe=recipe)
-    setup = Setup(load_card(card), devices, utilization=utilization)
+    driven = load_engine(published_as(engine).profile)
+    part, own = Shard(0, devices), driven.own_attention
+    shard, experts = (WHOLE, part) if own else (part, None)
+    built = build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
+    setup = Setup(load_card(card), devices, utilization=utilization, engine=driven)
     return Case(setup, built, Price(built, devices), recipe)
 
 
 def predict(row: Row) -> Estimate:
     """Floor, bound and expected of what the row measures, in its unit (seconds, or tokens a second)."""
-    case = case_of(row.model, row.card, row.devices, row.weights, row.kv)
+    case = case_of(row.model, row.card, row.devices, row.weights, row.kv, engine=row.engine)
     if row.metric in ("TTFT", "TPOT"):
         return serve(row, case)
     if not row.batch:
@@ -144,12 +193,19 @@ def request(row: Row, case: Case) -> Estimate:
 
 
 def serve(row: Row, case: Case) -> Estimate:
-    """What each of `batch` users gets in a closed loop; no floor of it is below one prompt's, or one step's."""
-    policy = "prefill first" if row.engine.startswith("sglang") else "mixed"
-    loop = Loop(row.batch, row.input, row.output, policy, step_tokens=row.step_tokens)
+    """What requests get in a closed loop, or at a rate; no floor of it is below one prompt's, or one step's."""
+    engine = case.setup.engine
+    cards = row.devices if engine.own_attention else 1  # each of which has its share of the requests
+    loop = Loop(
+        row.batch // cards, row.input, row.output, engine.policy, ROUNDS,
+        row.step_tokens // cards, row.rate / cards, row.requests // cards,
+    )  # fmt: skip
     ttft, tpot = accuracy_loop.replay(loop, case.price, case.device)
-    least = prefill(replace(row, batch=1), case) if row.metric == "TTFT" else decode(row, case)
-    return Estimate(least.floor, least.bound, ttft if row.metric == "TTFT" else tpot)
+    if row.metric == "TTFT":
+        alone = prefill(replace(row, batch=1), case)
+        return Estimate(alone.floor, alone.bound, ttft)
+    step = decode(replace(row, batch=loop.users), case)
+    return Estimate(step.floor, step.bound, tpot)
 
 
 def most(row: Row, case: Case) -> Estimate:

@@ -257,7 +257,7 @@ def test_pictures_stay_within_the_terminal(width: int) -> None:
     steps = phases.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
     users = plain(memory.document(found, load_card("rtx-4090"), 2000), width)
     assert re.search(r"llama-3-70b: weights \(bf16\) █+ 131$", users, re.MULTILINE)
-    assert re.search(r"llama-3-8b: keys and values █+ 5.18, 21 users$", users, re.MULTILINE)
+    assert re.search(r"llama-3-8b: keys and values █+ 5.37, 21 users$", users, re.MULTILINE)
     drawn = plain(phases.document(steps, "llama-3-8b"), width)
     assert re.search(r"^ +FLOP/byte .* 10000$", drawn, re.MULTILINE)
     assert re.search(r"^decode x 1,024 ", drawn, re.MULTILINE)

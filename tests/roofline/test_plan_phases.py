@@ -131,7 +131,8 @@ def test_classes_add_up_to_the_bound(devices: int) -> None:
         prefill_of(case(TINY, devices=devices), Workload(300, 5)),
     ):
         assert sum(row.bound for row in phase.classes) == pytest.approx(phase.seconds.bound)
-        assert sum(row.expected for row in phase.classes) == pytest.approx(phase.seconds.expected)
+        assert sum(row.expected for row in phase.classes) + phase.host == pytest.approx(phase.seconds.expected)
+        assert phase.host > 0, "the engine's host takes longer than so small a model"
         assert sum(row.share for row in phase.classes) == pytest.approx(1)
         assert ("communication" in {row.kind for row in phase.classes}) == (devices > 1)
         assert [row.bound for row in phase.classes] == sorted((row.bound for row in phase.classes), reverse=True)

@@ -56,11 +56,13 @@ def predict(name: str, fields: "Fields", device: Device, input: int, output: int
     Raises ModelRefused where the model cannot be built.
     """
     # Pricing builds the model, which loads torch: most runs of the load generator do without.
+    from ridgeline.roofline.engine_profile import load_engine
     from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
     from ridgeline.roofline.plan.serving import Serving
 
     workload = Workload(max(1, input), max(1, output))
-    serving = Serving(ModelCache(fields).case(Setup(device)), workload)
+    setup = Setup(device, engine=load_engine("ridgeline"))
+    serving = Serving(ModelCache(fields).case(setup), workload)
     points = []
     for users in _USERS:
         load = serving.load(users)

@@ -109,4 +109,5 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
                 best, constants = squares, np.zeros(count)
                 constants[list(chosen)] = solution
     errors = np.abs(scaled @ constants - target)
-    return Host(*(float(c) for c in constants)), float(np.median(errors))
+    step, op, sequence, token, byte = (float(c) for c in constants)
+    return Host(step, op, sequence, token, byte), float(np.median(errors))

@@ -16,10 +16,11 @@ from ridgeline.models import Fields, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.kv import KVSpec
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan import Setup, Workload
 from ridgeline.roofline.plan.alternatives import DEVICES, fewest_devices
 from ridgeline.roofline.plan.case import Case, ModelCache
-from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory, memory_of
+from ridgeline.roofline.plan.memory import Memory, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtracti
         f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,
         f"weights ({case.weights})": memory.weights,
         f"activations of a step of {workload.step_tokens:,}": memory.activations,
-        "driver, libraries, sampler": memory.overhead,
+        "driver, libraries, graphs": memory.overhead,
     }.items():
         left -= nbytes
         steps.append(Subtraction(name, nbytes, left))
@@ -182,10 +183,11 @@ def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
     kept = f"A token keeps {one.token * one.cards:,.0f} bytes, {context:,} of them {say(one.request * one.cards, 'B')}"
     if one.users:
+        rest = load_engine().memory.describe()
         return (
             f"{where}: {one.users:,} users, where the text's subtraction says {texts.users:,}. {kept}.",
             "The texts take the number on the box in GB and subtract the weights alone. The driver shows GiB; a share "
-            f"is kept free against fragments; a step needs activations; and there is the rest ({OVERHEAD_RULE}).",
+            f"is kept free against fragments; a step needs activations; and there is the rest ({rest}).",
         )
     lacking = say_gib(gib(one.request - one.steps[-1].left))
     more = f"{one.fits_on} cards carry it" if one.fits_on else _no_more(device)

@@ -101,9 +101,10 @@ class Mixture(nn.Module):
         super().__init__()
         self.gate = Linear(d.whole(d.hidden, count), exempt=True)
         self.experts = Experts(
-            count, active, d.hidden, width, d.activation, d.dtype, renormalise=renormalise, names=names, shard=d.shard
-        )
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+            count, active, d.hidden, width, d.activation, d.dtype,
+            renormalise=renormalise, names=names, shard=d.expert_shard, gathered=d.gathered,
+        )  # fmt: skip
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.expert_shard, d.gathered)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""

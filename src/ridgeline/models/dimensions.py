@@ -38,6 +38,16 @@ class Dimensions:
         return self.storage.shard
 
     @property
+    def expert_shard(self) -> Shard:
+        """The part of the experts that this rank holds."""
+        return self.storage.experts or self.shard
+
+    @property
+    def gathered(self) -> int:
+        """How many ranks' rows come together at the experts."""
+        return 1 if self.storage.experts is None else self.storage.experts.size
+
+    @property
     def own_heads(self) -> int:
         """Query heads of this rank. Raises Indivisible, of the KV heads first: they are fewer."""
         self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")

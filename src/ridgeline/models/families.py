@@ -71,19 +71,20 @@ def build(
     *,
     shard: Shard = WHOLE,
     recipe: Recipe | None = None,
+    experts: Shard | None = None,
 ) -> Model:
     """The model of a config on the meta device: shapes without memory, ready to be priced, or filled if it `runs`.
 
     dtype: the number format of what no recipe narrows, as the config says by default. shard: one rank of a
-    tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. Raises
-    ModelRefused.
+    tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. experts:
+    one rank of those that share the experts, all else being whole on each of them, priced only. Raises ModelRefused.
     """
     family = family_of(fields)
     recipe = read_recipe(fields) if recipe is None else recipe
     fields.passed_over(*SECTIONS)
     try:
         with torch.device("meta"):
-            storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv)
+            storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv, experts)
             model = family.build(fields, storage).eval()
             if recipe.name:
                 model.store(recipe.choice(model))

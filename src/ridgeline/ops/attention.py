@@ -167,10 +167,13 @@ class Attention(Op):
             ("prefill", attention.many.sequences, attention.many),
         )
         kernels = tuple(
-            Kernel(self._names[name], self.number_format, calls, self._attend_cost(own), "attend")
+            Kernel(
+                self._names[name], self.number_format, calls, self._attend_cost(own), "attend",
+                sharers=self.heads // self.spec.heads,
+            )
             for name, calls, own in classes
             if own.sequences
-        )
+        )  # fmt: skip
         if self.rope is None:
             return kernels
         turned = self._rotate_cost(attention.total, 2)

@@ -15,22 +15,25 @@ class AllReduce(Op):
 
     kind = "communication"
 
-    def __init__(self, width: int, dtype: torch.dtype, shard: Shard) -> None:
+    def __init__(self, width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> None:
+        """gathered: ranks whose rows, as many as this one's, are in the message: they are gathered before, and each
+        rank keeps the sum of its own, which together moves as much as adding up all of them; priced, not run."""
         super().__init__()
-        self.width, self.dtype, self.size = width, dtype, shard.size
+        self.width, self.dtype, self.size, self.gathered = width, dtype, shard.size, gathered
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, width] -> the sum over ranks, in place."""
         if not x_TD.is_meta:
+            assert self.gathered == 1, "rows that are gathered are priced, not run"
             distributed.all_reduce(x_TD)
         return x_TD
 
     def cost_of(self, rows: int) -> Cost:
         """The message: every rank's rows. How often each byte travels is the link's affair."""
-        return Cost(communication={"all_reduce": float(rows * self.width * self.dtype.itemsize)})
+        return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
 
     def signature(self) -> Hashable:
-        return self.width, self.size, self.dtype
+        return self.width, self.size, self.dtype, self.gathered
 
     def extra_repr(self) -> str:
         return f"{self.width} over {self.size}"
@@ -64,9 +67,9 @@ class AllGather(Op):
         return f"{self.width} from {self.size}"
 
 
-def all_reduce(width: int, dtype: torch.dtype, shard: Shard) -> nn.Module:
+def all_reduce(width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> nn.Module:
     """An AllReduce, or nothing where there is one rank."""
-    return AllReduce(width, dtype, shard) if shard.size > 1 else nn.Identity()
+    return AllReduce(width, dtype, shard, gathered) if shard.size > 1 else nn.Identity()
 
 
 def all_gather(width: int, shard: Shard) -> nn.Module:

@@ -9,7 +9,7 @@ from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
 
@@ -35,10 +35,13 @@ class Experts(nn.ModuleList, Op):
         renormalise: bool,
         names: tuple[str, str, str],
         shard: Shard = WHOLE,
+        gathered: int = 1,
     ) -> None:
-        """`names`: what the checkpoint calls an expert's gate, up and down matrices. `width`: of all ranks together."""
+        """`names`: what the checkpoint calls an expert's gate, up and down matrices. `width`: of all ranks together.
+        `gathered`: ranks whose rows, as many as this one's, come together here; priced, not run."""
         super().__init__()
         self.count, self.active, self.hidden, self.dtype = count, active, hidden, dtype
+        self.gathered = gathered
         self.width = shard.part(width, "columns of an expert")
         self.activation, self.renormalise = ACTIVATIONS[activation], renormalise
         column = MatrixSpec(hidden, width, dtype, split="column", shard=shard)
@@ -95,6 +98,7 @@ class Experts(nn.ModuleList, Op):
         """x_TD [rows, hidden], router_TE [rows, experts] -> [rows, hidden]."""
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
+        assert self.gathered == 1, "experts of several ranks' rows are priced, not run"
         weights, picked = self.route(router_TE)
         out_TD = torch.zeros_like(x_TD)
         for expert in torch.unique(picked).tolist():
@@ -112,6 +116,7 @@ class Experts(nn.ModuleList, Op):
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
+        rows *= self.gathered
         run, flops = rows * self.active, dict[str, float]()
         for stored in self.stored.values():
             name = arithmetic(self.dtype, stored)
@@ -124,7 +129,11 @@ class Experts(nn.ModuleList, Op):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a call each touched expert."""
-        return (Kernel(self.kind, self.number_format, self.touched(rows), self.cost_of(rows)),)
+        cost = self.cost_of(rows)
+        touched = self.touched(rows * self.gathered)
+        return (
+            Kernel(self.kind, self.number_format, touched, cost, stored=stored_name(next(iter(self.stored.values())))),
+        )
 
     @property
     def number_format(self) -> str:
@@ -132,7 +141,8 @@ class Experts(nn.ModuleList, Op):
         return arithmetic(self.dtype, next(iter(self.stored.values())))
 
     def signature(self) -> Hashable:
-        return self.count, self.active, self.hidden, self.width, self.dtype, tuple(self.stored.values())
+        stored = tuple(self.stored.values())
+        return self.count, self.active, self.hidden, self.width, self.dtype, stored, self.gathered
 
     def extra_repr(self) -> str:
         return f"{self.active} of {self.count}, {self.hidden} x {self.width}"

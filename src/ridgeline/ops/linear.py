@@ -10,7 +10,7 @@ from torch import Tensor
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
-from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 
 
@@ -151,10 +151,10 @@ class Projections(Op):
 
     def product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
         """The kernels of the products, one for all matrices that are stored alike. part: as of Kernel."""
-        for _, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
+        for stored, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
             matrices = tuple(alike)
             name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
-            yield Kernel(name, number_format, len(matrices), products_cost(rows, matrices), part)
+            yield Kernel(name, number_format, len(matrices), products_cost(rows, matrices), part, stored)
 
     @property
     def number_format(self) -> str:
@@ -193,4 +193,4 @@ def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
 
 def _stored_name(matrix: Matrix) -> str:
     """The name of the format that its numbers are stored in; "" for the model's dtype."""
-    return "" if matrix.stored is None else matrix.stored.name
+    return stored_name(matrix.stored)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ridgeline.ops.cost import NO_COST, Cost
+from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Space, Work
 
@@ -17,7 +18,8 @@ class Kernel:
 
     name: its calibration class, from the general to the particular: `attention.decode`. number_format: what it works
     on. calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for
-    a watch to time.
+    a watch to time. stored: the format that its weights are stored in; empty for the model's own. sharers: query heads
+    that look at the same keys and values.
     """
 
     name: str
@@ -25,12 +27,19 @@ class Kernel:
     calls: float
     cost: Cost
     part: str = "forward"
+    stored: str = ""
+    sharers: int = 1
 
 
 def by_head(kernel: str, head_dim: int) -> str:
     """The name of a kernel that works head by head: `attention.decode` -> `attention.decode.64`. What a pair or a row
     takes beside its products (a softmax's exp, a short copy) weighs more, the narrower a head is."""
     return f"{kernel}.{1 << round(math.log2(head_dim))}"
+
+
+def stored_name(stored: WeightFormat | None) -> str:
+    """The name of a format that weights are stored in; "" for the model's dtype."""
+    return "" if stored is None else stored.name
 
 
 class Op(Stored, ABC):
@@ -68,7 +77,8 @@ class Op(Stored, ABC):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """The kernels that run over so many rows. Most ops call one."""
-        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows)),)
+        stored = stored_name(getattr(self, "stored", None))
+        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored),)
 
     def kernel(self, rows: int) -> str:
         """The sort of kernel that runs over so many rows, from the general to the particular."""

@@ -47,13 +47,15 @@ class Efficiency:
 class Host:
     """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
     batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
-    the program they have pushed out, which has to come again."""
+    the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
+    the device runs this one, which then takes the longer of the two; else it takes both."""
 
     step: float
     op: float
     sequence: float
     token: float
     byte: float
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,13 @@ class HourlyPrice:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One card.
+    """One card, as an engine drives it.
 
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
     shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
     kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
-    where it is known. calibrated: whether those come from this very machine. sources: of every figure, by its field in
+    where it is known. all_reduce, rereads, dequantise: as in EngineProfile; what no engine has said is what a good one
+    does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its field in
     cards.toml; of `efficiency` also how far it can be trusted.
     """
 
@@ -104,6 +107,9 @@ class Device:
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
     host: Host | None = None
+    all_reduce: str = "custom"
+    rereads: bool = False
+    dequantise: Mapping[str, float] = field(default_factory=dict)
     calibrated: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 

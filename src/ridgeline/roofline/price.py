@@ -16,7 +16,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.time import OpTime, floor_seconds, host_seconds, op_seconds
+from ridgeline.roofline.time import OpTime, beside_card, floor_seconds, host_seconds, op_seconds
 
 # Shapes of steps whose standing costs are kept; a simulation of mixed chunks must not grow without end.
 _MOST_KEPT = 4096
@@ -137,7 +137,7 @@ class Price:
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
-        host = host_seconds(work, total, known.calls, device)
+        host = beside_card(expected, host_seconds(work, total, known.calls, device), device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:

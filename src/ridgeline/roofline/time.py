@@ -53,7 +53,7 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
         rounds = _ROUNDS[collective]
         least = rounds * (devices - 1) / devices * nbytes / device.link.bandwidth
         bound += least
-        expected += max(least, device.link.all_reduce_seconds(rounds / 2 * nbytes, devices))
+        expected += max(least, device.link.all_reduce_seconds(rounds / 2 * nbytes, devices, device.all_reduce))
     return bound, expected
 
 
@@ -74,12 +74,29 @@ def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_se
         arithmetic, traffic = compute, memory
         if kernel.cost is not cost:
             arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
-        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic)
+        if kernel.stored:
+            traffic /= device.dequantise.get(kernel.stored, 1.0)
+        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic) + _rereading_seconds(kernel, device)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 
+def _rereading_seconds(kernel: Kernel, device: Device) -> float:
+    """Of a decode attention that has a block for each query head: those that share keys and values run side by side, so
+    that the first of them fetches what the others read from the largest cache."""
+    if not device.rereads or kernel.sharers == 1 or not kernel.name.startswith("attention.decode"):
+        return 0.0
+    near = max(device.caches, key=lambda cache: cache.nbytes).bandwidth if device.caches else device.bandwidth
+    return (kernel.sharers - 1) * kernel.cost.kv_read_bytes / near
+
+
+def beside_card(card: float, host: float, device: Device) -> float:
+    """Seconds of a step that the host adds to those of the card: what is longer than the card's where it prepares the
+    next step meanwhile, else all of its own."""
+    return max(0.0, host - card) if device.host is not None and device.host.overlap else host
+
+
 def host_seconds(work: Work, cost: Cost, ops: int, device: Device) -> float:
-    """Expected seconds of a step of `ops` ops of so much cost that no op has; 0 where the device says nothing of it."""
+    """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it."""
     host = device.host
     if host is None:
         return 0.0

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,8 +11,9 @@ from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
-from ridgeline.ops.shard import Shard
+from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.roofline.device import NARROW, Device, HourlyPrice
+from ridgeline.roofline.engine_profile import EngineProfile, load_engine
 from ridgeline.roofline.price import Price
 
 
@@ -67,7 +68,8 @@ class Setup:
     """Where a model is put, and how it is stored.
 
     devices: cards that each layer is divided over. weights, kv: formats by name, None for what the config says.
-    utilization: the share of a card's memory that may be used. price: what one card costs an hour.
+    utilization: the share of a card's memory that may be used. price: what one card costs an hour. engine: what drives
+    the cards.
     """
 
     device: Device
@@ -76,6 +78,7 @@ class Setup:
     kv: str | None = None
     utilization: float = 0.9
     price: HourlyPrice | None = None
+    engine: EngineProfile = field(default_factory=load_engine)
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -95,21 +98,23 @@ class Setup:
         return dataclasses.replace(self, device=device, price=self.price if device == self.device else None)
 
 
+_Key = tuple[int, str | None, str | None, torch.dtype, bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
-    that, a sentence each."""
+    that, a sentence each. device: the card as the engine drives it."""
 
     setup: Setup
     model: Model
     price: Price
     recipe: Recipe = PLAIN
     notes: tuple[str, ...] = ()
+    device: Device = field(init=False)
 
-    @property
-    def device(self) -> Device:
-        """The card."""
-        return self.setup.device
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))
 
     @property
     def weights(self) -> str:
@@ -133,16 +138,18 @@ class ModelCache:
 
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
-        self._built: dict[tuple[int, str | None, str | None, torch.dtype], tuple[Model, Price, Recipe]] = {}
+        self._built: dict[_Key, tuple[Model, Price, Recipe]] = {}
 
     def case(self, setup: Setup) -> Case:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so."""
         asked = self._dtype(setup)
         dtype = _computed_in(asked, setup.device)
-        key = (setup.devices, setup.weights, setup.kv, dtype)
+        key = (setup.devices, setup.weights, setup.kv, dtype, setup.engine.own_attention)
         if key not in self._built:
             recipe = self._recipe(setup, dtype)
-            model = build(self.fields, dtype, shard=Shard(0, setup.devices), recipe=recipe)
+            own, part = setup.engine.own_attention, Shard(0, setup.devices)
+            shard, experts = (WHOLE, part) if own else (part, None)
+            model = build(self.fields, dtype, shard=shard, recipe=recipe, experts=experts)
             self._built[key] = model, Price(model, setup.devices), recipe
         model, price, recipe = self._built[key]
         case = Case(setup, model, price, recipe)

@@ -9,7 +9,7 @@ from ridgeline.roofline.plan.answer import classes_of_plan
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.comparison import Comparison, Offer
 from ridgeline.roofline.plan.demand import Fleet
-from ridgeline.roofline.plan.memory import OVERHEAD_RULE, Memory
+from ridgeline.roofline.plan.memory import Memory
 from ridgeline.roofline.plan.phases import PhasePrice
 from ridgeline.roofline.plan.plan import ENGINE, Plan
 from ridgeline.roofline.plan.serving import Load, touched_experts
@@ -174,7 +174,7 @@ def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
         "fits": memory.fits,
         "gib": {name: gib(fields[name]) for name in sizes},
         "gb": {name: gb(fields[name]) for name in sizes},
-        "overhead_rule": OVERHEAD_RULE,
+        "overhead_rule": setup.engine.memory.describe(),
     }
 
 

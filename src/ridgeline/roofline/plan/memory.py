@@ -7,16 +7,12 @@ from dataclasses import dataclass, replace
 from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
+from ridgeline.ops.linear import Head
 from ridgeline.ops.work import Segment, Work
-from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
 
-# The one rule for what is neither weights nor KV nor activations; vLLM's logs leave 0.3 to 3 GiB for it.
-OVERHEAD_RULE = "driver, libraries, sampler: 1 GiB + 1 % of the card (+ 0.25 GiB between cards)"
-_OVERHEAD, _OVERHEAD_SHARE, _OVERHEAD_LINKED = 2.0**30, 0.01, 2.0**28
-# Requests whose logits a step has room for, where fewer are held: as many as the engine takes by default.
-_LEAST_LOGIT_ROWS = 256
+_LOGIT_ROWS = 256  # requests whose logits a step has room for, where no engine has said how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +29,13 @@ class WeightsRow:
 class Memory:
     """One card's memory in bytes.
 
-    total: as the driver shows it. budget: the share of it that may be used. left: of the budget after weights,
-    activations and overhead, for KV; negative where not even the weights fit. layout: the pages that fit in it, divided
-    as the engine does. request_tokens: the positions that a request has at its end. step_tokens: positions that a step
-    may run, so the most requests that it can give a token each. activations: with the logits of as many requests as
-    `users`. encoded: positions of its encoder that a request looks at.
+    total: as the driver shows it. budget: what of it may be used. left: of the budget after weights, activations and
+    overhead, for KV; negative where not even the weights fit. layout: the pages that fit in it, divided as the engine
+    does. request_tokens: the positions that a request has at its end; admitted_tokens: those that it counts with where
+    requests of all ages are held. step_tokens: positions that a step may run, so the most requests that it can give a
+    token each. logit_rows: requests whose logits there is room for, as many as `users` or more; sampler: the most bytes
+    of a sampler over them. activations: the most of a step, or of its sampler. encoded: positions of its encoder that a
+    request looks at.
     """
 
     total: float
@@ -49,7 +47,10 @@ class Memory:
     kv_bytes_per_token: float
     layout: KVLayout
     request_tokens: int
+    admitted_tokens: int
     step_tokens: int
+    logit_rows: int = _LOGIT_ROWS
+    sampler: float = 0.0
     encoded: int = 0
 
     @property
@@ -79,12 +80,12 @@ class Memory:
 
     @property
     def held(self) -> int:
-        """Requests whose KV fits at their end."""
-        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
+        """Requests whose KV fits, as the engine admits them: at their end, or on average over their lives."""
+        return self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded) if self.fits else 0
 
     @property
     def users(self) -> int:
-        """Requests whose KV fits at their end, and which one step can give a token each."""
+        """Requests whose KV fits, and which one step can give a token each."""
         return min(self.held, self.step_tokens)
 
     @property
@@ -100,8 +101,8 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and one request fit."""
-        return self.users >= 1
+        """Whether the weights and one request, to its end, fit."""
+        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded) >= 1
 
     @property
     def missing(self) -> float:
@@ -112,28 +113,34 @@ class Memory:
 def memory_of(case: Case, workload: Workload) -> Memory:
     """What a card holds in this case."""
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
-    memory = _with_logits(case, workload, dealt, _LEAST_LOGIT_ROWS)
+    least = case.setup.engine.memory.logit_rows(case.device)
+    memory = _with_logits(case, workload, dealt, least)
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
-    few, enough = _LEAST_LOGIT_ROWS, memory.users
+    few, enough = least, memory.users
     while enough - few > 1:
         middle = (few + enough) // 2
         few, enough = (few, middle) if _with_logits(case, workload, dealt, middle).users <= middle else (middle, enough)
-    return memory if memory.users <= _LEAST_LOGIT_ROWS else _with_logits(case, workload, dealt, enough)
+    return memory if memory.users <= least else _with_logits(case, workload, dealt, enough)
 
 
 def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> Memory:
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages."""
-    device, model = case.device, case.model
-    budget = device.memory * case.setup.utilization
+    device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weight_bytes
-    activations = activation_peak(case.price, workload.step_tokens, rows, workload.encoded)
-    overhead = overhead_of(device, case.setup.devices)
-    left = budget - weights - activations - overhead
+    step = activation_peak(case.price, workload.step_tokens, rows, workload.encoded)
+    sampler = sampler_peak(case.price, rows, rule.copies)
+    activations = max(step, sampler)
+    overhead = rule.overhead(device, case.setup.devices)
+    taken = weights + activations + overhead
+    share = case.setup.utilization
+    budget = device.memory * share if rule.of == "total" else taken + (device.memory - taken) * share
+    left = budget - taken
     per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
     layout = replace(dealt, pages=max(0, int(left // dealt.page_bytes)))
     return Memory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
-        workload.step_tokens, workload.encoded,
+        workload.tokens if case.setup.engine.admission == "full" else workload.context,
+        workload.step_tokens, rows, sampler, workload.encoded,
     )  # fmt: skip
 
 
@@ -151,7 +158,7 @@ def weights_table(case: Case) -> list[WeightsRow]:
     return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
 
 
-def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_ROWS, encoded: int = 0) -> float:
+def activation_peak(price: Price, tokens: int, logit_rows: int = _LOGIT_ROWS, encoded: int = 0) -> float:
     """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests, and so
     many positions of an encoder.
 
@@ -167,6 +174,8 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = _LEAST_LOGIT_RO
     return widest + residual
 
 
-def overhead_of(device: Device, devices: int) -> float:
-    """Bytes by OVERHEAD_RULE."""
-    return _OVERHEAD + _OVERHEAD_SHARE * device.memory + (_OVERHEAD_LINKED if devices > 1 else 0.0)
+def sampler_peak(price: Price, rows: int, copies: float) -> float:
+    """Most bytes that a sampler has alive over the logits of so many requests: fp32, of the whole vocabulary on every
+    card (vLLM's profile takes as much on two cards as on one: vllm-project/vllm#10511)."""
+    heads = (priced.op for priced in price.ops if isinstance(priced.op, Head))
+    return copies * rows * 4 * max((head.matrix.spec.outputs for head in heads), default=0)

@@ -8,7 +8,6 @@ from ridgeline.document.numbers import gb, gib, say, say_gb, say_seconds, three
 from ridgeline.document.page import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.answer import answer, targets_in_words, without_kernels
-from ridgeline.roofline.plan.memory import OVERHEAD_RULE
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load
@@ -71,12 +70,19 @@ def _memory(plan: Plan) -> Table:
         ("memory", m.total, "as the driver shows it"),
         ("- reserve", m.total - m.budget, f"{1 - setup.utilization:.0%} of it, kept for others"),
         ("- weights", m.weights, ""),
-        ("- activations", m.activations, f"of a step of {plan.workload.step_tokens:,} tokens"),
-        ("- overhead", m.overhead, OVERHEAD_RULE),
+        ("- activations", m.activations, _activations(plan)),
+        ("- overhead", m.overhead, setup.engine.memory.describe()),
         ("= left for KV", m.left, _pages(plan)),
     )
     cells = ((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}", note) for name, nbytes, note in rows)
     return Table(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(Row, cells)))
+
+
+def _activations(plan: Plan) -> str:
+    """Of what the most activations are."""
+    if plan.memory.sampler == plan.memory.activations:
+        return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
+    return f"of a step of {plan.workload.step_tokens:,} tokens"
 
 
 def _pages(plan: Plan) -> str:

@@ -86,6 +86,7 @@ class PhasePrice:
     and of moving weights and KV at the full bandwidth. intensity: FLOPs of matrices a byte of weights and KV; ridge:
     the intensity from which on this mix of number formats keeps the card's arithmetic longer than its memory. limit:
     compute, memory or communication. idle: the share of the floor in which the arithmetic units have nothing to do.
+    host: of the expected seconds those in which the card waits for the engine's host, which no class has.
     """
 
     name: str
@@ -108,6 +109,7 @@ class PhasePrice:
     idle: float
     seconds: Estimate
     classes: tuple[ClassRow, ...]
+    host: float
 
     @property
     def memory_bytes(self) -> float:
@@ -143,6 +145,7 @@ def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
         idle=1 - arithmetic / seconds.floor,
         seconds=seconds,
         classes=classes,
+        host=sum(step.host for step in steps),
     )  # fmt: skip
 
 

@@ -48,7 +48,9 @@ class Load:
 
     itl: seconds of a decode step. prefill: of one prompt alone. tpot: between two tokens of a request on average, the
     prefills of the others included, never its own. ttft: from asking to the first token, behind the prompts that came
-    with one's own. prefill_share: of the engine's time, as expected.
+    with one's own, where users come and go steadily; ttft_marching: where all ask at once and stay in step, behind half
+    of all prompts on average. The arrivals decide where between the two it is. prefill_share: of the engine's time, as
+    expected.
     """
 
     users: int
@@ -56,6 +58,7 @@ class Load:
     prefill: Estimate
     tpot: Estimate
     ttft: Estimate
+    ttft_marching: Estimate
     tokens_per_second: Estimate
     requests_per_second: Estimate
     prefill_share: float
@@ -178,7 +181,8 @@ class Serving:
             tpot = itl
         requests = stay.per_second(users)
         share = 1 - itl.expected * steps / stay.expected
-        return Load(users, itl, self.prefill, tpot, ttft, requests * output, requests, share)
+        marching = self._prompts.one(users)
+        return Load(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share)
 
     @cached_property
     def capacity(self) -> Capacity:

@@ -1,0 +1,140 @@
+"""EngineProfile: what decides a price besides the card - how an engine adds up, admits, schedules and keeps memory."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from ridgeline.roofline.device import Device, Host
+
+DEFAULT_ENGINE = "vllm"
+_GIB = 2.0**30
+
+Admission = Literal["full", "running"]
+Policy = Literal["mixed", "prefill first"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """What an engine takes of a card beside weights, a step's activations and KV.
+
+    of: whether the share that may be used is of the card's `total`, or of what is `free` after weights and a step.
+    rows: requests whose logits a step has room for, on cards below `large` bytes and on those from there on; copies:
+    how many fp32 copies of them its sampler has alive at once. fixed, share, linked: bytes, a share of the card, and
+    bytes where cards talk, for what no formula knows (driver, libraries, graphs).
+    """
+
+    of: Literal["total", "free"]
+    rows: tuple[int, int]
+    large: float
+    copies: float
+    fixed: float
+    share: float
+    linked: float
+
+    def logit_rows(self, device: Device) -> int:
+        """Requests whose logits a step has room for by default. A100s count as small, as vLLM has it."""
+        return self.rows[device.memory >= self.large and not device.name.startswith("a100")]
+
+    def overhead(self, device: Device, devices: int) -> float:
+        """Bytes a card for what no formula knows."""
+        return self.fixed + self.share * device.memory + (self.linked if devices > 1 else 0.0)
+
+    def describe(self) -> str:
+        """The rule in words."""
+        linked = f" (+ {self.linked / _GIB:g} GiB between cards)" if self.linked else ""
+        return f"driver, libraries, graphs: {self.fixed / _GIB:g} GiB + {self.share:.1%} of the card{linked}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """An engine, as far as a price needs it.
+
+    all_reduce: custom or nccl, over `NVLink`, of a `pair` of cards, and in any `other` case. admission: whether a
+    request is let in where all of it fits (full) or what it has so far (running). policy: how prompts and decodes share
+    steps. host: None where nobody has published it. rereads: whether decode attention reads keys and values anew for
+    each query head that shares them. own_attention: whether each of several cards has all but the experts whole, and
+    requests of its own (attention data-parallel). dequantise: by storage format, the share of its bandwidth that a
+    product of few rows keeps. offered: whether plan takes it. sources: of every figure, by its field in engines.toml.
+    """
+
+    name: str
+    title: str
+    all_reduce: Mapping[str, str]
+    admission: Admission
+    policy: Policy
+    memory: MemoryRule
+    host: Host | None = None
+    rereads: bool = False
+    own_attention: bool = False
+    dequantise: Mapping[str, float] = field(default_factory=dict)
+    offered: bool = True
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, device: Device, devices: int = 1) -> Device:
+        """One of so many cards as this engine drives it. What was measured on this very machine stays as it was."""
+        known = device.calibrated and device.host is not None
+        return replace(
+            device,
+            host=device.host if known else self.host,
+            all_reduce=self._all_reduce(device, devices),
+            rereads=self.rereads,
+            dequantise=self.dequantise,
+        )
+
+    def _all_reduce(self, device: Device, devices: int) -> str:
+        over = "NVLink" if device.link is not None and device.link.name.startswith("NVLink") else "other"
+        case = "pair" if over == "other" and devices == 2 else over
+        return self.all_reduce.get(case, self.all_reduce["other"])
+
+
+def engines() -> tuple[str, ...]:
+    """The engines that plan takes, the default first."""
+    offered = [name for name, values in _engines().items() if values["offered"]]
+    return tuple(sorted(offered, key=lambda name: name != DEFAULT_ENGINE))
+
+
+def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
+    """The engine called `name`. Raises ValueError with the names there are."""
+    known = _engines()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"unknown engine {name!r}; {hint}known are {', '.join(engines())}")
+    return _loaded(name)
+
+
+@cache
+def _loaded(name: str) -> EngineProfile:
+    return _profile(name, _engines()[name])
+
+
+@cache
+def _engines() -> Mapping[str, dict[str, Any]]:
+    text = resources.files("ridgeline.roofline").joinpath("engines.toml").read_text(encoding="utf-8")
+    engines: Mapping[str, dict[str, Any]] = tomllib.loads(text)["engines"]
+    return engines
+
+
+def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
+    memory, host = values["memory"], values.get("host")
+    return EngineProfile(
+        name,
+        values["title"],
+        values["all_reduce"],
+        values["admission"],
+        values["policy"],
+        MemoryRule(
+            memory["of"], tuple(memory["rows"]), memory["large"] * _GIB, memory["copies"],
+            memory["fixed"] * _GIB, memory["share"], memory["linked"] * _GIB,
+        ),
+        None if host is None else Host(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"]),
+        values.get("rereads", False),
+        values.get("own_attention", False),
+        values.get("dequantise", {}),
+        values["offered"],
+        values["sources"],
+    )  # fmt: skip

@@ -1,0 +1,214 @@
+"""Engine profiles: every figure has a source, and each mechanism does to a price what it says."""
+
+from dataclasses import replace
+
+import pytest
+
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.accuracy import METRICS, accuracy_rows
+from ridgeline.roofline.cards import cards
+from ridgeline.roofline.device import Cache, Host
+from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, EngineProfile, MemoryRule, engines, load_engine
+from ridgeline.roofline.link import Curve, Link
+from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
+from ridgeline.roofline.plan.memory import memory_of
+from ridgeline.roofline.plan.serving import PromptQueue, Serving
+from support.planned import GIB, LLAMA_3_8B, TINY, TINY_MIXTURE, card, case, decode_of, fields
+
+PUBLISHED = ("vllm-sync", "vllm-v0", "vllm-dp", "gpt-fast", "lmdeploy", "fastertransformer", "other")
+RULE = MemoryRule("total", (8, 8), 0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def engine(**changes: object) -> EngineProfile:
+    """An engine that takes nothing of a card, except what is changed."""
+    plain = EngineProfile("test", "Test", {"other": "custom"}, "full", "mixed", RULE)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def driven(planned: Case, by: EngineProfile) -> Case:
+    """The same case under another engine."""
+    return Case(replace(planned.setup, engine=by), planned.model, planned.price)
+
+
+@pytest.mark.parametrize("name", [*engines(), *PUBLISHED])
+def test_every_figure_of_an_engine_has_a_source(name: str) -> None:
+    profile = load_engine(name)
+    stated = {"all_reduce", "admission", "policy", "memory"}
+    stated |= {"host"} if profile.host is not None else set()
+    stated |= {"rereads"} if profile.rereads else set()
+    stated |= {"own_attention"} if profile.own_attention else set()
+    stated |= {"dequantise"} if profile.dequantise else set()
+    assert set(profile.sources) == stated
+    assert all(len(source) > 10 for source in profile.sources.values())
+    assert profile.admission in ("full", "running")
+    assert profile.policy in ("mixed", "prefill first")
+    assert set(profile.all_reduce.values()) <= {"custom", "nccl"}
+    assert profile.memory.of in ("total", "free")
+    assert 0 <= profile.memory.share < 0.1
+    assert all(0 < share <= 1 for share in profile.dequantise.values())
+
+
+def test_engines_that_plan_takes_begin_with_the_default() -> None:
+    assert engines()[0] == DEFAULT_ENGINE == load_engine().name
+    assert {"vllm", "tensorrt-llm", "llama.cpp", "ridgeline"} <= set(engines())
+    assert not set(PUBLISHED) & set(engines())
+    with pytest.raises(ValueError, match=r"unknown engine 'vlm'; did you mean vllm\? known are vllm, "):
+        load_engine("vlm")
+
+
+def test_all_reduce_goes_by_the_link_and_the_number_of_cards() -> None:
+    by = engine(all_reduce={"NVLink": "custom", "pair": "custom", "other": "nccl"})
+    for name in ("NVLink 4", "NVLink, cut to 400 GB/s both ways"):
+        assert {by.on(card(link=Link(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)} == {"custom"}
+    for name in ("PCIe 5", "xGMI"):
+        assert [by.on(card(link=Link(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)] == ["custom", "nccl", "nccl"]
+    assert engine(all_reduce={"other": "nccl"}).on(card(link=Link("NVLink 4", 1e9, {})), 2).all_reduce == "nccl"
+
+
+def test_an_all_reduce_takes_as_long_as_the_engines_kernels_do() -> None:
+    """A layer adds up twice; between eight cards that NVLink does not join the engine has NCCL alone."""
+    curves = {"custom": {8: Curve((1.0,), (1e-5,))}, "nccl": {8: Curve((1.0,), (4e-5,))}}
+    both = {"NVLink": "custom", "other": "nccl"}
+    seconds = {}
+    for name in ("NVLink 4", "PCIe 5"):
+        device = card(link=Link(name, 1e15, curves))
+        planned = driven(case(TINY | {"num_key_value_heads": 8}, device, devices=8), engine(all_reduce=both))
+        rows = {row.kind: row for row in decode_of(planned, 1, 10).classes}
+        seconds[name] = rows["communication"].expected
+    assert seconds["PCIe 5"] == pytest.approx(4 * seconds["NVLink 4"])
+
+
+def test_the_host_hides_behind_the_card_or_comes_on_top() -> None:
+    """Per sequence and per step, in the batch's step; the floor and the bound are the card's alone."""
+    alone = decode_of(driven(case(TINY), engine()), 4, 100).seconds
+    for overlap in (True, False):
+        for step in (alone.expected / 2, alone.expected * 3):
+            by = engine(host=Host(step - 4e-9, 0.0, 1e-9, 0.0, 0.0, overlap))
+            phase = decode_of(driven(case(TINY), by), 4, 100)
+            whole = max(alone.expected, step) if overlap else alone.expected + step
+            assert phase.seconds.expected == pytest.approx(whole)
+            assert phase.host == pytest.approx(whole - alone.expected)
+            assert (phase.seconds.floor, phase.seconds.bound) == (alone.floor, alone.bound)
+
+
+def test_what_this_machine_measured_stays() -> None:
+    own = Host(1e-3, 0.0, 0.0, 0.0, 0.0)
+    by = engine(host=Host(5e-3, 0.0, 0.0, 0.0, 0.0, overlap=True))
+    assert by.on(card(host=own, calibrated=True)).host == own
+    assert by.on(card(calibrated=True)).host == by.on(card()).host == by.host
+    assert by.on(by.on(card())) == by.on(card())
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4, 8])
+def test_a_kernel_for_each_query_head_reads_shared_keys_from_the_cache(kv_heads: int) -> None:
+    """Eight query heads: of those that share a KV head all but the first read it from the cache. A prefill does not."""
+    device = card(caches=(Cache("L1", 1e5, 9e12), Cache("L2", 1e6, 4e12)))
+    planned = case(TINY | {"num_key_value_heads": kv_heads}, device)
+    once, anew = (driven(planned, engine(rereads=rereads)) for rereads in (False, True))
+    kv = 2 * 300 * 3 * 2 * kv_heads * 32 * 2  # layers, positions, sequences, K and V, heads, dim, bytes
+    more = decode_of(anew, 3, 300).seconds.expected - decode_of(once, 3, 300).seconds.expected
+    assert more == pytest.approx((8 // kv_heads - 1) * kv / 4e12, rel=1e-6)
+    prompt = Work.of([Segment(300, 300)], planned.price.reaches)
+    assert once.price.on(once.device, prompt).expected == anew.price.on(anew.device, prompt).expected
+
+
+def test_narrow_weights_that_have_to_be_widened_read_slower() -> None:
+    """Of matrices in int8 at half of their bandwidth the bytes count twice; what is not narrow stays."""
+    slow = engine(dequantise={"int8": 0.5})
+    for weights, twice in (("int8", True), ("bf16", False), (None, False)):
+        planned = case(TINY, weights=weights)
+        one, other = (decode_of(driven(planned, by), 1, 1) for by in (engine(), slow))
+        linear = [next(row.expected for row in phase.classes if row.kind == "linear") for phase in (one, other)]
+        assert linear[1] / linear[0] == pytest.approx(2 if twice else 1, rel=0.02)
+
+
+def test_attention_whole_on_each_card_and_experts_divided() -> None:
+    """Two cards with four sequences each: attention's weights whole and its rows those of one card; experts half of
+    each, over the rows of both; once a layer rows of both are gathered and scattered."""
+    own = ModelCache(fields(TINY_MIXTURE)).case(Setup(card(), 2, engine=engine(own_attention=True)))
+    whole = case(TINY_MIXTURE, engine=engine())
+    divided = case(TINY_MIXTURE, devices=2, engine=engine())
+    assert own.model.kv_specs == whole.model.kv_specs
+    experts = 8 * 3 * 256 * 768 * 2 * 2  # of both layers, in bf16
+    assert own.price.weight_bytes == whole.price.weight_bytes - experts / 2
+    mine, both, alone = (
+        {row.kind: row for row in decode_of(planned, batch, 100).classes}
+        for planned, batch in ((own, 4), (divided, 8), (whole, 4))
+    )
+    assert (mine["attention"].flops, mine["attention"].nbytes) == (alone["attention"].flops, alone["attention"].nbytes)
+    assert (mine["experts"].flops, mine["experts"].nbytes) == (both["experts"].flops, both["experts"].nbytes)
+    assert mine["communication"].nbytes == 2 * 8 * 256 * 2
+
+
+def test_a_request_counts_with_its_end_or_with_what_it_has_on_average() -> None:
+    workload = Workload(1000, 1000)
+    full, running = (
+        memory_of(driven(case(LLAMA_3_8B), engine(admission=how)), workload) for how in ("full", "running")
+    )
+    assert full.pages == running.pages
+    assert (full.admitted_tokens, running.admitted_tokens) == (2000, 1500)
+    assert running.users == pytest.approx(full.users * 4 / 3, rel=0.05)
+    small = card(memory=16_060_522_496 / 0.9 + 0.25 * GIB + 1700 * 131_072)
+    little = memory_of(driven(case(LLAMA_3_8B, small), engine(admission="running")), workload)
+    assert little.layout.users(1500, 2048) >= 1
+    assert (little.users, little.fits) == (0, False), "one request must fit to its end"
+
+
+def test_a_sampler_takes_copies_of_the_logits_or_the_step_takes_more() -> None:
+    """fp32 rows of the whole vocabulary, on two cards as on one; a large card takes more requests at once."""
+    rule = replace(RULE, rows=(256, 1024), large=70e9, copies=7.5)
+    for devices in (1, 2):
+        planned = driven(case(LLAMA_3_8B, devices=devices), engine(memory=rule))
+        few = memory_of(planned, Workload(8000, 192))
+        assert few.logit_rows == 1024
+        assert few.sampler == few.activations == 7.5 * 1024 * 128_256 * 4
+    small = memory_of(driven(case(LLAMA_3_8B, card(memory=24e9)), engine(memory=rule)), Workload(1800, 200))
+    assert (small.logit_rows, small.sampler) == (256, 7.5 * 256 * 128_256 * 4)
+    wide = memory_of(driven(case(LLAMA_3_8B), engine(memory=rule)), Workload(8000, 192, step_tokens=65_536))
+    assert wide.activations > wide.sampler
+    a100 = driven(case(LLAMA_3_8B, card(name="a100-test")), engine(memory=rule))
+    assert memory_of(a100, Workload(8000, 192)).logit_rows == 256
+
+
+def test_the_share_is_of_the_card_or_of_what_is_free() -> None:
+    total, free = (
+        memory_of(driven(case(LLAMA_3_8B), engine(memory=replace(RULE, of=of))), Workload()) for of in ("total", "free")
+    )
+    taken = total.weights + total.activations + total.overhead
+    assert total.left == pytest.approx(0.9 * 80e9 - taken)
+    assert free.left == pytest.approx(0.9 * (80e9 - taken))
+    assert free.budget - taken == pytest.approx(free.left)
+
+
+def test_the_rule_in_words() -> None:
+    assert load_engine("vllm").memory.describe() == (
+        "driver, libraries, graphs: 0.6 GiB + 1.9% of the card (+ 0.25 GiB between cards)"
+    )
+    assert "between" not in RULE.describe()
+
+
+def test_first_tokens_come_between_steady_arrivals_and_marching() -> None:
+    serving = Serving(driven(case(LLAMA_3_8B), engine()), Workload(512, 100))
+    load = serving.load(64)
+    assert load.ttft_marching == PromptQueue(serving.case, serving.workload).one(64)
+    assert load.ttft.expected < load.ttft_marching.expected <= serving.together(64).expected
+    assert serving.load(1).ttft == serving.load(1).ttft_marching
+
+
+def test_trust_names_cards_engines_and_metrics_that_there_are() -> None:
+    known = {device.name for device in cards()}
+    rows = accuracy_rows()
+    assert {row.metric for row in rows} == set(METRICS)
+    assert len({(row.card, row.engine, row.metric) for row in rows}) == len(rows)
+    for row in rows:
+        assert row.card in known
+        assert (row.engine == "") == (row.metric == "kernel")
+        assert not row.engine or load_engine(row.engine)
+        assert row.rows >= 1
+        assert 0 <= row.median <= abs(row.worst) + 1e-9
+
+
+def test_a_setup_keeps_its_engine_on_another_card() -> None:
+    setup = Setup(card(), engine=load_engine("llama.cpp"))
+    assert setup.on(card(name="another")).engine.name == "llama.cpp"
+    assert Setup(card()).engine.name == DEFAULT_ENGINE
