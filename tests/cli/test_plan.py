@@ -94,7 +94,7 @@ def test_the_fields_of_json_are_a_contract(plan: Any, model: str) -> None:
     assert set(shown) == {
         "model", "device", "workload", "answer", "memory", "weights", "ways_to_fit", "phases", "prefill", "decode",
         "request", "crossings", "sweep", "experts_touched", "load", "levers", "batching", "sensitivities", "cards",
-        "words", "definitions", "demand", "fleet", "attention", "trust",
+        "words", "definitions", "demand", "fleet", "attention", "trust", "engine",
     }  # fmt: skip
     assert {"TTFT", "ITL", "TPOT", "floor", "bound", "expected", "FLOP/B", "ridge", "gain"} <= set(shown["definitions"])
     assert "default of its kind" in shown["definitions"]["expected"]  # no card but a calibrated one was all measured
@@ -149,7 +149,9 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert re.match(
         r"\d+ at once, [\d.]+ requests/s within TTFT 1 s and TPOT 50 ms; one more would miss", said["users"]
     )
-    users, each = re.match(r"(\d+) users: TTFT [\d.]+ ms, then ([\d.]+) tok/s each", said["speed"]).groups()  # type: ignore[union-attr]
+    users, each = re.match(
+        r"(\d+) users: TTFT [\d.]+ ms \([\d.]+ s if all ask at once\), then ([\d.]+) tok/s each", said["speed"]
+    ).groups()  # type: ignore[union-attr]
     assert 20 <= float(each) < 21
     assert f"{users} at once" in said["users"]
     assert "6.95" not in out
@@ -470,3 +472,16 @@ def test_help_teaches_the_terms(plan: Any) -> None:
     assert code == 0
     for term in ("TTFT", "ITL", "TPOT", "floor, bound and expected", "running context"):
         assert term in re.sub(r"\s+", " ", out.replace("│", " "))
+
+
+def test_the_engine_is_part_of_the_question(plan: Any) -> None:
+    shown = {
+        name: json.loads(plan("llama-3.1-8b", *CARD, "--engine", name, "--json")[1]) for name in ("vllm", "sglang")
+    }
+    assert [each["engine"]["name"] for each in shown.values()] == ["vllm", "sglang"]
+    assert shown["vllm"]["engine"]["host_known"]
+    assert not shown["sglang"]["engine"]["host_known"]
+    unknown = answered(plan("llama-3.1-8b", *CARD, "--engine", "sglang")[1])["trust"]
+    assert "the engine's own time a step is not known" in unknown
+    assert "under vLLM" in plan("llama-3.1-8b", "--cards", "l40s")[1]
+    assert "unknown engine 'vlm'; did you mean vllm" in plan("llama-3.1-8b", *CARD, "--engine", "vlm")[2]

@@ -11,6 +11,7 @@ from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device, HourlyPrice
+from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engine
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.page import SECTIONS
 from ridgeline.roofline.prices import Snapshot, priced, read_prices, seller_of, snapshots
@@ -19,6 +20,7 @@ from ridgeline.traffic.slo import parse_slo
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
 
+_ENGINE = f"What drives the cards: {', '.join(engines())}."
 _SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
 _TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
 _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
@@ -41,12 +43,14 @@ class SetupFlags:
     devices: options.Devices = 1
     weights: options.Weights = None
     kv: options.KV = None
+    engine: Annotated[str, _setup(_ENGINE)] = DEFAULT_ENGINE
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device, price: HourlyPrice | None = None) -> Setup:
         """The same on a card. Raises ValueError."""
-        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, price)
+        engine = load_engine(self.engine)
+        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, price, engine)
 
 
 @dataclass(frozen=True, slots=True)

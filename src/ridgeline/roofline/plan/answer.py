@@ -23,7 +23,7 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     if lever:
         yield "lever", lever
     yield "cost", _cost(plan)
-    yield "trust", trust_in_words(plan.case.setup.device, classes_of_plan(plan))
+    yield "trust", _trust(plan)
     yield from (("note", note) for note in plan.case.notes)
 
 
@@ -122,7 +122,10 @@ def _speed(plan: Plan) -> str:
 
 
 def _ttft(plan: Plan) -> str:
-    return say_seconds(plan.asked.ttft.expected)
+    """`88.8 ms (1.40 s if all ask at once)`: what lies between is up to the arrivals."""
+    load = plan.asked
+    steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
+    return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
 
 
 def _limit(plan: Plan) -> str:
@@ -185,6 +188,12 @@ def _gain(change: Change) -> float:
     if change.throughput is None:
         return float(change.outcome.users)  # from nobody to somebody
     return max(change.throughput, change.faster)
+
+
+def _trust(plan: Plan) -> str:
+    said, device = trust_in_words(plan.case.setup.device, classes_of_plan(plan)), plan.case.device
+    unknown = device.host is None and not device.calibrated and device.kind != "cpu"
+    return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
 
 
 def _cost(plan: Plan) -> str:

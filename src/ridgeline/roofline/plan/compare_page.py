@@ -6,7 +6,6 @@ from ridgeline.document.numbers import gib, say_seconds, three
 from ridgeline.document.page import Column, Document, Row, Table
 from ridgeline.roofline.plan.answer import targets_in_words
 from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
-from ridgeline.roofline.plan.plan import ENGINE
 from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in
 
 # What stands for each basis of a price; NONE is to be seen.
@@ -20,13 +19,13 @@ def compare_document(comparison: Comparison) -> Document:
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
         f"{workload.input:,} tokens in, {workload.output:,} out"
     )
-    targets = targets_in_words(workload)
+    targets, engine = targets_in_words(workload), comparison.setup.engine
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_asked(comparison)}{within}; arrivals are even: no queues"
+    lead = f"{_asked(comparison)}{within}, under {engine.title}; arrivals are even: no queues"
     rows: list[Row | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
-        rows += [_row(offer, ENGINE) for offer in ranking.offers]
+        rows += [_row(offer, engine.name) for offer in ranking.offers]
     return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
 
 

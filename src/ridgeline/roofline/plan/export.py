@@ -5,13 +5,14 @@ from typing import Any
 
 from ridgeline.document.numbers import gb, gib
 from ridgeline.ops.formats import format_of
+from ridgeline.roofline.engine_profile import EngineProfile
 from ridgeline.roofline.plan.answer import classes_of_plan
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.comparison import Comparison, Offer
 from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.memory import Memory
 from ridgeline.roofline.plan.phases import PhasePrice
-from ridgeline.roofline.plan.plan import ENGINE, Plan
+from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load, touched_experts
 from ridgeline.roofline.plan.trust import basis_in_words, basis_of, class_of, trust_in
 from ridgeline.roofline.plan.words import DEFINITIONS, verdict
@@ -22,6 +23,7 @@ def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any
     return {
         "model": _model(plan),
         "device": _device(plan.case.setup),
+        "engine": _engine(plan.case.setup.engine),
         "workload": dataclasses.asdict(plan.workload) | {"context": plan.workload.context},
         "answer": _answer(plan),
         "memory": _memory(plan.memory, plan.case.setup),
@@ -69,7 +71,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
             for ranking in comparison.rankings
         ],
-        "cards": [_offer(offer, ENGINE) for offer in comparison.offers],
+        "cards": [_offer(offer, comparison.setup.engine.name) for offer in comparison.offers],
     }
 
 
@@ -138,6 +140,15 @@ def _device(setup: Setup) -> dict[str, Any]:
         "price": None if price is None else dataclasses.asdict(price),
         "dollars_per_hour": setup.hourly,
         "sources": dict(device.sources),
+    }
+
+
+def _engine(engine: EngineProfile) -> dict[str, Any]:
+    return {
+        "name": engine.name,
+        "title": engine.title,
+        "host_known": engine.host is not None,
+        "sources": dict(engine.sources),
     }
 
 

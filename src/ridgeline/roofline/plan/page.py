@@ -49,7 +49,7 @@ def _title(plan: Plan) -> str:
 def _lead(plan: Plan) -> str:
     targets = targets_in_words(plan.workload)
     held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
-    return f"{held}; arrivals are even: no queues, no percentiles"
+    return f"under {plan.case.setup.engine.title} (--engine), {held}; arrivals are even: no queues, no percentiles"
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ def _batch_times(plan: Plan) -> Iterator[Row]:
 def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
     yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft, serving)
+    yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
     yield _rate("tok/s a user", load.tokens_per_user, serving)

@@ -36,8 +36,6 @@ from ridgeline.roofline.plan.phases import (
 from ridgeline.roofline.plan.scores import ScoresRow, score_rows
 from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
 
-ENGINE = "vllm"  # whose measurements count first
-
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
@@ -67,7 +65,7 @@ class Plan:
     @property
     def engine(self) -> str:
         """The engine's name, by which its measurements go."""
-        return ENGINE
+        return self.case.setup.engine.name
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 
