@@ -15,7 +15,7 @@ import pytest
 
 from engine.folders import write_model
 from ridgeline.engine import LLM, AsyncLLM, Completion, EngineSettings, SamplingParams
-from ridgeline.engine.async_llm import EngineDied
+from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Stats, TokenEvent
 from ridgeline.engine.params import LogitBias
 from ridgeline.engine.request import Finish, Timing
@@ -158,7 +158,7 @@ async def die(server: AsyncLLM, process: EngineProcess) -> None:
     assert said == ["the engine stopped: its process was killed by signal 9"] * 2
     assert not server.alive
     assert (server.stats.running, server.stats.held_pages) == (0, 0)
-    with pytest.raises(EngineDied, match="being started again"):
+    with pytest.raises(EngineRestarting, match="being started again"):
         await server.generate("abc", GREEDY)
     while not server.alive:
         await asyncio.sleep(0.01)

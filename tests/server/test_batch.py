@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.engine.async_llm import AsyncLLM, EngineDied
+from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
@@ -128,15 +128,17 @@ def test_what_an_earlier_run_has_answered(llm: AsyncLLM) -> None:
 class Watched:
     """An AsyncLLM that notes how many requests it has at a time, and that may die, or have no memory for them."""
 
-    def __init__(self, llm: AsyncLLM, dies_at: int | None = None, poor: bool = False) -> None:
+    def __init__(
+        self, llm: AsyncLLM, dies_at: int | None = None, poor: bool = False, dead: type[EngineDied] = EngineDied
+    ) -> None:
         self.texts, self.info, self.observers = llm.texts, llm.info, llm.observers
-        self._llm, self._dies_at, self._poor = llm, dies_at, poor
+        self._llm, self._dies_at, self._poor, self._dead = llm, dies_at, poor, dead
         self.begun = self.under_way = self.most = 0
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, take: Callable[[Event], None], **more: Any) -> Any:
         self.begun += 1
         if self._dies_at is not None and self.begun > self._dies_at:
-            raise EngineDied("it died")
+            raise self._dead("it died")
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         loop = asyncio.get_running_loop()
@@ -169,10 +171,11 @@ def test_the_window_is_bounded(llm: AsyncLLM) -> None:
     assert window / 2 < watched.most <= window
 
 
-def test_an_engine_that_dies(llm: AsyncLLM) -> None:
+@pytest.mark.parametrize("dead", [EngineDied, EngineRestarting])
+def test_an_engine_that_dies(llm: AsyncLLM, dead: type[EngineDied]) -> None:
     """What was answered is written, what was not is left to the next run."""
     written: list[bytes] = []
-    batch = Batch(Watched(llm, dies_at=2), SETTINGS, written.append)  # type: ignore[arg-type]
+    batch = Batch(Watched(llm, dies_at=2, dead=dead), SETTINGS, written.append)  # type: ignore[arg-type]
     with pytest.raises(EngineDied):
         asyncio.run(batch.run(given(line(str(number), PROMPT) for number in range(5))))
     assert {json.loads(each)["response"]["status_code"] for each in written} <= {200}

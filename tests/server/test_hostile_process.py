@@ -104,7 +104,7 @@ def test_44_an_engine_that_is_killed_is_started_again_once(server: Server) -> No
     assert eventually(lambda: server.ask("GET", "/health/ready")[0] == 503)
     assert server.ask("GET", "/health/live") == (200, {"status": "restarting"})
     status, body = server.ask("POST", "/v1/completions", {"prompt": "a"})
-    assert (status, body["error"]["code"]) == (503, "engine_died")
+    assert (status, body["error"]["code"]) == (503, "engine_restarting")
     assert eventually(lambda: server.ask("GET", "/health")[0] == 200, 60)
     assert server.completes()
     assert eventually(lambda: server.ask("GET", "/v1/engine/state")[1]["counters"]["held_pages"] == 0)

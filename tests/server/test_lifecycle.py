@@ -173,8 +173,11 @@ def test_an_engine_that_is_started_again_is_not_ready_until_it_is(tales: Loaded)
         up.llm.alive = False
         assert await up.health("/health/ready") == (503, "restarting")
         assert await up.health("/health/live") == (200, "restarting")
-        status, error = await up.post(SHORT)
-        assert (status, error["error"]["code"]) == (503, "engine_died")
+        async with up.session.post(up.url + "/v1/completions", json=SHORT) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"]) == (503, "engine_restarting")
+            assert error["message"] == "the engine is being started again"
+            assert int(response.headers["Retry-After"]) > 0
         up.llm.alive = True
         assert (await up.post(SHORT))[0] == 200
         interrupt()

@@ -47,6 +47,10 @@ class EngineDied(RuntimeError):
     """The engine is gone, and with it every request that was under way."""
 
 
+class EngineRestarting(EngineDied):
+    """The engine is gone and another is being started: a request that is new was not taken."""
+
+
 class Host(Protocol):
     """Where an engine runs: EngineThread or EngineProcess."""
 
@@ -166,7 +170,7 @@ class AsyncLLM:
         root: as Engine.add. added: told the engine's number for the request, wherever observers are told of steps, and
         before they are. sections: whether reasoning is told apart from the answer; else the text is all that the model
         writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the
-        engine has stopped.
+        engine has stopped, EngineRestarting (one of those) while another is being started.
         """
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
@@ -214,7 +218,9 @@ class AsyncLLM:
     def _ask(self, caller: _Caller, root: bytes) -> None:
         with self._lock:
             if not self.alive:
-                raise EngineDied("the engine is closed" if self.ended.done() else "the engine is being started again")
+                if self.ended.done():
+                    raise EngineDied("the engine is closed")
+                raise EngineRestarting("the engine is being started again")
             self._callers[caller.ticket] = caller
         params = replace(caller.params, stop=()) if caller.params.stop else caller.params
         self._host.send(Add(caller.ticket, caller.prompt, params, root))

@@ -18,13 +18,14 @@ from starlette.types import ASGIApp, Message
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.server.api.chat import ROUTE as CHAT
 from ridgeline.server.api.completions import ROUTE as COMPLETIONS
-from ridgeline.server.api.generation import ENGINE_DIED
+from ridgeline.server.api.generation import ENGINE_DIED, ENGINE_RESTARTING
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
 
 URLS = (CHAT, COMPLETIONS)
+_LOST = (ENGINE_DIED, ENGINE_RESTARTING)
 AHEAD = 16
 """Requests that wait for a place in the engine, so that none of its places is ever empty."""
 
@@ -157,7 +158,7 @@ class Batch:
 
     async def _answer(self, line: Line) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
-        if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code == ENGINE_DIED:
+        if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
             raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
         response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
         self._write(_output(line.custom_id, response=response))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ridgeline.engine.async_llm import EngineDied
+from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
@@ -19,6 +19,8 @@ from ridgeline.server.service import Live, Service
 
 ENGINE_DIED = "engine_died"
 """The code of the error of all who were waiting when the engine's process ended."""
+ENGINE_RESTARTING = "engine_restarting"
+"""The code of the error of all who come before the next process is there."""
 
 Take = Callable[[int, Event], None]
 """Who is told of an event, and of which prompt it is."""
@@ -100,6 +102,8 @@ async def _run_one(
 
     try:
         await service.run(live, ids, told, generation.root)
+    except EngineRestarting:
+        raise engine_restarting() from None
     except EngineDied:
         raise engine_died() from None
     except ValueError as error:
@@ -127,6 +131,13 @@ def _without_quotes(reason: str) -> str:
 def engine_died() -> ApiError:
     """The answer to all who were waiting when the engine's process ended."""
     return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code=ENGINE_DIED)
+
+
+def engine_restarting() -> ApiError:
+    """The answer to who comes while the engine is being started again. The model has to be loaded, as at first."""
+    retry = {"Retry-After": "5"}
+    message = "the engine is being started again"
+    return ApiError(503, message, kind="server_error", code=ENGINE_RESTARTING, headers=retry)
 
 
 @dataclass(slots=True)
