@@ -29,6 +29,7 @@ def test_the_client_lines_do_what_they_say(server: Running) -> None:
         assert pet["animal"] in ("dog", "cat", "bird")
         assert 1 <= pet["age"] <= 9
     assert "name='adopt'" in call
+    assert names["answer"].choices[0].finish_reason == "tool_calls"
     server.idle()
 
 
