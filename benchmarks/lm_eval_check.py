@@ -1,6 +1,7 @@
 """lm-evaluation-harness against the server, beside the same log-likelihoods through transformers.
 
-    pip install 'lm-eval[api]' transformers     # here, or in an environment of their own
+    pip install -e '.[dev]'          # here: transformers, which the reference is computed with
+    pip install 'lm-eval[api]'       # here, or in an environment of its own
     python benchmarks/lm_eval_check.py [--python ITS_PYTHON]
 
 A small task of its own (which of two endings follows a beginning) is run with `lm_eval --model local-completions` on
@@ -8,6 +9,7 @@ the built-in model, its weights widened to fp32. Each log-likelihood is compared
 """
 
 import argparse
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -100,10 +102,17 @@ def through_transformers(model: Path) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    """Exit code 0 if every log-likelihood is the same."""
+    """Exit code 0 if every log-likelihood is the same, 2 where what it needs is not installed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="a Python that has lm_eval; by default this one")
     python = parser.parse_args().python
+    if importlib.util.find_spec("transformers") is None:
+        print("the reference needs transformers in this environment: pip install -e '.[dev]'", file=sys.stderr)
+        return 2
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('lm_eval') is None)"
+    if subprocess.run([python, "-c", look], check=False).returncode:
+        print(f"{python} has no lm_eval: pip install 'lm-eval[api]' there, or name another --python", file=sys.stderr)
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         model, tasks = write_model(Path(folder) / "tales"), Path(folder) / "tasks"
         write_task(tasks)
