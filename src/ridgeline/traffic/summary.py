@@ -21,8 +21,9 @@ DEFINITIONS = {
     "ITL": "inter-token latency: the gaps between tokens of all requests together; a gap before a piece of m tokens "
     "counts as m gaps of 1/m of it, m being (T - 1) / (k - 1) of its request.",
     "chunk gap": "the gaps between pieces as they came. Other tools call this ITL.",
-    "server TTFT": "by the server's own clock, where it tells: from the arrival in its engine to the first token. "
-    "What service TTFT has beyond it is HTTP, the network and text.",
+    "server TTFT": "by the server's own clock, where it tells: from the arrival of the request in the server, "
+    "before its body is read, to the first token. What service TTFT has beyond it is the network, and the way of the "
+    "first token's text to the client.",
     "worst gap": "the longest chunk gap of each request.",
     "TPOT": "(ck - c1) / (T - 1): time per output token of one request after its first; absent for T < 2.",
     "E2E": "ck - a: the whole answer, from the intended moment.",
