@@ -51,6 +51,11 @@ def scrape(server: Running) -> dict[tuple[str, frozenset[tuple[str, str]]], floa
     }
 
 
+def test_the_root_names_what_watches_too(watched: tuple[Running, Observability]) -> None:
+    routes = watched[0].get("/").json()["routes"]
+    assert {"/metrics", "/v1/trace/{id}", "/v1/engine/state", "/v1/engine/events"} < set(routes)
+
+
 def test_a_scrape_counts_what_went_through_http(watched: tuple[Running, Observability]) -> None:
     server, _ = watched
     before = scrape(server)

@@ -23,6 +23,7 @@ from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
+from ridgeline.server.http.auth import PUBLIC
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
 from ridgeline.server.http.exchanges import IGNORED
@@ -32,7 +33,6 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
-_SHOWN = ("/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/health", "/metrics")
 
 _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 
@@ -73,7 +73,8 @@ def build_app(
 
 async def index(request: Request) -> Response:
     """What there is to ask, for whoever opens the address in a browser."""
-    return answer({"ridgeline": __version__, "routes": _SHOWN})
+    routes = [route.path_format for route in request.app.routes if isinstance(route, Route)]
+    return answer({"ridgeline": __version__, "routes": [*routes, *sorted(PUBLIC)]})
 
 
 async def version(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Who may ask: the Host and Origin that a browser sends, and API keys. Denied by default: only /health needs no key.
+"""Who may ask: the Host and Origin that a browser sends, and API keys. Denied by default: only PUBLIC needs no key.
 
 Decided on `scope["path"]`, on which the router decides too: a URL put together from headers can say something else
 (CVE-2026-48710).
