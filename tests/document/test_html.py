@@ -93,6 +93,15 @@ def test_a_strangers_text_is_text() -> None:
     assert seen.text.count(EVIL) >= 20
 
 
+def test_what_to_type_is_code() -> None:
+    """In prose; what stands between the backticks is text still, and one without its partner stays."""
+    blocks = (Paragraph("Run `a <b>` now"), Bullets(("`c`",)), Heading("`d`"), Paragraph("an ` alone"))
+    text = html(Document("`e`", blocks))
+    assert re.findall("<code>(.*?)</code>", text) == ["a &lt;b&gt;", "c"]
+    assert "an ` alone" in text
+    assert "<h1>`e`</h1>" in text
+
+
 def test_nothing_is_loaded() -> None:
     """No address in it but the name of SVG's vocabulary; its policy has no source but the digest of its own style."""
     text = html(page("plain"))

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
@@ -42,6 +43,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 16px; } dt 
 figure { margin: 16px 0; } svg { max-width: 100%; height: auto; }
 .note { font-size: 13px; margin: 6px 0; }
 """
+_CODE = re.compile("`([^`]+)`")
 
 
 def html(document: Document) -> str:
@@ -83,15 +85,20 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
+def _prose(text: str) -> str:
+    """With what stands between backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", _text(text))
+
+
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Heading):
         yield f"<h2>{_text(block.text)}</h2>"
     elif isinstance(block, Paragraph):
-        yield f"<p{_class(block.tone)}>{_text(block.text)}</p>"
+        yield f"<p{_class(block.tone)}>{_prose(block.text)}</p>"
     elif isinstance(block, Bullets):
-        yield f"<ul{_class(block.tone)}>{''.join(f'<li>{_text(item)}</li>' for item in block.items)}</ul>"
+        yield f"<ul{_class(block.tone)}>{''.join(f'<li>{_prose(item)}</li>' for item in block.items)}</ul>"
     elif isinstance(block, Facts):
-        rows = "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>" for name, text in block.rows)
+        rows = "".join(f"<dt>{_text(name)}</dt><dd>{_prose(text)}</dd>" for name, text in block.rows)
         yield f"<dl{_class(block.tone)}>{rows}</dl>"
     elif isinstance(block, Table):
         yield from _table(block)
@@ -116,7 +123,7 @@ def _table(table: Table) -> Iterator[str]:
         else:
             yield _row(row, table)
     yield "</tbody></table></div>"
-    yield from (f'<p class="note">{_text(note)}</p>' for note in table.notes)
+    yield from (f'<p class="note">{_prose(note)}</p>' for note in table.notes)
 
 
 def _heads(table: Table) -> Iterator[str]:
