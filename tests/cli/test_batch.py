@@ -39,7 +39,7 @@ def test_a_run_that_was_interrupted_goes_on(ridgeline: Run, requests: Path, tmp_
     first = ridgeline(*args)
     assert first.code == OK, first.err
     assert first.out == ""
-    assert "3 answered, 1 that are no requests; " in first.err
+    assert "3 answered, 1 line is no request; " in first.err
     assert "9 output tokens in" in first.err
     whole = records(out)
     assert set(whole) == {"a", "b", "c", None}

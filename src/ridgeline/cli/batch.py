@@ -91,7 +91,7 @@ def summary(batch: Batch, seconds: float) -> str:
     tally = batch.tally
     parts = [f"{tally.answered:,} answered"]
     parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
-    parts += [f"{tally.wrong:,} that are no requests"] * (tally.wrong > 0)
+    parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)
     parts += [f"{tally.skipped:,} there already"] * (tally.skipped > 0)
     return (
         f"{', '.join(parts)}; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens in "
