@@ -21,11 +21,13 @@ ridgeline:step_predicted_seconds_sum{{phase="decode"}} {predicted}
 @dataclass
 class SmallServer:
     """A token a word of the prompt and two more; an answer of max_tokens tokens. owner: what it says it is. key: what
-    it wants. refuse: status of every answer but the first so many. seen: bodies and headers of what was asked."""
+    it wants. context: tokens of prompt and answer that it takes. refuse: status of every answer but the first so many.
+    seen: bodies and headers of what was asked."""
 
     owner: str = "somebody"
     root: str = "tales"
     key: str | None = None
+    context: int = 256
     refuse: int | None = None
     before_refusing: int = 0
     port: int = 0
@@ -39,7 +41,13 @@ class SmallServer:
     async def models(self, request: web.Request) -> web.Response:
         if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no"}}, status=401)
-        card = {"id": "small", "object": "model", "owned_by": self.owner, "root": self.root, "max_model_len": 256}
+        card = {
+            "id": "small",
+            "object": "model",
+            "owned_by": self.owner,
+            "root": self.root,
+            "max_model_len": self.context,
+        }
         return web.json_response({"object": "list", "data": [card]})
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -53,12 +61,15 @@ class SmallServer:
         if self.refuse is not None and len(self.seen) > self.before_refusing:
             return web.json_response({"error": {"message": "not now"}}, status=self.refuse)
         given = fields["prompt"] if "prompt" in fields else fields["messages"][-1]["content"]
+        given = given.split() if isinstance(given, str) else given
         count = fields.get("max_tokens", 4)
+        if len(given) + 2 + count > self.context:
+            message = f"This model's maximum context length is {self.context} tokens"
+            return web.json_response({"error": {"message": message}}, status=400)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for _ in range(count):
             await response.write(frame({"choices": [{"text": "x", "delta": {"content": "x"}}]}))
-        given = given.split() if isinstance(given, str) else given
         usage = {"prompt_tokens": len(given) + 2, "completion_tokens": count}
         await response.write(frame({"choices": [{"finish_reason": "length"}]}) + frame({"choices": [], "usage": usage}))
         await response.write(b"data: [DONE]\n\n")

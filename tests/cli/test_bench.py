@@ -120,6 +120,50 @@ def test_a_rate_is_tried_for_as_long_as_judging_it_takes(load: Load, extent: dic
     assert extent_of_level(load, 0.7) == extent
 
 
+@pytest.mark.parametrize(
+    ("context", "asked", "lengths"),
+    [
+        (2048, (), ("512", "128")),
+        (512, (), ("256", "128")),
+        (300, (), ("150", "75")),
+        (512, ("--input", "400"), ("400", "56")),
+        (512, ("--output", "200"), ("156", "200")),
+        (512, ("--prefix", "112", "--turns", "2"), ("100", "50")),
+        (512, ("--output", "uniform:50:100"), ("206", "uniform:50:100")),
+    ],
+)
+def test_lengths_that_nobody_asked_for_fit_the_context(
+    ridgeline: Run, context: int, asked: tuple[str, ...], lengths: tuple[str, str]
+) -> None:
+    """Those that were asked for stay; what was made to fit is said."""
+    with running(SmallServer(context=context)) as server:
+        few = ("bench", "serve", server.url, "--requests", "2", "--warmup", "1", "--processes", "1", *asked)
+        found = json.loads(ridgeline(*few, "--json").out)
+    data = found["inputs"]["data"]
+    assert (data["input"], data["output"]) == lengths
+    assert found["metrics"]["ok"] == 2 * data["turns"]
+    assert found["fitted"] == (context != 2048)
+
+
+def test_shorter_lengths_are_said_in_a_line(ridgeline: Run) -> None:
+    few = ("--requests", "2", "--warmup", "0", "--processes", "1")
+    with running(SmallServer(context=512)) as server:
+        said = ridgeline("bench", "serve", server.url, *few).out
+    text = " ".join(said.split())
+    assert "Prompts of 256 tokens, answers of 128: the default lengths do not fit the model's context of 512" in text
+
+
+def test_requests_beyond_the_context_are_told_the_cure(ridgeline: Run, server: SmallServer) -> None:
+    """Before the run, where it is warmed up; in the report, where it is not; at a sweep's first request."""
+    long, cure = ("--input", "300", "--output", "9"), "give shorter --input and --output"
+    assert_one_line(ridgeline("bench", "serve", server.url, *long), USAGE, "maximum context length is 256", cure)
+    cold = ("bench", "serve", server.url, *long, "--requests", "20", "--warmup", "0", "--processes", "1")
+    ended = ridgeline(*cold)
+    assert ended.code == FAILED
+    assert cure in " ".join(ended.out.split())
+    assert_one_line(ridgeline(*cold, "--sweep"), USAGE, cure)
+
+
 def test_chat_files_and_traces(ridgeline: Run, server: SmallServer, tmp_path: Path) -> None:
     prompts, trace = tmp_path / "p.jsonl", tmp_path / "t.csv"
     prompts.write_text('{"prompt": "one two", "max_tokens": 2}\n')

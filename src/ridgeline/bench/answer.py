@@ -37,6 +37,9 @@ class _Frame(msgspec.Struct):
     error: Any = None
 
 
+SHORTER = "give shorter --input and --output"
+"""What to do about requests of random words that are longer than the context."""
+
 _READER = msgspec.json.Decoder(_Frame)
 
 
@@ -94,6 +97,12 @@ def error_in(body: bytes) -> str:
         return _words(_READER.decode(body).error)
     except (msgspec.DecodeError, RecursionError):
         return ""
+
+
+def beyond_context(reason: str) -> bool:
+    """Whether a request was refused because it is longer than the context: no two servers say it in the same words,
+    but all name the context."""
+    return reason.startswith("HTTP 400") and "context" in reason
 
 
 def _words(error: Any) -> str:

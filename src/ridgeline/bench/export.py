@@ -32,6 +32,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         },
         "replicas": [],
         "sweep": None if findings.sweep is None else _sweep(findings),
+        "fitted": findings.fitted,
         "unpredicted": findings.unpredicted,
         "predicted": None if findings.predicted is None else asdict(findings.predicted),
         "definitions": {"symbols": SYMBOLS, **DEFINITIONS},

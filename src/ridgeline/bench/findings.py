@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ridgeline.bench.answer import SHORTER, beyond_context
 from ridgeline.bench.job import Job, Load
 from ridgeline.bench.prediction import Prediction
 from ridgeline.bench.run import Run
@@ -18,7 +19,7 @@ _CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a ch
 class Findings:
     """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
     that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
-    one to say."""
+    one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context."""
 
     served: Served
     job: Job
@@ -28,6 +29,7 @@ class Findings:
     steps: dict[str, Steps] = field(default_factory=dict)
     predicted: Prediction | None = None
     unpredicted: str = ""
+    fitted: bool = False
 
     @property
     def refused(self) -> bool:
@@ -73,6 +75,8 @@ class Findings:
             told.append(self._lateness())
         if run.client_limited and not self.refused:
             told.append(f"A client process was busy {run.cpu:.0%} of the time: use more --processes to be sure.")
+        if self.job.data.kind == "random" and any(map(beyond_context, run.summary.reasons)):
+            told.append(f"Requests were longer than the model's context: {SHORTER}.")
         if run.stopped:
             told.append(f"The run was given up: {run.stopped}.")
         if run.overloaded and run.steadiness is not None:

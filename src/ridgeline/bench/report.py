@@ -77,6 +77,16 @@ def _answers(findings: Findings) -> Iterator[str]:
         yield f"Goodput {three(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
     if not findings.refused and summary.answered:
         yield _typical(summary)
+    if findings.fitted:
+        yield _fitted(findings)
+
+
+def _fitted(findings: Findings) -> str:
+    data, context = findings.job.data, findings.served.context
+    return (
+        f"Prompts of {data.input} tokens, answers of {data.output}: the default lengths do not fit the model's context "
+        f"of {context:,}; --input and --output say others."
+    )
 
 
 def _outcome(summary: Summary) -> str:

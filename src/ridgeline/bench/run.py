@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from ridgeline.bench import fleet
+from ridgeline.bench.answer import SHORTER, beyond_context
 from ridgeline.bench.job import Data, Job
 from ridgeline.bench.server import Steps
 from ridgeline.traffic.record import Record
@@ -126,7 +127,13 @@ async def warm_up(job: Job, requests: int) -> None:
         data = msgspec.structs.replace(job.data, seed=job.data.seed + _WARM_UP)
     (part,) = await fleet.run(msgspec.structs.replace(job, load=load, data=data), 1, lambda at: None)
     if part.records and not any(record.outcome in ("ok", "rejected") for record in part.records):
-        raise ValueError(f"the server answers no request of this kind: {part.records[0].reason}")
+        raise no_answer(job, part.records[0].reason)
+
+
+def no_answer(job: Job, reason: str) -> ValueError:
+    """What to say where the server answers none of a job's requests, for its reason."""
+    cure = f"; {SHORTER}" if job.data.kind == "random" and beyond_context(reason) else ""
+    return ValueError(f"the server answers no request of this kind: {reason}{cure}")
 
 
 def _words(at: fleet.Progress) -> str:

@@ -93,6 +93,7 @@ class _Asked:
     job: Job
     slo: SLO | None
     load: LoadFlags
+    data: DataFlags
     target: TargetFlags
 
     @classmethod
@@ -106,7 +107,7 @@ class _Asked:
             load.load(seed, traced=data.trace is not None),
         )
         source_of(job.data).check(job.target)
-        return cls(job, output.objectives(), load, target)
+        return cls(job, output.objectives(), load, data, target)
 
 
 def _write(found: Findings, output: OutputFlags) -> None:
@@ -145,7 +146,8 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
     if ignore is None:
         ignore = served.takes_ignore_eos and job.data.output is not None
     target = msgspec.structs.replace(job.target, model=served.model, ignore_eos=ignore)
-    data = job.data
+    data = asked.data.fitted(job.data, served.context)
+    fitted = data != job.data
     if data.kind != "file" and data.vocabulary is None:
         told("counting the tokens of two prompts")
         data = msgspec.structs.replace(data, wording=await measure_wording(target))
@@ -163,7 +165,7 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
     run = await measure(job, told, asked.load.processes) if swept is None else swept.shown
     if served.ours and served.local and asked.target.predict_on is None:
         served = replace(served, device=await calibrated_device(served, target.headers))
-    return Findings(served, job, run, asked.slo, swept, dict(run.steps))
+    return Findings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
 
 
 async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, int | None], Awaitable[Run]]) -> Sweep:
@@ -175,7 +177,7 @@ async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, 
         lone = await run(msgspec.structs.replace(job, load=alone), told, processes)
         took = lone.summary.latencies["E2E"]
         if took is None:
-            raise ValueError(f"the server answers no request of this kind: {next(iter(lone.summary.reasons), '')}")
+            raise running.no_answer(job, next(iter(lone.summary.reasons), ""))
         start = 0.5 / took.mean
 
     async def measure(rate: float) -> Run:

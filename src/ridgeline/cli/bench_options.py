@@ -14,10 +14,12 @@ from ridgeline.bench.server import base_of
 from ridgeline.bench.sweep import LEAST
 from ridgeline.cli import options
 from ridgeline.cli.options import api_key_of, parse_seconds
+from ridgeline.traffic.lengths import parse_lengths
 from ridgeline.traffic.slo import SLO, parse_slo
 
 _REQUESTS = 100  # where nothing says when to end
 _INPUT, _OUTPUT = "512", "128"  # tokens
+_SLACK = 1.1  # tokens that a prompt may have for one that it should: words are not all of the mean that was measured
 _LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
@@ -129,12 +131,18 @@ class DataFlags:
     """What requests ask."""
 
     input: Annotated[
-        str, _asked(f"Tokens of a prompt of random words: {_LENGTHS}.", "--input", "--random-input-len")
-    ] = _INPUT
+        str | None,
+        _asked(
+            f"Tokens of a prompt of random words: {_LENGTHS}. By default 512, or half of a context that is too short.",
+            "--input",
+            "--random-input-len",
+        ),
+    ] = None
     output: Annotated[
         str | None,
         _asked(
-            "Tokens of an answer, written so too. By default 128, of a file's prompts what the model makes of them.",
+            "Tokens of an answer, written so too. By default 128, or a quarter of a context that is too short; of a "
+            "file's prompts what the model makes of them.",
             "--output",
             "--random-output-len",
         ),
@@ -170,7 +178,7 @@ class DataFlags:
         return Data(
             kind="trace" if self.trace is not None else "file" if self.prompts is not None else "random",
             path="" if path is None else str(path),
-            input=self.input,
+            input=_INPUT if self.input is None else self.input,
             output=self.output if self.output is not None or self.prompts is not None else _OUTPUT,
             prefix=self.prefix,
             prefixes=self.prefixes,
@@ -178,6 +186,28 @@ class DataFlags:
             think=0.0 if self.think is None else parse_seconds(self.think, "--think"),
             vocabulary=self.token_ids,
             seed=seed,
+        )
+
+    def fitted(self, data: Data, context: int | None) -> Data:
+        """`data` with the lengths that nobody asked for made to fit a context, if they do not: half of what is left of
+        it for a prompt, then half of the rest for an answer. Unchanged where nobody knows the context, and where
+        what was asked for leaves nothing of it."""
+        if context is None or data.kind != "random" or data.output is None:
+            return data
+        room = (context - data.prefix) // data.turns
+        input, output = parse_lengths(data.input, "--input").most, parse_lengths(data.output, "--output").most
+        if _SLACK * (input + output) <= room:
+            return data
+        if self.input is None:
+            input = min(input, (room - (0 if self.output is None else output)) // 2)
+        if self.output is None:
+            output = min(output, (room - input) // 2)
+        if min(input, output) < 1:
+            return data
+        return msgspec.structs.replace(
+            data,
+            input=str(input) if self.input is None else data.input,
+            output=str(output) if self.output is None else data.output,
         )
 
     def _check(self, *, chat: bool) -> None:
@@ -189,7 +219,7 @@ class DataFlags:
             raise ValueError("--token-ids is for completions of one turn without --prompts: only they take ids")
         if self.prompts is not None or self.trace is not None:
             for name, given in (
-                ("input", self.input != _INPUT),
+                ("input", self.input is not None),
                 ("turns", self.turns > 1),
                 ("prefix", self.prefix > 0),
             ):

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 MOST = 1 << 24  # tokens: of anything
+_P99 = 2.326  # standard deviations of the normal distribution
 _COUNT = re.compile(r"(\d+)(k?)")
 _FORMS = "512, 1k, uniform:50:200, or lognormal:512:0.5 (median, then sigma)"
 
@@ -20,6 +21,11 @@ class Fixed:
         """A length."""
         return self.tokens
 
+    @property
+    def most(self) -> int:
+        """What few are longer than: here none."""
+        return self.tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -32,6 +38,11 @@ class Uniform:
         """A length."""
         return draw.randint(self.low, self.high)
 
+    @property
+    def most(self) -> int:
+        """What few are longer than: here none."""
+        return self.high
+
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
@@ -42,7 +53,16 @@ class LogNormal:
 
     def draw(self, draw: random.Random) -> int:
         """A length."""
-        return min(MOST, max(1, round(self.median * math.exp(min(16.0, draw.gauss(0.0, self.sigma))))))
+        return self._at(draw.gauss(0.0, 1.0))
+
+    @property
+    def most(self) -> int:
+        """What few are longer than: one of a hundred."""
+        return self._at(_P99)
+
+    def _at(self, deviations: float) -> int:
+        """The length so many standard deviations from the median."""
+        return min(MOST, max(1, round(self.median * math.exp(min(16.0, deviations * self.sigma)))))
 
 
 Lengths = Fixed | Uniform | LogNormal
