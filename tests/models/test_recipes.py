@@ -19,6 +19,7 @@ from ridgeline.models.model import Model
 from ridgeline.models.recipes import Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.models.storage import Place
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import MXFP4, WeightFormat
 from ridgeline.ops.linear import Head
 from ridgeline.ops.norm import Norm
@@ -247,6 +248,7 @@ def test_rows_that_do_not_divide_into_blocks() -> None:
         (BLOCK_FP8, {"lm_head"}),
         (BLOCK_FP8 | {"modules_to_not_convert": ["model.layers.0", "lm_head"]}, {"lm_head", "layers.0."}),
         (AWQ | {"modules_to_not_convert": ["k_proj"]}, {"lm_head", "k_proj"}),
+        (AWQ | {"modules_to_not_convert": ["self_attn", ".2.mlp.up"]}, {"lm_head", "self_attn", "2.mlp.up"}),
         (GPTQ, {"lm_head"}),
         (GPTQ | {"lm_head": True}, set()),
         (GPTQ | {"dynamic": {"-:.*v_proj": {}, "+:.*o_proj": {"bits": 8}}}, {"lm_head", "v_proj"}),
@@ -279,6 +281,31 @@ def test_experts_and_routers() -> None:
     formats = places(build(Fields(EXPERTS, "c")), recipe_of(BLOCK_FP8 | {"modules_to_not_convert": ["down_proj"]}))
     assert formats["model.layers.0.mlp.experts.0.down_proj"] == ""
     assert formats["model.layers.0.mlp.experts.0.up_proj"] == "fp8 128x128"
+
+
+W4A16_MIXTRAL = W4A16 | {"ignore": ["lm_head", "re:.*block_sparse_moe.gate", "re:.*0.block_sparse_moe.experts.*w2"]}
+MODELOPT_MIXTRAL = {
+    "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+    "quantized_layers": {f"model.layers.1.block_sparse_moe.experts.{n}.w1": {"quant_algo": "FP8"} for n in range(5)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "kept"),
+    [
+        (AWQ | {"modules_to_not_convert": ["block_sparse_moe.gate", "0.block_sparse_moe.experts.0.w2"]}, {(0, "w2")}),
+        (W4A16_MIXTRAL, {(0, "w2")}),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["*.1.block_sparse_moe*"]},
+         {(1, "w1"), (1, "w2"), (1, "w3")}),
+        (MODELOPT_MIXTRAL, {(0, "w1"), (0, "w2"), (0, "w3"), (1, "w2"), (1, "w3")}),
+    ],
+)  # fmt: skip
+def test_lists_name_modules_as_the_checkpoint_does(section: dict[str, Any], kept: set[tuple[int, str]]) -> None:
+    """Mixtral's checkpoints call `block_sparse_moe` what its kin, and we, call `mlp`. The router is never quantised."""
+    model = build(quantised(section, CONFIGS["mixtral"]))
+    experts = [op for _, op in model.ops() if isinstance(op, Experts)]
+    assert {(n, name) for n, op in enumerate(experts) for name, stored in op.stored.items() if stored is None} == kept
+    assert all(op.matrix.stored is None for path, op in model.ops() if path.endswith("mlp.gate"))
 
 
 def test_each_layer_in_an_algorithm_of_its_own() -> None:

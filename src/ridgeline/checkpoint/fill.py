@@ -98,7 +98,7 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     repeated: dict[str, str] = {}
     done = 0
     for name, tensor in checkpoint.tensors():
-        place = _renamed(name, family)
+        place = family.own_name(name)
         if place not in places and family.trunk + place in places:
             place = family.trunk + place
         done += tensor.nbytes
@@ -118,13 +118,6 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     model.tie()
     for name, place in repeated.items():
         _check_repeated(checkpoint, name, sources[place])
-
-
-def _renamed(name: str, family: Family) -> str:
-    """What the model calls a tensor that a family's checkpoints call otherwise."""
-    for pattern, ours in family.renames:
-        name = re.sub(pattern, ours, name)
-    return name
 
 
 def _check_repeated(checkpoint: Checkpoint, name: str, embedding: str) -> None:

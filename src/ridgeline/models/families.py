@@ -1,7 +1,7 @@
 """The families that can be built, and the way from a config to one of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,7 +22,7 @@ class Family:
 
     model_type: what a config without `architectures` says instead.
     trunk: the prefix that checkpoints of the bare model leave out.
-    renames: patterns of what checkpoints call a part otherwise than its kin do, and what it is called here.
+    renames: a part that checkpoints call otherwise than its kin do, and what it is called here.
     ignored: patterns of tensors that old checkpoints carry and nothing reads.
     """
 
@@ -33,6 +33,18 @@ class Family:
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
 
+    def own_name(self, name: str) -> str:
+        """What the model calls a module or a tensor of a checkpoint."""
+        for theirs, ours in self.renames:
+            name = name.replace(theirs, ours)
+        return name
+
+    def checkpoint_name(self, name: str) -> str:
+        """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
+        for theirs, ours in self.renames:
+            name = name.replace(ours, theirs)
+        return name
+
 
 FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.build),
@@ -40,7 +52,7 @@ FAMILIES = (
     Family("Qwen2ForCausalLM", "qwen2", qwen2.build),
     Family("Qwen3ForCausalLM", "qwen3", qwen3.build),
     Family("Phi3ForCausalLM", "phi3", phi3.build),
-    Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((r"\.block_sparse_moe\.", ".mlp."),)),
+    Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
     Family("Gemma2ForCausalLM", "gemma2", gemma2.build),
     Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
@@ -87,7 +99,7 @@ def build(
             storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv, experts)
             model = family.build(fields, storage).eval()
             if recipe.name:
-                model.store(recipe.choice(model))
+                _store(model, recipe, family)
     except ModelRefused:
         raise
     except Indivisible as error:
@@ -96,6 +108,12 @@ def build(
         raise fields.refuse(str(error)) from None
     fields.refuse_unread()
     return model
+
+
+def _store(model: Model, recipe: Recipe, family: Family) -> None:
+    """Store a model as a recipe says, which knows each place by its name in the family's checkpoints."""
+    choose = recipe.choice(model)
+    model.store(lambda place: choose(replace(place, name=family.checkpoint_name(place.name))))
 
 
 def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:

@@ -108,7 +108,7 @@ class Model(nn.Module, ABC):
         self.tie()
 
     def _module_name(self, path: str) -> str:
-        """What a checkpoint calls the module at a path whose tensor is `weight`."""
+        """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
 
     @property

@@ -1,7 +1,7 @@
 """A config's `quantization_config` becomes a recipe.
 
 What each method stores is read off its own loader: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
-bitsandbytes), AutoAWQ's WQLinear_GEMM, GPTQModel's TorchQuantLinear.
+bitsandbytes), AutoAWQ's WQLinear_GEMM and exclude_layers_to_not_quantize, GPTQModel's TorchQuantLinear.
 """
 
 import re
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import compressed_tensors, modelopt
-from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, names_listed, pattern
+from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, names_listed, pattern
 from ridgeline.models.recipes.recipe import BLOCKS, LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, WeightFormat
@@ -103,7 +103,7 @@ def _integer(bits: int, group: int | None, input_bits: int = 0) -> WeightFormat:
 def _awq(section: Fields) -> Recipe:
     bits = section.count("w_bit" if section.has("w_bit") else "bits", 4, most=_MOST_BITS)
     stored = _integer(bits, _group(section, "group_size", "q_group_size"))
-    return _uniform("awq", stored, _unconverted(section, "modules_to_not_convert"))
+    return _uniform("awq", stored, contains(names_listed(section, "modules_to_not_convert")))
 
 
 def _gptq(section: Fields) -> Recipe:

@@ -35,6 +35,11 @@ def begins_or_ends(section: Fields, entries: Sequence[str]) -> Matcher:
     return lambda name: name.endswith(ends) or not names.isdisjoint(beginnings(name)) or matches(patterns, name)
 
 
+def contains(entries: Sequence[str]) -> Matcher:
+    """AutoAWQ's reading, and that of the engines that load its checkpoints: an entry is any part of a name."""
+    return lambda name: any(entry in name for entry in entries)
+
+
 def is_or_matches(section: Fields, entries: Sequence[str]) -> Matcher:
     """compressed-tensors' reading: an entry is the whole name, or after `re:` a pattern that it begins with."""
     names = frozenset(entries)
