@@ -160,6 +160,14 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert tags["speed"] == ["serving", "prefill", "decode"]
 
 
+def test_formats_as_files_of_llama_cpp_spell_them(plan: Any) -> None:
+    """`Q4_K_M` is q4_k_m."""
+    ways = (("--weights", "Q4_K_M", "--kv", "FP8"), ("--weights", "q4_k_m", "--kv", "fp8"))
+    upper, lower = (plan("llama-3-8b", *CARD, *way, "--json")[1] for way in ways)
+    assert upper == lower
+    assert json.loads(upper)["model"]["weights"] == "q4_k_m"
+
+
 def test_targets_are_the_users(plan: Any, model: str) -> None:
     def shown(*words: str) -> Any:
         return json.loads(plan(model, *CARD, "--json", "--price", "3", *words)[1])

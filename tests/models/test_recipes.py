@@ -212,7 +212,7 @@ def test_bits_a_weight_of_llama_cpp(name: str) -> None:
 def test_a_mix_of_a_tied_model_and_of_experts() -> None:
     """Qwen3-4B in Q4_K_M is 2.32 GiB (as published for its GGUF file); its table is the head, once and in Q6_K. Beside
     eight experts keys and values are stored in Q8_0, and routers stay as they are, in 32 bits."""
-    tied = build(read_config("qwen3-4b"), recipe=recipe_named("Q4_K_M"))
+    tied = build(read_config("qwen3-4b"), recipe=recipe_named("q4_k_m"))
     assert bill(tied).nbytes / 2**30 == pytest.approx(2.32, abs=0.005)
     table = next(op for _, op in tied.ops() if isinstance(op, Embedding))
     head = next(op for _, op in tied.ops() if isinstance(op, Head))

@@ -62,7 +62,12 @@ _WEIGHTS = (
 
 
 def _setup(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="How it is set up")
+    """A format: people write llama.cpp's as their files spell them, Q4_K_M."""
+    return typer.Option(*names, help=text, rich_help_panel="How it is set up", callback=_lower)
+
+
+def _lower(name: str | None) -> str | None:
+    return None if name is None else name.lower()
 
 
 def _workload(text: str) -> Any:

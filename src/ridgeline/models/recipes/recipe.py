@@ -56,10 +56,9 @@ def recipe_names() -> tuple[str, ...]:
 def recipe_named(name: str) -> Recipe:
     """The recipe of this name: a weight format for the matrices in the blocks, or a mix of llama.cpp. Raises ValueError
     with the names there are."""
-    wanted = name.lower()
-    stored = next((known for known in WEIGHT_FORMATS if known.name == wanted), None)
+    stored = next((known for known in WEIGHT_FORMATS if known.name == name), None)
     if stored is not None:
         return uniform(stored)
-    if wanted in MIXES:
-        return Recipe(wanted, MIXES[wanted].base.bits, lambda model: mix(wanted, model))
+    if name in MIXES:
+        return Recipe(name, MIXES[name].base.bits, lambda model: mix(name, model))
     raise ValueError(f"unknown weight format {name!r}; use one of {', '.join(recipe_names())}")
