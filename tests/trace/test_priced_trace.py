@@ -13,7 +13,8 @@ from ridgeline.models import Fields, build
 from ridgeline.ops.cost import Cost
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan.case import ModelCache, Setup
-from ridgeline.trace.priced import PricedStep, PricedTrace, priced_trace, seen_shapes
+from ridgeline.roofline.plan.scores import score_rows
+from ridgeline.trace.priced import PricedStep, PricedTrace, op_shapes, priced_trace
 from ridgeline.trace.views.priced import WIDTH, priced_document, priced_json, said_shapes
 
 H100 = load_card("h100-sxm")
@@ -87,13 +88,37 @@ def test_a_batch_and_formats(large: PricedTrace) -> None:
     assert large.steps[1].seen == 1025
 
 
-def test_seen_shapes_have_the_letters_of_their_rows() -> None:
+def test_the_limit_is_that_of_the_plan() -> None:
+    """Prefill on cards without NVLink waits for their link, decode for memory; one card has no link to wait for."""
+    rtx = load_card("rtx-4090")
+    case = ModelCache(read_config("llama-3.1-70b")).case(Setup(rtx, devices=8))
+    prefill, decode = priced_trace("m", case, 1024, 1).steps
+    assert (prefill.limit, decode.limit) == ("communication", "memory")
+    links = sum(call.time.bound * call.count for call in prefill.calls if call.cost.communication)
+    assert links > prefill.price.bound / 2
+    assert "the link between the cards is the limit" in plain(priced_document(priced_trace("m", case, 1024, 1)), 200)
+    assert [step.limit for step in traced("llama-3-8b", 1024).steps] == ["compute", "memory"]
+
+
+def test_scores_in_memory_are_those_of_the_plan() -> None:
+    """Of a prefill alone, but that keys and values come from what holds the whole step."""
+    case = ModelCache(read_config("llama-3-8b")).case(Setup(H100))
+    (wanted,) = (row for row in score_rows(case) if row.prompt == 2048)
+    prefill, decode = priced_trace("m", case, 2048, 1).steps
+    assert (prefill.scores.flops, prefill.scores.score_bytes) == (wanted.flops, wanted.score_bytes)
+    assert prefill.scores.unfused == pytest.approx(wanted.unfused, rel=0.02)
+    attention = [call for call in decode.calls if call.kind == "attention"]
+    assert decode.scores.fused == pytest.approx(sum(call.time.bound * call.count for call in attention))
+    assert decode.scores.unfused > decode.scores.fused
+
+
+def test_shapes_have_the_letters_of_their_rows() -> None:
     """Every op of every family begins with rows of a space."""
     for values in CONFIGS.values():
         model = build(Fields(values, "c"))
-        seen = seen_shapes(model)
-        assert seen.keys() == {path for path, _ in model.ops()}
-        assert {shape.inputs[0][0] for shape in seen.values()} <= {"N", "R"}
+        found = op_shapes(model)
+        assert found.keys() == {path for path, _ in model.ops()}
+        assert {shapes.inputs[0][0] for shapes in found.values()} <= {"N", "R"}
 
 
 def test_the_page_and_the_json(large: PricedTrace) -> None:
@@ -101,14 +126,8 @@ def test_the_page_and_the_json(large: PricedTrace) -> None:
     page = plain(priced_document(large), WIDTH)
     assert max(map(len, page.splitlines())) <= WIDTH
     for said in (
-        "floor",
-        "bound",
-        "exp.",
-        "126 layers",
-        "[N,16384] -> [N,2048] + 2 [N,128]",
-        "S = 1,025",
-        "whole step",
-    ):
+        "floor", "bound", "exp.", "126 layers", "[N,16384] -> [N,2048] + 2 [N,128]", "S = 1,025", "whole step",
+    ):  # fmt: skip
         assert said in page
     found = json.loads(json.dumps(priced_json(large)))
     assert found["device"]["devices"] == 8

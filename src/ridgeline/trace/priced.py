@@ -14,8 +14,10 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space, Work
 from ridgeline.roofline.plan.case import Case
-from ridgeline.roofline.price import PricedRow, StepPrice
-from ridgeline.roofline.time import OpTime, compute_seconds, memory_seconds
+from ridgeline.roofline.plan.phases import Phase, price_phase
+from ridgeline.roofline.plan.scores import ScoresRow, scores_of
+from ridgeline.roofline.price import StepPrice
+from ridgeline.roofline.time import OpTime, floor_seconds
 from ridgeline.trace.tracer import shapes
 
 Dimension = int | str
@@ -26,7 +28,7 @@ _ROWS = (1031, 1021, 1019, 1013, 1009)  # of the spaces, in an outline: told apa
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OpShapes:
     """What an op takes and gives. scores: of attention, the query heads whose scores [N, S] lie between."""
 
     inputs: tuple[tuple[Dimension, ...], ...]
@@ -47,7 +49,7 @@ class PricedCall:
     what: str
     layer: int | None
     count: int
-    shapes: Seen
+    shapes: OpShapes
     cost: Cost
     floor: float
     time: OpTime
@@ -56,8 +58,8 @@ class PricedCall:
 @dataclass(frozen=True, slots=True)
 class PricedStep:
     """A step on one card. seen: positions whose keys the last of its rows sees. calls: each distinct op, in the order
-    in which they run. matrix: bytes that keeping the scores of all attention ops in memory would move, and with them
-    the bound of those ops; `attention` is their bound without."""
+    in which they run. limit: compute, memory or communication, as plan has it. scores: all attention ops, with their
+    score matrices in memory and without."""
 
     name: str
     work: Work
@@ -65,8 +67,7 @@ class PricedStep:
     price: StepPrice
     calls: tuple[PricedCall, ...]
     limit: str
-    attention: float
-    matrix: tuple[float, float]
+    scores: ScoresRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +96,16 @@ def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
         "prefill": (Work.of([Segment(length, length)] * batch, reaches), length),
         "decode": (Work.decode([length + 1] * batch, reaches), length + 1),
     }
-    seen = seen_shapes(case.model)
-    steps = tuple(_step(step, case, seen, work, keys) for step, (work, keys) in works.items())
+    found = op_shapes(case.model)
+    steps = tuple(_step(step, case, found, work, seen) for step, (work, seen) in works.items())
     return PricedTrace(name, case, length, batch, len(case.model.kv_specs), steps)
 
 
-def seen_shapes(model: Model) -> dict[str, Seen]:
+def op_shapes(model: Model) -> dict[str, OpShapes]:
     """The shapes at each op of a model, by its path."""
     rows = dict(zip(model.spaces, _ROWS, strict=False))
     letters = {count: LETTERS.get(space, space) for space, count in rows.items()}
-    seen: dict[str, Seen] = {}
+    found: dict[str, OpShapes] = {}
 
     def named(values: Any) -> tuple[tuple[Dimension, ...], ...]:
         return tuple((letters.get(shape[0], shape[0]), *shape[1:]) for shape in shapes(values) if shape)
@@ -112,7 +113,7 @@ def seen_shapes(model: Model) -> dict[str, Seen]:
     def note(path: str, op: Op) -> Callable[..., None]:
         def hook(_: object, inputs: tuple[Any, ...], output: Tensor | tuple[Tensor, ...]) -> None:
             scores = op.heads if isinstance(op, Attention) else None
-            seen[path] = Seen(named(inputs), named(output), scores)
+            found[path] = OpShapes(named(inputs), named(output), scores)
 
         return hook
 
@@ -122,59 +123,33 @@ def seen_shapes(model: Model) -> dict[str, Seen]:
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return found
 
 
-def _step(name: str, case: Case, seen: dict[str, Seen], work: Work, keys: int) -> PricedStep:
+def _step(name: str, case: Case, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
     price = case.price.on(case.device, work)
-    compute = compute_seconds(price.cost, case.device)
-    bandwidth = case.device.bandwidth_of(price.working_set)
-    attention, nbytes, within = _scores(case, work, price)
-    return PricedStep(
-        name,
-        work,
-        keys,
-        price,
-        tuple(_calls(case, seen, price)),
-        "compute" if compute > price.cost.memory_bytes / bandwidth else "memory",
-        attention,
-        (nbytes, within),
-    )
+    limit = price_phase(case.price, case.device, Phase(name, (work,))).limit
+    scores = scores_of(case, work, seen, price.working_set)
+    return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores)
 
 
-def _calls(case: Case, seen: dict[str, Seen], price: StepPrice) -> Iterator[PricedCall]:
+def _calls(case: Case, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:
     """Each distinct op once, with its count: the same op of all layers, and beside it those of its place in a layer
     that differ (the first norm, a window, another format)."""
-    device = case.device
-    found: dict[str, dict[tuple[int, Seen], list[str]]] = {}
+    places: dict[str, dict[tuple[int, OpShapes], list[str]]] = {}
     for path, index in case.price.calls:
-        found.setdefault(_starred(path), {}).setdefault((index, seen[path]), []).append(path)
-    for starred, variants in found.items():
-        for (index, shape), paths in variants.items():
-            row: PricedRow = price.rows[index]
-            must = row.cost.memory_bytes
-            floor = max(compute_seconds(row.cost, device), must / device.bandwidth_of(must))
+        places.setdefault(_starred(path), {}).setdefault((index, found[path]), []).append(path)
+    for starred, variants in places.items():
+        for (index, shapes_there), paths in variants.items():
+            row = price.rows[index]
             op, layer = row.priced.op, layer_of(paths[0])
+            floor = floor_seconds(row.cost, case.device, row.cost.memory_bytes)
             yield PricedCall(
-                starred, op.kind, op.extra_repr(), layer, len(paths), shape, row.cost, floor, row.time
-            )  # fmt: skip
+                starred, op.kind, op.extra_repr(), layer, len(paths), shapes_there, row.cost, floor, row.time
+            )
 
 
 def _starred(path: str) -> str:
     """A path with a star for the number of its layer."""
     layer = layer_of(path)
     return ".".join("*" if part == str(layer) else part for part in path.split("."))
-
-
-def _scores(case: Case, work: Work, price: StepPrice) -> tuple[float, float, float]:
-    """Of all attention ops: their bound, bytes of their scores in memory, and the bound with them there."""
-    without = nbytes = within = 0.0
-    for row in price.rows:
-        if isinstance(row.priced.op, Attention):
-            extra = row.priced.op.score_matrix_bytes(work)
-            wide = row.cost + Cost(activation_bytes=extra)
-            nbytes += extra * row.priced.count
-            without += row.time.bound * row.priced.count
-            compute, memory = compute_seconds(wide, case.device), memory_seconds(wide, case.device, price.working_set)
-            within += max(compute, memory) * row.priced.count
-    return without, nbytes, within

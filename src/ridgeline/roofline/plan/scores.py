@@ -13,10 +13,11 @@ _SHORTEST = 512
 
 @dataclass(frozen=True, slots=True)
 class ScoresRow:
-    """Attention of all layers in the prefill of one prompt, on one card.
+    """Attention of all layers in a step, on one card.
 
-    flops; nbytes: of queries, keys, values and results; score_bytes: what a kernel moves beside them that writes the
-    scores of queries and keys and reads them again. fused, unfused: the bounds in seconds without and with those.
+    prompt: positions that the last row sees. flops; nbytes: of queries, keys, values and results; score_bytes: what a
+    kernel moves beside them that writes the scores of queries and keys and reads them again. fused, unfused: the bounds
+    in seconds without and with those.
     """
 
     prompt: int
@@ -30,7 +31,8 @@ class ScoresRow:
 def score_rows(case: Case) -> list[ScoresRow]:
     """One row for each prompt of 512, 2,048, ... positions up to the model's context; none for a model without
     attention."""
-    rows = [_row(case, prompt) for prompt in _prompts(case.model.context)]
+    works = {prompt: Work.of([Segment(prompt, prompt)], case.price.reaches) for prompt in _prompts(case.model.context)}
+    rows = [scores_of(case, work, prompt) for prompt, work in works.items()]
     return [row for row in rows if row.flops]
 
 
@@ -42,14 +44,17 @@ def _prompts(context: int) -> Iterator[int]:
     yield context
 
 
-def _row(case: Case, prompt: int) -> ScoresRow:
-    work, device = Work.of([Segment(prompt, prompt)], case.price.reaches), case.device
+def scores_of(case: Case, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
+    """The row of any step. working_set: bytes of weights and KV that the step goes over, as keys and values are read
+    from what holds all of them; None for those of one layer alone."""
+    device = case.device
     flops = nbytes = scores = fused = unfused = 0.0
     for priced in case.price.ops:
         if not isinstance(priced.op, Attention):
             continue
         cost, moved = priced.cost(work), priced.op.score_matrix_bytes(work)
-        arithmetic, memory = compute_seconds(cost, device), memory_seconds(cost, device, cost.memory_bytes)
+        arithmetic = compute_seconds(cost, device)
+        memory = memory_seconds(cost, device, working_set or cost.memory_bytes)
         flops += cost.total_flops * priced.count
         nbytes += cost.total_bytes * priced.count
         scores += moved * priced.count

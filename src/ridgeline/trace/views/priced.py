@@ -12,8 +12,12 @@ from ridgeline.roofline.plan.trust import trust_in, trust_in_words
 from ridgeline.trace.priced import Dimension, PricedCall, PricedStep, PricedTrace
 
 WIDTH = 112
-_LIMITS: Mapping[str, tuple[str, Tone]] = MappingProxyType(
-    {"memory": ("M", "memory"), "compute": ("C", "compute"), "communication": ("L", "communication")}
+_LIMITS: Mapping[str, tuple[str, Tone, str]] = MappingProxyType(
+    {
+        "memory": ("M", "memory", "memory bandwidth"),
+        "compute": ("C", "compute", "arithmetic"),
+        "communication": ("L", "communication", "the link between the cards"),
+    }
 )
 _HEADS = ("calls", "FLOP", "byte", "F/B", "floor", "bound", "exp.")
 _LEGEND = (
@@ -33,8 +37,7 @@ def priced_document(trace: PricedTrace) -> Document:
     for step in trace.steps:
         notes = (_LEGEND,) if step is trace.steps[-1] else ()
         blocks += [Heading(_title(trace, step)), _table(trace, step, notes)]
-    lead = trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
-    return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks), lead)
+    return Document(f"{trace.model} on {cards}: one request, priced; nothing runs", tuple(blocks))
 
 
 def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
@@ -43,6 +46,8 @@ def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
     prompts = f"{trace.batch:,} prompts of {trace.input:,} tokens" if trace.batch > 1 else f"{trace.input:,} tokens"
     yield "request", f"{prompts}, then the first decode step"
     yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
+    yield "engine", case.setup.engine.title
+    yield "trust", trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
     yield "shapes", "N: rows of the step, R: rows whose logits are wanted, S: positions that the last row sees"
     yield from (("note", note) for note in case.notes)
 
@@ -56,17 +61,18 @@ def _about(step: PricedStep) -> Iterator[str]:
     price = step.price
     slowest = max(step.calls, key=lambda call: call.time.expected * call.count)
     share = slowest.time.expected * slowest.count / price.expected
-    times = " (x".join((slowest.path, f"{slowest.count})")) if slowest.count > 1 else slowest.path
-    limit = {"memory": "memory bandwidth", "compute": "arithmetic"}[step.limit]
+    calls = f" (x{slowest.count})" if slowest.count > 1 else ""
+    *_, limit = _LIMITS[step.limit]
     yield (
         f"{step.name}: {numbers.say_seconds(price.floor)} floor, {numbers.say_seconds(price.bound)} bound, "
-        f"{numbers.say_seconds(price.expected)} expected; {limit} is the limit; longest: {times}, {share:.0%} of it"
+        f"{numbers.say_seconds(price.expected)} expected; {limit} is the limit; "
+        f"longest: {slowest.path}{calls}, {share:.0%} of it"
     )
-    nbytes, within = step.matrix
-    if nbytes:
+    scores = step.scores
+    if scores.score_bytes:
         yield (
-            f"attention in {step.name}, bound: {numbers.say_seconds(step.attention)} with its scores kept out of "
-            f"memory, {numbers.say_seconds(within)} with them in it ({numbers.say(nbytes, 'B')} more)"
+            f"attention in {step.name}, bound: {numbers.say_seconds(scores.fused)} with its scores kept out of memory, "
+            f"{numbers.say_seconds(scores.unfused)} with them in it ({numbers.say(scores.score_bytes, 'B')} more)"
         )
 
 
@@ -88,12 +94,12 @@ def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Tabl
     price = step.price
     rows += ["", Row(_whole(trace, step), "strong")]
     if price.host:
-        rows.append(Row(("of it between ops", *[""] * 7, numbers.seconds(price.host)), "dim"))
+        rows.append(Row(("of it the host's", *[""] * 7, numbers.seconds(price.host)), "dim"))
     return Table(columns, tuple(rows), notes, dense=True)
 
 
 def _row(call: PricedCall) -> Row:
-    letter, tone = _LIMITS[call.time.limit]
+    letter, tone, _ = _LIMITS[call.time.limit]
     return Row(
         (
             _leaf(call.path), said_shapes(call), f"{call.count:,}", *_amounts(call.cost), numbers.seconds(call.floor),
@@ -103,18 +109,11 @@ def _row(call: PricedCall) -> Row:
 
 
 def _whole(trace: PricedTrace, step: PricedStep) -> tuple[str | Cell, ...]:
-    price, (letter, tone) = step.price, _LIMITS[step.limit]
-    calls = f"{len(trace.case.price.calls):,}"
-    bound = Cell(f"{letter} {numbers.seconds(price.bound)}", tone)
+    price, (letter, tone, _) = step.price, _LIMITS[step.limit]
     return (
-        "whole step",
-        "",
-        calls,
-        *_amounts(price.cost),
-        numbers.seconds(price.floor),
-        bound,
-        numbers.seconds(price.expected),
-    )
+        "whole step", "", f"{len(trace.case.price.calls):,}", *_amounts(price.cost), numbers.seconds(price.floor),
+        Cell(f"{letter} {numbers.seconds(price.bound)}", tone), numbers.seconds(price.expected),
+    )  # fmt: skip
 
 
 def _amounts(cost: Cost) -> tuple[str, str, str]:
@@ -160,7 +159,7 @@ def priced_json(trace: PricedTrace) -> dict[str, Any]:
 
 
 def _step_json(step: PricedStep) -> dict[str, Any]:
-    price, (nbytes, within) = step.price, step.matrix
+    price, scores = step.price, step.scores
     return {
         "rows": step.work.tokens,
         "logit_rows": step.work.logit_rows,
@@ -171,7 +170,7 @@ def _step_json(step: PricedStep) -> dict[str, Any]:
         "bound_s": price.bound,
         "expected_s": price.expected,
         "host_s": price.host,
-        "score_matrix": {"nbytes": nbytes, "bound": step.attention, "with_matrix": within},
+        "score_matrix": {"nbytes": scores.score_bytes, "bound": scores.fused, "with_matrix": scores.unfused},
         "ops": [_call_json(call) for call in step.calls],
     }
 
