@@ -81,7 +81,7 @@ def _with_rows(case: Case, rows: int) -> Case:
     if not rows:
         return case
     engine = case.setup.engine
-    driven = replace(engine, memory=replace(engine.memory, rows=(rows, rows)))
+    driven = replace(engine, memory=replace(engine.memory, rows=rows, large=None))
     return Case(replace(case.setup, engine=driven), case.model, case.price)
 
 

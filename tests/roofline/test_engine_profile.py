@@ -8,7 +8,14 @@ from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.accuracy import METRICS, accuracy_rows
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Cache, Host
-from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, EngineProfile, MemoryRule, engines, load_engine
+from ridgeline.roofline.engine_profile import (
+    DEFAULT_ENGINE,
+    EngineProfile,
+    LargeCards,
+    MemoryRule,
+    engines,
+    load_engine,
+)
 from ridgeline.roofline.link import Curve, Link
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
@@ -16,7 +23,7 @@ from ridgeline.roofline.plan.serving import PromptQueue, Serving
 from support.planned import GIB, LLAMA_3_8B, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 PUBLISHED = ("vllm-sync", "vllm-v0", "vllm-dp", "gpt-fast", "lmdeploy", "fastertransformer", "other")
-RULE = MemoryRule("total", (8, 8), 0.0, 1.0, 0.0, 0.0, 0.0)
+RULE = MemoryRule("total", rows=8, copies=1.0, fixed=0.0, share=0.0, linked=0.0)
 
 
 def engine(**changes: object) -> EngineProfile:
@@ -46,6 +53,18 @@ def test_every_figure_of_an_engine_has_a_source(name: str) -> None:
     assert profile.memory.of in ("total", "free")
     assert 0 <= profile.memory.share < 0.1
     assert all(0 < share <= 1 for share in profile.dequantise.values())
+
+
+def test_an_engine_has_what_it_does_not_state_of_the_one_that_it_is_like() -> None:
+    vllm, dp, sync, known = (load_engine(name) for name in ("vllm", "vllm-dp", "vllm-sync", "other"))
+    assert (dp.host, dp.policy, dp.dequantise, dp.memory) == (vllm.host, vllm.policy, vllm.dequantise, vllm.memory)
+    assert (dp.all_reduce, dp.own_attention, vllm.own_attention) == ({"other": "nccl"}, True, False)
+    assert dp.sources["host"] == dp.sources["memory"] == "as of [engines.vllm]"
+    assert sync.memory == replace(vllm.memory, copies=7.5)
+    assert sync.sources["memory"].endswith("; the rest as of [engines.vllm]")
+    assert (vllm.memory.fixed, vllm.memory.linked) == (known.memory.fixed, known.memory.linked)
+    assert vllm.memory.large is not None
+    assert load_engine("vllm-v0").memory.large is None
 
 
 def test_engines_that_plan_takes_begin_with_the_default() -> None:
@@ -156,7 +175,7 @@ def test_a_request_counts_with_its_end_or_with_what_it_has_on_average() -> None:
 
 def test_a_sampler_takes_copies_of_the_logits_or_the_step_takes_more() -> None:
     """fp32 rows of the whole vocabulary, on two cards as on one; a large card takes more requests at once."""
-    rule = replace(RULE, rows=(256, 1024), large=70e9, copies=7.5)
+    rule = replace(RULE, rows=256, large=LargeCards(70e9, "a100", 1024), copies=7.5)
     for devices in (1, 2):
         planned = driven(case(LLAMA_3_8B, devices=devices), engine(memory=rule))
         few = memory_of(planned, Workload(8000, 192))

@@ -18,26 +18,39 @@ Policy = Literal["mixed", "prefill first"]
 
 
 @dataclass(frozen=True, slots=True)
+class LargeCards:
+    """Cards of so many bytes and more, but those whose name begins with `but`: a step has `rows` of logits on them."""
+
+    nbytes: float
+    but: str
+    rows: int
+
+    def has(self, device: Device) -> bool:
+        """Whether a card is one of them."""
+        return device.memory >= self.nbytes and not device.name.startswith(self.but)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRule:
     """What an engine takes of a card beside weights, a step's activations and KV.
 
     of: whether the share that may be used is of the card's `total`, or of what is `free` after weights and a step.
-    rows: requests whose logits a step has room for, on cards below `large` bytes and on those from there on; copies:
-    how many fp32 copies of them its sampler has alive at once. fixed, share, linked: bytes, a share of the card, and
-    bytes where cards talk, for what no formula knows (driver, libraries, graphs).
+    rows: requests whose logits a step has room for, where `large` says no other number; copies: how many fp32 copies
+    of them its sampler has alive at once. fixed, share, linked: bytes, a share of the card, and bytes where cards talk,
+    for what no formula knows (driver, libraries, graphs).
     """
 
     of: Literal["total", "free"]
-    rows: tuple[int, int]
-    large: float
+    rows: int
     copies: float
     fixed: float
     share: float
     linked: float
+    large: LargeCards | None = None
 
     def logit_rows(self, device: Device) -> int:
-        """Requests whose logits a step has room for by default. A100s count as small, as vLLM has it."""
-        return self.rows[device.memory >= self.large and not device.name.startswith("a100")]
+        """Requests whose logits a step has room for by default."""
+        return self.large.rows if self.large is not None and self.large.has(device) else self.rows
 
     def overhead(self, device: Device, devices: int) -> float:
         """Bytes a card for what no formula knows."""
@@ -109,7 +122,7 @@ def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
 
 @cache
 def _loaded(name: str) -> EngineProfile:
-    return _profile(name, _engines()[name])
+    return _profile(name, _whole(name))
 
 
 @cache
@@ -119,22 +132,44 @@ def _engines() -> Mapping[str, dict[str, Any]]:
     return engines
 
 
+def _whole(name: str) -> dict[str, Any]:
+    """The fields of an engine: its own, and for what it does not state those of the engine that it is like."""
+    own = _engines()[name]
+    if "like" not in own:
+        return own
+    base, as_there = _whole(own["like"]), f"as of [engines.{own['like']}]"
+    memory, sources = own.get("memory", {}), dict.fromkeys(base["sources"], as_there) | own["sources"]
+    if memory and memory.keys() < base["memory"].keys():
+        sources["memory"] += f"; the rest {as_there}"
+    return base | own | {"memory": base["memory"] | memory, "sources": sources}
+
+
 def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
-    memory, host = values["memory"], values.get("host")
+    host = values.get("host")
     return EngineProfile(
         name,
         values["title"],
         values["all_reduce"],
         values["admission"],
         values["policy"],
-        MemoryRule(
-            memory["of"], tuple(memory["rows"]), memory["large"] * _GIB, memory["copies"],
-            memory["fixed"] * _GIB, memory["share"], memory["linked"] * _GIB,
-        ),
+        _memory(values["memory"]),
         None if host is None else Host(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"]),
         values.get("rereads", False),
         values.get("own_attention", False),
         values.get("dequantise", {}),
         values["offered"],
         values["sources"],
-    )  # fmt: skip
+    )
+
+
+def _memory(rule: Mapping[str, Any]) -> MemoryRule:
+    large = rule.get("large")
+    return MemoryRule(
+        rule["of"],
+        rule["rows"],
+        rule["copies"],
+        rule["fixed"] * _GIB,
+        rule["share"],
+        rule["linked"] * _GIB,
+        None if large is None else LargeCards(large["gib"] * _GIB, large["but"], large["rows"]),
+    )
