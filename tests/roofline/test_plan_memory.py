@@ -262,7 +262,7 @@ def test_kv_tokens_from_the_cards_memory(
     if isinstance(config, str):
         config = json.loads((data_dir / "configs" / "Qwen__Qwen3-235B-A22B" / "config.json").read_text())
     engine = setup.pop("engine", load_engine())
-    engine = dataclasses.replace(engine, memory=dataclasses.replace(engine.memory, rows=(rows, rows)))
+    engine = dataclasses.replace(engine, memory=dataclasses.replace(engine.memory, rows=rows, large=None))
     planned = case(config, card(memory=mib * 2**20), engine=engine, **setup)
     predicted = memory_of(planned, Workload(8000, 192, step_tokens=step_tokens)).kv_tokens
     assert predicted == pytest.approx(tokens, rel=0.10)
