@@ -414,10 +414,12 @@ def test_what_is_stored_so_does_not_run() -> None:
         (W4A16 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),
         (W4A16 | {"config_groups": {}}, "config_groups says of no weights"),
         (compressed(PACKED | {"strategy": "row"}), "strategy 'row' is not known"),
+        (compressed(PACKED | {"type": "interval"}), "4 bits of type 'interval' are not known"),
         (compressed(PACKED | {"num_bits": 6, "type": "float"}), "6 bits of type 'float' are not known"),
         (compressed(FLOAT8 | {"strategy": "block", "block_structure": "128"}), "block_structure is [128]"),
-        (compressed(FLOAT8, {"num_bits": 12, "type": "int"}), "activations of 12 bits"),
+        (compressed(FLOAT8, {"num_bits": 12, "type": "int"}), "activations in int12 are not known"),
         (W8A8_FP8 | {"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "keys and values in int4 are not known"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"}, "quant_type 'int4'"),
         ({"quant_method": "bitsandbytes"}, "load_in_4bit or load_in_8bit must be true"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers is empty"),
     ],
@@ -439,4 +441,4 @@ def test_patterns_do_not_take_for_ever() -> None:
     """A name of 200 characters and the most involved pattern that is taken."""
     recipe = recipe_of(W4A16 | {"ignore": ["re:.*a.*b.*c.*d"]})
     choose = recipe.choice(build(Fields(SMALL, "c")))
-    assert choose(Place("abc" * 30 + "x", "matrix", 128, 128)) is not None
+    assert choose(Place("abc" * 66 + "xx", "matrix", 128, 128)) is not None

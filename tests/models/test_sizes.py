@@ -8,7 +8,7 @@ from transformers import AutoConfig
 from models.configs import CONFIGS
 from ridgeline.checkpoint import read_config
 from ridgeline.models import Fields, build
-from ridgeline.models.sizes import Mixture, sizes_of
+from ridgeline.models.sizes import MixtureSizes, sizes_of
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CONFIGS if kind != "gpt2"])
@@ -55,6 +55,6 @@ def test_grouped_heads_and_their_factors() -> None:
 def test_experts_beside_dense_layers() -> None:
     """Of a model in which one layer is dense both widths are there."""
     sizes = sizes_of(build(Fields(CONFIGS["qwen3_moe"], "c")))
-    assert (sizes.mixture, sizes.widths) == (Mixture(7, 3, 14, 1), (44,))
+    assert (sizes.mixture, sizes.widths) == (MixtureSizes(7, 3, 14, 1), (44,))
     large = sizes_of(build(read_config("qwen3-235b-a22b")))
-    assert (large.mixture, large.widths) == (Mixture(128, 8, 1536, 94), ())
+    assert (large.mixture, large.widths) == (MixtureSizes(128, 8, 1536, 94), ())

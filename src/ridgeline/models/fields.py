@@ -40,7 +40,7 @@ _COMPUTES = re.compile(
     r"|quant|compress|lora|latent|nope|mask|recurren|shortcut|_eps(ilon)?$"
 )
 _SCALES = re.compile(r"scal|multipl|mup|factor")  # of which 1 changes nothing
-# What a decoder has unless its config says false, which of other fields asks for nothing.
+# Switches that are on where a config leaves them out: false changes the result, of any other field it asks for nothing.
 _SWITCHES = re.compile(r"(use_|is_)?(rope|rotary(_emb\w*)?|causal(_mask\w*)?|position_emb\w*)")
 
 

@@ -12,7 +12,7 @@ from ridgeline.ops.kv import KVSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Mixture:
+class MixtureSizes:
     """Experts of a layer, how many of them a token passes, the width of one, and how many layers have them."""
 
     count: int
@@ -43,7 +43,7 @@ class Sizes:
     heads: int
     kv_heads: int
     head_dim: int
-    mixture: Mixture | None
+    mixture: MixtureSizes | None
     form: str
     sharing: tuple[HeadSharing, ...]
 
@@ -54,7 +54,7 @@ def sizes_of(model: Model) -> Sizes:
     hidden = next(op.width for op in ops if isinstance(op, Embedding))
     widths = sorted({op.width for op in ops if isinstance(op, ActivatedProjections)})
     experts = [op for op in ops if isinstance(op, Experts)]
-    mixture = Mixture(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
+    mixture = MixtureSizes(experts[0].count, experts[0].active, experts[0].width, len(experts)) if experts else None
     attends = [op for op in ops if isinstance(op, Attention) and isinstance(op.spec, KVSpec)]
     if not attends:
         return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
@@ -72,6 +72,4 @@ def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:
     one = sum(op.spec.bytes_per_token / op.spec.heads for op in attends)
     heads, kv_heads = attends[0].heads, attends[0].spec.heads
     forms = {"MHA": (heads, each), form: (kv_heads, own), "MQA": (1, one)}
-    return tuple(
-        HeadSharing(name, count, nbytes, each / nbytes) for name, (count, nbytes) in forms.items() if nbytes
-    )  # fmt: skip
+    return tuple(HeadSharing(name, count, nbytes, each / nbytes) for name, (count, nbytes) in forms.items())

@@ -66,26 +66,31 @@ def _group(group: Fields, layout: str) -> _Group | None:
 
 
 def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
-    bits, kind = weights.count("num_bits", most=8), weights.text("type", "int")
-    if kind not in ("int", "float") or (kind == "float" and bits not in (4, 8)):
+    """The format of a scheme's weights, multiplied with inputs of another. layout: how the tensors are laid out."""
+    number, bits = _number(weights), weights.count("num_bits", most=8)
+    if number not in (f"int{bits}", "fp4", "fp8"):
+        kind = weights.text("type", "int")
         raise weights.refuse(f"{bits} bits of type {kind!r} are not known; int, and float of 4 or 8 bits, are")
     block, shape = _block(weights)
-    packed, scale = layout == _PACKED, _scale_bits(weights, bits, kind, block[1])
-    asymmetric = not weights.flag("symmetric", True)
-    ordered = weights.value("actorder") in ("group", True)
-    name = f"{'int' if kind == 'int' else 'fp'}{bits}"
-    known = {("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}.get((name, block[1] or 0))
+    known = {("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}.get((number, block[1] or 0))
+    symmetric, packed = weights.flag("symmetric", True), layout == _PACKED
     return WeightFormat(
-        known or f"{name} {shape}",
+        known or f"{number} {shape}",
         bits,
         block,
-        scale,
-        zero_bits=0 if not asymmetric else bits if packed else 8,
+        _scale_bits(weights, small=known is not None),
+        zero_bits=0 if symmetric else bits if packed else 8,
         activations=_activations(inputs),
-        input_bits=32 if ordered else 0,
+        input_bits=32 if weights.value("actorder") in ("group", True) else 0,
         # Of packed integers the shape, two numbers of 64 bits; of NVFP4 a scale of its weights and one of its inputs.
         matrix_bits=128 if packed else 64 if known == "nvfp4" else 0,
     )
+
+
+def _number(scheme: Fields, kind: str = "int") -> str:
+    """`int4`, `fp8`: what a scheme's numbers are. kind: their type where it does not say it."""
+    kind = scheme.text("type", kind)
+    return f"{'fp' if kind == 'float' else kind}{scheme.count('num_bits', 8, most=16)}"
 
 
 def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
@@ -112,26 +117,25 @@ def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
             raise weights.refuse(f"strategy {other!r} is not known; tensor, channel, group, tensor_group and block are")
 
 
-def _scale_bits(weights: Fields, bits: int, kind: str, group: int | None) -> int:
-    """Bits of a scale: 8 for the small floats of NVFP4 and MXFP4."""
+def _scale_bits(weights: Fields, *, small: bool) -> int:
+    """Bits of a scale. small: whether they are the floats of 8 bits of NVFP4 and MXFP4 where nothing is stated."""
     stated = weights.text("scale_dtype", "").removeprefix("torch.")
     by_name = {"float8_e4m3fn": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
     if stated and stated not in by_name:
         raise weights.refuse(f"scale_dtype {stated!r} is not known; {', '.join(by_name)} are")
-    return by_name[stated] if stated else 8 if (kind, bits) == ("float", 4) and group in (16, 32) else _SCALE_BITS
+    return by_name[stated] if stated else 8 if small else _SCALE_BITS
 
 
 def _activations(inputs: Fields) -> str | None:
     """The format that a product's other factor is narrowed to; None for none."""
     if not inputs.values:
         return None
-    bits, kind = inputs.count("num_bits", 8, most=16), inputs.text("type", "int")
-    name = f"{'int' if kind == 'int' else 'fp'}{bits}"
-    if bits == 16:
+    number = _number(inputs)
+    if number in ("int16", "fp16"):
         return None
-    if name not in ("int8", "fp8", "fp4", "int4"):
-        raise inputs.refuse(f"activations of {bits} bits of type {kind!r} are not known; int8, fp8, int4 and fp4 are")
-    return name
+    if number not in ("int8", "fp8", "int4", "fp4"):
+        raise inputs.refuse(f"activations in {number} are not known; int8, fp8, int4 and fp4 are")
+    return number
 
 
 def _kv(section: Fields) -> KVFormat | None:
@@ -142,7 +146,7 @@ def _kv(section: Fields) -> KVFormat | None:
 
 def kv_scheme(scheme: Fields) -> KVFormat:
     """What a `kv_cache_scheme` says: fp8 or int8. Raises ModelRefused."""
-    name = f"{'fp' if scheme.text('type', 'float') == 'float' else 'int'}{scheme.count('num_bits', 8, most=16)}"
-    if name not in ("fp8", "int8"):
-        raise scheme.refuse(f"keys and values in {name} are not known; fp8 and int8 are")
-    return kv_format_named(name)
+    number = _number(scheme, "float")
+    if number not in ("fp8", "int8"):
+        raise scheme.refuse(f"keys and values in {number} are not known; fp8 and int8 are")
+    return kv_format_named(number)

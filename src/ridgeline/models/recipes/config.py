@@ -57,11 +57,13 @@ def _named(method: str, stored: WeightFormat) -> str:
 
 
 def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
+    """One format for the matrices in the blocks, with the head or without, but for those that are kept."""
     kinds = LINEAR if head else BLOCKS
     return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept))
 
 
 def _unconverted(section: Fields, *names: str) -> Matcher:
+    """Whether a module is in one of these lists of what was left alone."""
     return begins_or_ends(section, [entry for name in names for entry in names_listed(section, name)])
 
 
@@ -83,6 +85,7 @@ def _fp8(section: Fields) -> Recipe:
 
 
 def _fbgemm(section: Fields) -> Recipe:
+    """A scale of 32 bits for each output."""
     stored = WeightFormat("fp8 channel", 8, (1, None), 32, activations="fp8")
     return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert"))
 
@@ -123,6 +126,7 @@ def _gptq(section: Fields) -> Recipe:
 
 
 def _dynamic(section: Fields, bits: int, group: int | None) -> Sequence[tuple[re.Pattern[str], WeightFormat | None]]:
+    """The patterns of `dynamic`, and what the modules that match are stored in; None for the model's dtype."""
     listed = section.section("dynamic")
     own: list[tuple[re.Pattern[str], WeightFormat | None]] = []
     for entry in listed.values:
@@ -142,15 +146,18 @@ def _bitsandbytes(section: Fields) -> Recipe:
         raise section.refuse("load_in_4bit or load_in_8bit must be true, and only one of them")
     if eight:
         stored = WeightFormat("int8 channel", 8, (1, None), 32, activations="int8")
-    elif section.flag("bnb_4bit_use_double_quant", False):
-        stored = WeightFormat(section.text("bnb_4bit_quant_type", "fp4"), 4, (1, 64), 8 + 32 / 256)
     else:
-        stored = WeightFormat(section.text("bnb_4bit_quant_type", "fp4"), 4, (1, 64), 32)
+        number = section.text("bnb_4bit_quant_type", "fp4")
+        if number not in ("fp4", "nf4"):
+            raise section.refuse(f"bnb_4bit_quant_type {number!r} is not known; fp4 and nf4 are")
+        doubly = section.flag("bnb_4bit_use_double_quant", False)
+        stored = WeightFormat(number, 4, (1, 64), 8 + 32 / 256 if doubly else 32)
     listed = section.has("llm_int8_skip_modules")
     return _uniform("bitsandbytes", stored, _unconverted(section, "llm_int8_skip_modules"), head=listed)
 
 
 def _mxfp4(section: Fields) -> Recipe:
+    """Of experts alone, as gpt-oss has them."""
     kept = _unconverted(section, "modules_to_not_convert")
     return Recipe(MXFP4.name, MXFP4.bits, lambda _: stored_in(MXFP4, frozenset({"expert"}), kept))
 

@@ -71,9 +71,9 @@ def _always(stored: WeightFormat) -> Rule:
     return lambda _: stored
 
 
-def _first(part: int, stored: WeightFormat, other: WeightFormat) -> Rule:
-    """One type for the first so-manieth part of the layers, the other for the rest."""
-    return lambda layer: stored if layer.number < layer.count // part else other
+def _first(share: int, stored: WeightFormat, other: WeightFormat) -> Rule:
+    """One type for the first of so many equal shares of the layers, the other for the rest."""
+    return lambda layer: stored if layer.number < layer.count // share else other
 
 
 def _sensitive(stored: WeightFormat, other: WeightFormat) -> Rule:

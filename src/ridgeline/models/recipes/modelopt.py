@@ -19,8 +19,8 @@ from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat, kv_forma
 
 MIXED = "MIXED_PRECISION"
 _MOST_GROUP = 1 << 20
-# A scale of the weights and one of the inputs, of 32 bits each, where a matrix has one of either.
 _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
+# matrix_bits: of 32 bits each, a scale of the inputs, and of NVFP4 a second one of the weights.
 ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
     {
         "FP8": WeightFormat("fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32),
@@ -81,18 +81,22 @@ def _mixed(section: Fields) -> Recipe:
 
 
 def _format(section: Fields, algorithm: str) -> WeightFormat:
+    """The format of an algorithm, in groups of the size that the section states."""
     if algorithm not in ALGORITHMS:
         raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
     stored = ALGORITHMS[algorithm]
-    usual = stored.block[1]
-    size = section.value("group_size") or section.value("awq_block_size")
-    if stored.block[0] != 1 or usual is None or size in (None, usual):
+    high, usual = stored.block
+    section.passed_over("group_size", "awq_block_size")
+    if high != 1 or usual is None:
         return stored
-    group = section.count("group_size" if section.has("group_size") else "awq_block_size", most=_MOST_GROUP)
+    group = section.count("group_size" if section.has("group_size") else "awq_block_size", usual, most=_MOST_GROUP)
+    if group == usual:
+        return stored
     return replace(stored, name=f"{stored.name.partition(' ')[0]} g{group}", block=(1, group))
 
 
 def _kv(section: Fields) -> KVFormat | None:
+    """The format of keys and values; None for the model's dtype."""
     scheme = section.section("kv_cache_scheme")
     if scheme.values:
         return kv_scheme(scheme)
