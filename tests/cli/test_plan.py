@@ -168,6 +168,28 @@ def test_formats_as_files_of_llama_cpp_spell_them(plan: Any) -> None:
     assert json.loads(upper)["model"]["weights"] == "q4_k_m"
 
 
+def test_an_index_that_states_other_bytes_is_told(plan: Any, model: str) -> None:
+    """Within 1 % of the bytes priced nothing is said, nor where --weights prices other bytes, nor of an index without a
+    size."""
+    index = Path(model).with_name("model.safetensors.index.json")
+    folder = str(index.parent)
+
+    def notes(metadata: object, *words: str) -> list[str]:
+        index.write_text(json.dumps({"metadata": metadata, "weight_map": {}}))
+        found: list[str] = json.loads(plan(folder, *CARD, "--json", *words)[1])["model"]["notes"]
+        return found
+
+    nbytes = int(json.loads(plan(model, *CARD, "--json")[1])["model"]["weight_bytes"])
+    for stated in (nbytes, int(nbytes * 1.009), int(nbytes * 0.991)):
+        assert notes({"total_size": stated}) == []
+    for stated in (int(nbytes * 1.02), nbytes // 2):
+        (note,) = notes({"total_size": stated})
+        assert "the checkpoint's index states" in note
+        assert notes({"total_size": stated}, "--weights", "fp8") == []
+    assert f"note   {note[:40]}" in plan(folder, *CARD)[1]
+    assert [notes(metadata) for metadata in (None, {}, {"total_size": "2 GB"}, {"total_size": 0}, 3)] == [[]] * 5
+
+
 def test_targets_are_the_users(plan: Any, model: str) -> None:
     def shown(*words: str) -> Any:
         return json.loads(plan(model, *CARD, "--json", "--price", "3", *words)[1])

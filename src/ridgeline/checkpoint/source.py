@@ -26,6 +26,7 @@ _QUANTISED = {
     "quant_config.json": ("awq", ""),
 }
 _WEIGHTS = "*.safetensors"
+_INDEX, _MOST_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
 # Words in the names of publishers that say nothing of a model's shape.
 _ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 _SHOWN = 8
@@ -87,6 +88,16 @@ class Source:
     def has_weights(self) -> bool:
         """Whether there is a file of weights in its folder."""
         return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
+
+    @property
+    def stated_bytes(self) -> int | None:
+        """Bytes of all tensors as the index of its shards states them, whether or not the shards are there; None where
+        it does not. Raises ModelRefused for an index that cannot be read."""
+        if self.folder is None or not (self.folder / _INDEX).is_file():
+            return None
+        stated = read_object(self.folder / _INDEX, _MOST_INDEX).get("metadata")
+        size = stated.get("total_size") if isinstance(stated, dict) else None
+        return size if isinstance(size, int) and size > 0 else None
 
 
 def open_source(name: str) -> Source:

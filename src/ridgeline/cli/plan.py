@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from ridgeline.checkpoint.source import catalogue_name, read_config
+from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
@@ -53,10 +53,10 @@ def plan(
     if model is None or (setup.device is None and devices is None):
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     sections = _sections(shown)
-    fields = read_config(model)
     model = catalogue_name(model) or model
-    made = None if setup.device is None else _plan(model, fields, setup, workload, money)
-    compared = None if devices is None else _compare(model, fields, setup, workload, money, devices)
+    source = open_source(model)
+    made = None if setup.device is None else _plan(source, setup, workload, money)
+    compared = None if devices is None else _compare(model, source.config, setup, workload, money, devices)
     if as_json:
         print(json.dumps(_json(made, compared)))
     elif compared is not None:
@@ -75,11 +75,12 @@ def _sections(shown: ShownFlags) -> tuple[str, ...] | None:
     return check_sections(name.strip() for part in shown.section for name in part.split(",") if name.strip())
 
 
-def _plan(name: str, fields: Fields, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags) -> Plan:
+def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags) -> Plan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
-    asked = workload.workload(setup.max_batch_tokens)
-    return make_plan(name, fields, setup.setup(device), asked, _others(device, money), workload.demand())
+    asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
+    config, stated = source.config, source.stated_bytes
+    return make_plan(source.name, config, setup.setup(device), asked, others, workload.demand(), stated)
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:

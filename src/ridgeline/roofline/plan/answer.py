@@ -24,7 +24,7 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "lever", lever
     yield "cost", _cost(plan)
     yield "trust", _trust(plan)
-    yield from (("note", note) for note in plan.case.notes)
+    yield from (("note", note) for note in plan.notes)
 
 
 def targets_in_words(workload: Workload) -> str:

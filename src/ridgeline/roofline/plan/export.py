@@ -122,7 +122,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "weights": case.weights,
         "kv": case.kv,
         "weight_bytes": whole.nbytes,
-        "notes": list(case.notes),
+        "notes": list(plan.notes),
     }
 
 

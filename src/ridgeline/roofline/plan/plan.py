@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.document.numbers import gib, say_gib
+from ridgeline.document.numbers import gb, gib, say_gb, say_gib
 from ridgeline.models import Fields
 from ridgeline.models.bill import Bill, bill
 from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
@@ -50,14 +50,25 @@ class Crossings:
     kv_outweighs_weights: int | None
 
 
+_STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales of another width take less
+
+
 class Plan:
     """Everything that `ridgeline plan` says, each part priced when it is first asked for: an answer of fifteen lines
     need not wait for the tables. All figures of a phase are those of one card."""
 
     def __init__(
-        self, name: str, models: ModelCache, serving: Serving, others: Sequence[Device], demand: Demand
+        self,
+        name: str,
+        models: ModelCache,
+        serving: Serving,
+        others: Sequence[Device],
+        demand: Demand,
+        stated_bytes: int | None = None,
     ) -> None:
-        """others: cards that levers may name, at prices of the one seller whose price the setup has."""
+        """others: cards that levers may name, at prices of the one seller whose price the setup has. stated_bytes: what
+        the checkpoint says that its weights take, None where it does not."""
+        self.stated_bytes = stated_bytes
         self.name, self.models, self.serving = name, models, serving
         self.others, self.demand = tuple(others), demand
         self.case, self.workload = serving.case, serving.workload
@@ -73,6 +84,18 @@ class Plan:
     def whole(self) -> Bill:
         """The parameter bill of the undivided model."""
         return bill(self.models.whole(self.case.setup).model)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of how the model is stored, a sentence each."""
+        stated = self.stated_bytes
+        if stated is None or self.case.setup.weights is not None:
+            return self.case.notes
+        counted = self.whole.nbytes
+        if abs(counted / stated - 1) <= _STATED_WITHIN:
+            return self.case.notes
+        differ = f"{say_gb(gb(counted))} of weights where the checkpoint's index states {say_gb(gb(stated))}"
+        return (*self.case.notes, f"the plan prices {differ}: config.json does not say all of how they are stored")
 
     @cached_property
     def weights(self) -> tuple[WeightsRow, ...]:
@@ -226,11 +249,12 @@ def make_plan(
     workload: Workload,
     others: Sequence[Device],
     demand: Demand | None = None,
+    stated_bytes: int | None = None,
 ) -> Plan:
     """Plan a model, called `name`, on a setup.
 
-    others: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so, ValueError for a workload
-    that the model or the memory cannot take.
+    others, stated_bytes: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so, ValueError
+    for a workload that the model or the memory cannot take.
     """
     check_devices(setup)
     models = ModelCache(fields)
@@ -238,7 +262,7 @@ def make_plan(
     check_context(case, workload)
     serving = Serving(case, workload)
     _check_batch(serving)
-    return Plan(name, models, serving, others, demand or Demand())
+    return Plan(name, models, serving, others, demand or Demand(), stated_bytes)
 
 
 def check_devices(setup: Setup) -> None:
