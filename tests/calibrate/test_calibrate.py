@@ -437,6 +437,7 @@ def test_no_calibration_is_said_or_estimated(cache: Path) -> None:
     threads = torch.get_num_threads()
     estimated = this_device(1, estimate=True)
     assert not estimated.calibrated
+    assert estimated.basis == "probe"
     assert "uncalibrated" in estimated.sources["efficiency"]
     assert estimated.peak("bf16") > 0
     assert torch.get_num_threads() == threads

@@ -42,8 +42,7 @@ def test_over_eight_cards_the_link_decides() -> None:
 def test_whose_kernel_times_a_card_has() -> None:
     bases = {name: basis_of(load_card(name)) for name in ("l40s", "rtx-4090", "mi300x", "m4-max", "epyc-9654")}
     assert bases == {"l40s": "own", "rtx-4090": "alike", "mi300x": "kind", "m4-max": "kind", "epyc-9654": "kind"}
-    other = card(sources={"efficiency": "fit to kernel times of a table, on l40s; uncalibrated here"})
-    assert basis_in_words(other) == "kernel times of l40s, of the same family"
+    assert basis_in_words(load_card("rtx-4090")) == "kernel times of rtx-3090-ti and rtx-5090, of the same family"
     assert basis_of(card(calibrated=True)) == "calibrated"
-    assert basis_of(card(sources={"efficiency": "stated in mine.toml"})) == "file"
+    assert "a probe of its roofs" in trust_in_words(card(basis="probe"), ())
     assert {basis_of(device) for device in cards()} == {"own", "alike", "kind"}

@@ -63,6 +63,7 @@ def probed(timer: Timer, seconds: float) -> Device:
         memory_bytes(timer),
         caches(measured, stated),
         efficiency={"default": guess},
+        basis="probe",
         sources={"all": f"a probe of this machine, {datetime.date.today()}"},
     )
 

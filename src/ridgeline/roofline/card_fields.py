@@ -1,4 +1,9 @@
-"""What each field of a card holds, in which unit, and what a number in another unit was probably meant to be."""
+"""What each field of a card holds, in which unit, and which other was probably meant; the reader that checks it."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Any
 
 REQUIRED = {
     "title": "a text",
@@ -49,3 +54,82 @@ def memory_instead(name: str, value: object) -> str | None:
     if not unit or not isinstance(value, int | float):
         return None
     return f"{unit} = {value * factor:.10g}"
+
+
+class TableReader:
+    """A table of TOML or JSON, with checked access: every reader raises ValueError naming field, value and fix.
+
+    source: the file or card, and path: of the table in it, as errors name them.
+    """
+
+    def __init__(self, values: object, source: str, path: str = "") -> None:
+        self.source, self.path = source, path
+        if not isinstance(values, dict):
+            raise self.wrong("", values, "a table of fields")
+        self.values: dict[str, Any] = values
+
+    def wrong(self, field: str, value: object, expected: str) -> ValueError:
+        """An error about one field, to be raised by the caller."""
+        where = f"{self.path}{field}".rstrip(".") or "the card"
+        return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
+
+    def lacks(self, required: Mapping[str, str]) -> None:
+        """Refuse a card without these fields: all that are missing at once, each with what it holds."""
+        missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
+        if missing:
+            strange = [field for field in self.values if field not in required and field not in OPTIONAL]
+            unknown = f"; unknown: {', '.join(strange)}" if strange else ""
+            raise ValueError(f"{self.source}: missing: {', '.join(missing)}{unknown}; docs/plan.md has an example")
+
+    def only(self, *known: str) -> None:
+        """Refuse fields that nothing reads: most are misspelt."""
+        for field in self.values:
+            if field not in known:
+                near = difflib.get_close_matches(field, known, 1)
+                hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
+                raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
+
+    def has(self, field: str) -> bool:
+        """Whether the field is there."""
+        return field in self.values
+
+    def need(self, field: str) -> Any:
+        """A field that must be there."""
+        if field not in self.values:
+            raise ValueError(f"{self.source}: {self.path}{field} is missing")
+        return self.values[field]
+
+    def positive(self, field: str) -> float:
+        """A finite number above zero."""
+        value = self._number(field, self.need(field), zero=False)
+        wrong = implausible(f"{self.path}{field}", value)
+        if wrong:
+            raise ValueError(f"{self.source}: {self.path}{field} {wrong}")
+        return value
+
+    def _number(self, field: str, value: object, *, zero: bool) -> float:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]
+            raise self.wrong(field, value, f"a finite number {'from' if zero else 'above'} 0")
+        return float(value)  # type: ignore[arg-type]
+
+    def text(self, field: str) -> str:
+        """A string that is not empty."""
+        value = self.need(field)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(field, value, "a text")
+        return value
+
+    def table(self, field: str) -> "TableReader":
+        """A table inside the card."""
+        value = self.need(field)
+        if not isinstance(value, dict):
+            raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
+        return TableReader(value, self.source, f"{self.path}{field}.")
+
+    def numbers(self, field: str, count: int) -> tuple[float, ...]:
+        """A list of `count` numbers from 0 up."""
+        value = self.need(field)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.wrong(field, value, f"a list of {count} numbers")
+        return tuple(self._number(field, entry, zero=True) for entry in value)

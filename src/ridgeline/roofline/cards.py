@@ -1,19 +1,18 @@
 """The hardware catalogue: cards.toml, or a user's file with the same fields, becomes a Device."""
 
-import difflib
-import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, implausible, memory_instead
+from ridgeline.roofline.card_fields import OPTIONAL, REQUIRED, TableReader, memory_instead
 from ridgeline.roofline.card_names import card_called
-from ridgeline.roofline.device import Cache, Device, Efficiency, HourlyPrice
+from ridgeline.roofline.device import Basis, Cache, Device, Efficiency, HourlyPrice
 from ridgeline.roofline.link import KINDS as KERNELS
 from ridgeline.roofline.link import Curve, Link, straight
 from ridgeline.untrusted import read_json, read_toml
@@ -26,6 +25,16 @@ CLASSES = ("linear", "head", "experts", "attention", "elementwise", "norm", "emb
 ALIKE = {"head": "linear", "norm": "elementwise", "embedding": "elementwise"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Constants by kernel class as they are stated, where they are from, whose they are; of: the card they ran on."""
+
+    table: TableReader
+    source: str
+    basis: Basis
+    of: str = ""
+
+
 def names() -> tuple[str, ...]:
     """The names of the catalogue, in its order."""
     return tuple(_catalogue()["cards"])
@@ -34,7 +43,7 @@ def names() -> tuple[str, ...]:
 def cards() -> tuple[Device, ...]:
     """Every card of the catalogue, in its order."""
     catalogue = _catalogue()
-    return tuple(_device(name, CardReader(values, name), catalogue) for name, values in catalogue["cards"].items())
+    return tuple(_device(name, TableReader(values, name), catalogue) for name, values in catalogue["cards"].items())
 
 
 def load_card(name: str) -> Device:
@@ -48,83 +57,7 @@ def load_card(name: str) -> Device:
         path = Path(name)
         return _device(*_own(path), catalogue)
     known = card_called(name, tuple(catalogue["cards"]))
-    return _device(known, CardReader(catalogue["cards"][known], known), catalogue)
-
-
-class CardReader:
-    """One card's fields, with checked access: every reader raises ValueError naming field, value and fix."""
-
-    def __init__(self, values: object, source: str, path: str = "") -> None:
-        self.source, self.path = source, path
-        if not isinstance(values, dict):
-            raise self.wrong("", values, "a table of fields")
-        self.values: dict[str, Any] = values
-
-    def wrong(self, field: str, value: object, expected: str) -> ValueError:
-        """An error about one field, to be raised by the caller."""
-        where = f"{self.path}{field}".rstrip(".") or "the card"
-        return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
-
-    def lacks(self, required: Mapping[str, str]) -> None:
-        """Refuse a card without these fields: all that are missing at once, each with what it holds."""
-        missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
-        if missing:
-            strange = [field for field in self.values if field not in required and field not in OPTIONAL]
-            unknown = f"; unknown: {', '.join(strange)}" if strange else ""
-            raise ValueError(f"{self.source}: missing: {', '.join(missing)}{unknown}; docs/plan.md has an example")
-
-    def only(self, *known: str) -> None:
-        """Refuse fields that nothing reads: most are misspelt."""
-        for field in self.values:
-            if field not in known:
-                near = difflib.get_close_matches(field, known, 1)
-                hint = f"did you mean {near[0]}" if near else f"known are {', '.join(known)}"
-                raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
-
-    def has(self, field: str) -> bool:
-        """Whether the field is there."""
-        return field in self.values
-
-    def need(self, field: str) -> Any:
-        """A field that must be there."""
-        if field not in self.values:
-            raise ValueError(f"{self.source}: {self.path}{field} is missing")
-        return self.values[field]
-
-    def positive(self, field: str) -> float:
-        """A finite number above zero."""
-        value = self._number(field, self.need(field), zero=False)
-        wrong = implausible(f"{self.path}{field}", value)
-        if wrong:
-            raise ValueError(f"{self.source}: {self.path}{field} {wrong}")
-        return value
-
-    def _number(self, field: str, value: object, *, zero: bool) -> float:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]
-            raise self.wrong(field, value, f"a finite number {'from' if zero else 'above'} 0")
-        return float(value)  # type: ignore[arg-type]
-
-    def text(self, field: str) -> str:
-        """A string that is not empty."""
-        value = self.need(field)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(field, value, "a text")
-        return value
-
-    def table(self, field: str) -> "CardReader":
-        """A table inside the card."""
-        value = self.need(field)
-        if not isinstance(value, dict):
-            raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
-        return CardReader(value, self.source, f"{self.path}{field}.")
-
-    def numbers(self, field: str, count: int) -> tuple[float, ...]:
-        """A list of `count` numbers from 0 up."""
-        value = self.need(field)
-        if not isinstance(value, list) or len(value) != count:
-            raise self.wrong(field, value, f"a list of {count} numbers")
-        return tuple(self._number(field, entry, zero=True) for entry in value)
+    return _device(known, TableReader(catalogue["cards"][known], known), catalogue)
 
 
 @cache
@@ -139,18 +72,18 @@ def _read(path: Path) -> object:
         raise ValueError(f"{error}; give a card's name or a .json or .toml file") from None
 
 
-def _own(path: Path) -> tuple[str, CardReader]:
+def _own(path: Path) -> tuple[str, TableReader]:
     """The card of a file: its fields, or under [cards.NAME] as in the catalogue."""
     values = _read(path)
     if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
-        return path.stem, CardReader(values, str(path))
+        return path.stem, TableReader(values, str(path))
     if len(values) > 1 or len(values["cards"]) != 1:
         raise ValueError(f"{path}: it must hold one card, [cards.NAME] or the fields alone, and nothing beside it")
     ((name, fields),) = values["cards"].items()
-    return name, CardReader(fields, str(path))
+    return name, TableReader(fields, str(path))
 
 
-def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device:
+def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Device:
     card.lacks(REQUIRED)
     card.only(*REQUIRED, *OPTIONAL)
     kind = card.text("kind")
@@ -158,8 +91,8 @@ def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device
         raise card.wrong("kind", kind, f"one of {', '.join(KINDS)}")
     peaks, price = _peaks(card.table("tflops")), _price(card)
     link, reduction = _link(card.table("link"), name, catalogue) if card.has("link") else (None, "")
-    efficiency, basis = _efficiency(name, card, kind, catalogue)
-    sources = _sources(card, catalogue) | {"efficiency": basis}
+    kernels = _kernels(name, card, kind, catalogue)
+    sources = _sources(card, catalogue) | {"efficiency": kernels.source}
     if price is not None:
         sources["price"] = price.source
     if link is not None:
@@ -175,19 +108,21 @@ def _device(name: str, card: CardReader, catalogue: Mapping[str, Any]) -> Device
         link=link,
         watts=card.positive("watts") if card.has("watts") else None,
         price=price,
-        efficiency=efficiency,
+        efficiency=_efficiency(kernels.table, card, kind),
+        basis=kernels.basis,
+        kernels_of=kernels.of,
         sources=sources,
     )
 
 
-def _peaks(table: CardReader) -> dict[str, float]:
+def _peaks(table: TableReader) -> dict[str, float]:
     table.only(*FORMATS)
     if not table.values:
         raise table.wrong("", {}, f"TFLOP/s by number format, one or more of {', '.join(FORMATS)}")
     return {name: table.positive(name) * 1e12 for name in table.values}
 
 
-def _memory(table: CardReader) -> float:
+def _memory(table: TableReader) -> float:
     for unit, size in table.values.items():
         instead = memory_instead(unit, size)
         if instead:
@@ -198,19 +133,19 @@ def _memory(table: CardReader) -> float:
     return table.positive("mib") * 2**20 if table.has("mib") else table.positive("gb") * 1e9
 
 
-def _caches(card: CardReader) -> tuple[Cache, ...]:
+def _caches(card: TableReader) -> tuple[Cache, ...]:
     entries = card.values.get("caches", [])
     if not isinstance(entries, list):
         raise card.wrong("caches", entries, "a list of { name, mib, bandwidth }")
     caches = []
     for entry in entries:
-        table = CardReader(entry, card.source, "caches.")
+        table = TableReader(entry, card.source, "caches.")
         table.only("name", "mib", "bandwidth")
         caches.append(Cache(table.text("name"), table.positive("mib") * 2**20, table.positive("bandwidth") * 1e9))
     return tuple(caches)
 
 
-def _link(table: CardReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
     """A link, and the source of what its own figures of all-reduces leave open."""
     table.only("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
@@ -226,7 +161,7 @@ def _link(table: CardReader, card: str, catalogue: Mapping[str, Any]) -> tuple[L
     return Link(name, bandwidth, both), f"other counts of cards: {source}" if own else source
 
 
-def _measured(table: CardReader, name: str, catalogue: Mapping[str, Any]) -> CardReader:
+def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> TableReader:
     """The set of all-reduces that a link names, else that of its kind."""
     sets, usual = catalogue["all_reduce"], catalogue["all_reduce_of"]
     stated = table.values.get("all_reduce")
@@ -234,10 +169,10 @@ def _measured(table: CardReader, name: str, catalogue: Mapping[str, Any]) -> Car
     chosen = stated if isinstance(stated, str) else usual[kind]
     if chosen not in sets:
         raise table.wrong("all_reduce", chosen, f"one of {', '.join(sets)}, or a table by number of cards")
-    return CardReader(sets[chosen], f"all_reduce {chosen}")
+    return TableReader(sets[chosen], f"all_reduce {chosen}")
 
 
-def _curves(entries: CardReader) -> dict[int, Curve]:
+def _curves(entries: TableReader) -> dict[int, Curve]:
     """By number of cards: [us, GB/s], a latency and a bandwidth, or [[KiB, us], ...], a curve."""
     curves: dict[int, Curve] = {}
     for count, entry in entries.values.items():
@@ -251,15 +186,15 @@ def _is_curve(entry: object) -> bool:
     return isinstance(entry, list) and bool(entry) and isinstance(entry[0], list)
 
 
-def _straight(entries: CardReader, count: str) -> Curve:
+def _straight(entries: TableReader, count: str) -> Curve:
     latency, bandwidth = entries.numbers(count, 2)
     if not bandwidth:
         raise entries.wrong(count, entries.values[count], "microseconds before the first byte and GB/s after it")
     return straight(latency * 1e-6, bandwidth * 1e9)
 
 
-def _curve(entries: CardReader, count: str) -> Curve:
-    pairs = (CardReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
+def _curve(entries: TableReader, count: str) -> Curve:
+    pairs = (TableReader({count: pair}, entries.source, entries.path) for pair in entries.values[count])
     sizes, times = zip(*(pair.numbers(count, 2) for pair in pairs), strict=True)
     if min(sizes[0], times[0]) <= 0 or not _rise(sizes, strictly=True) or not _rise(times):
         raise entries.wrong(count, entries.values[count], "pairs of KiB and microseconds, both rising from above 0")
@@ -275,7 +210,7 @@ def _elsewhere(measured: str, card: str) -> str:
     return "" if measured == card else f", on {measured}; uncalibrated here"
 
 
-def _price(card: CardReader) -> HourlyPrice | None:
+def _price(card: TableReader) -> HourlyPrice | None:
     """Of a user's card: those of the catalogue are in prices.toml."""
     if not card.has("price"):
         return None
@@ -284,22 +219,24 @@ def _price(card: CardReader) -> HourlyPrice | None:
     return HourlyPrice(table.positive("dollars"), table.text("date"), table.text("source"))
 
 
-def _efficiency(
-    name: str, card: CardReader, kind: str, catalogue: Mapping[str, Any]
-) -> tuple[dict[str, Efficiency], str]:
-    """The constants of each kernel class, and where they come from."""
+def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, Any]) -> _Kernels:
+    """The constants that a card states, or those of the set that it names, by default of its kind's."""
     sets = catalogue["efficiency"]
     chosen = card.values.get("efficiency", kind)
     if isinstance(chosen, dict):
-        table, basis = card.table("efficiency"), f"stated in {card.source}"
-    elif isinstance(chosen, str) and chosen in sets:
-        table = CardReader(
-            {k: v for k, v in sets[chosen].items() if k not in ("source", "card")}, f"efficiency {chosen}"
-        )
-        basis = catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
-        basis += _elsewhere(sets[chosen].get("card", name), name)
-    else:
+        return _Kernels(card.table("efficiency"), f"stated in {card.source}", "file")
+    if not isinstance(chosen, str) or chosen not in sets:
         raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
+    classes = {key: value for key, value in sets[chosen].items() if key not in ("source", "card")}
+    # A set that names no card has kernel times of none.
+    of, source = sets[chosen].get("card", ""), catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
+    basis: Basis = "kind" if not of else "own" if of == name else "alike"
+    source += _elsewhere(of or name, name)
+    return _Kernels(TableReader(classes, f"efficiency {chosen}"), source, basis, of)
+
+
+def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, Efficiency]:
+    """The constants of each kernel class."""
     if not table.has("default"):
         raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
     constants: dict[str, Efficiency] = {}
@@ -318,10 +255,10 @@ def _efficiency(
     for other, base in ALIKE.items():
         for key in [key for key in constants if re.split("[./]", key)[0] == base]:
             constants.setdefault(key.replace(base, other, 1), constants[key])
-    return constants, basis
+    return constants
 
 
-def _sources(card: CardReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
+def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none,
     and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources]."""
     ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ridgeline.roofline.link import Link
 
@@ -11,6 +12,10 @@ _FLOATS = ("fp4", "fp8", "fp16", "bf16", "fp32")
 _INTEGERS = ("int4", "int8", "fp16", "bf16", "fp32")
 NARROW = frozenset({"fp4", "fp8", "int4", "int8"})
 """Formats that only some cards have units for."""
+
+Basis = Literal["own", "alike", "kind", "file", "probe"]
+"""Whose kernel times constants are: the card's own, a card's of the same family, nobody's (what is usual for its kind),
+what a user's file says, or nobody's beside a probe of the machine at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class Device:
     kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
     where it is known. all_reduce, rereads, dequantise: as in EngineProfile; what no engine has said is what a good one
     does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its field in
-    cards.toml; of `efficiency` also how far it can be trusted.
+    cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated; kernels_of: the card that
+    they were measured on, if they were.
     """
 
     name: str
@@ -111,6 +117,8 @@ class Device:
     rereads: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
     calibrated: bool = False
+    basis: Basis = "file"
+    kernels_of: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def peak(self, number_format: str) -> float:

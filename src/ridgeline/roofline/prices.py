@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ridgeline.roofline.cards import CardReader
+from ridgeline.roofline.card_fields import TableReader
 from ridgeline.roofline.device import Device, HourlyPrice
 from ridgeline.untrusted import read_toml
 
@@ -69,10 +69,10 @@ def priced(devices: Iterable[Device], seller: Snapshot | None) -> tuple[Device, 
 
 
 def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[Snapshot, ...]:
-    return tuple(_snapshot(name, CardReader(table, source, f"{name}.")) for name, table in tables.items())
+    return tuple(_snapshot(name, TableReader(table, source, f"{name}.")) for name, table in tables.items())
 
 
-def _snapshot(name: str, table: CardReader) -> Snapshot:
+def _snapshot(name: str, table: TableReader) -> Snapshot:
     table.only("title", "date", "source", "dollars")
     date, prices = table.text("date"), table.table("dollars")
     if not _DATE.fullmatch(date):

@@ -9,7 +9,7 @@ from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
 from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in
 
 # What stands for each basis of a price; NONE is to be seen.
-_MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file"}
+_MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
 
 
 def compare_document(comparison: Comparison) -> Document:

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.roofline.accuracy import METRICS, AccuracyRow, accuracy_rows
-from ridgeline.roofline.device import Device
-
-Basis = Literal["calibrated", "own", "alike", "kind", "file"]
-"""Whose kernel times: this machine's, the card's own, a card's of the same chip, none (what is usual for its kind), or
-what a user's file says."""
+from ridgeline.roofline.device import Basis, Device
 
 PLAN_METRICS = ("memory", "prefill", "decode", "serving")
 """The classes that a plan's figures belong to; of eight cards all but memory are tp8."""
@@ -53,32 +49,26 @@ def classes_of(card: str, engine: str, devices: int) -> list[Trust]:
     return [trust_in(card, engine, metric) for metric in dict.fromkeys(class_of(m, devices) for m in PLAN_METRICS)]
 
 
-def basis_of(device: Device) -> Basis:
+def basis_of(device: Device) -> Basis | Literal["calibrated"]:
     """Whose kernel times the constants of a card are."""
-    source = device.sources.get("efficiency", "")
-    if device.calibrated:
-        return "calibrated"
-    if "class default" in source:
-        return "kind"
-    if "; uncalibrated here" in source:
-        return "alike"
-    return "file" if source.startswith("stated in") else "own"
+    return "calibrated" if device.calibrated else device.basis
 
 
 def basis_in_words(device: Device) -> str:
-    """`kernel times of h100-sxm, the same chip`."""
+    """`kernel times of h100-sxm, of the same family`."""
     match basis_of(device):
         case "calibrated":
             return "calibrated on this machine"
+        case "own":
+            return "its own kernel times"
+        case "alike":
+            return f"kernel times of {device.kernels_of}, of the same family"
         case "kind":
             return "no kernel times of this card: constants of its kind"
-        case "alike":
-            other = device.sources["efficiency"].partition("; uncalibrated here")[0].rpartition(", on ")[2]
-            return f"kernel times of {other}, of the same family"
         case "file":
             return "efficiencies as the card's file states them"
-        case _:
-            return "its own kernel times"
+        case "probe":
+            return "no kernel times of this machine: a probe of its roofs, and common constants"
 
 
 def trust_in_words(device: Device, found: Iterable[Trust]) -> str:
