@@ -7,7 +7,7 @@ import pytest
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.accuracy import METRICS, accuracy_rows
 from ridgeline.roofline.cards import cards
-from ridgeline.roofline.device import Cache, Host
+from ridgeline.roofline.device import Cache, Copies, Efficiency, Host
 from ridgeline.roofline.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
@@ -45,6 +45,7 @@ def test_every_figure_of_an_engine_has_a_source(name: str) -> None:
     stated |= {"rereads"} if profile.rereads else set()
     stated |= {"own_attention"} if profile.own_attention else set()
     stated |= {"dequantise"} if profile.dequantise else set()
+    stated |= {"copies"} if profile.copies is not None else set()
     assert set(profile.sources) == stated
     assert all(len(source) > 10 for source in profile.sources.values())
     assert profile.admission in ("full", "running")
@@ -129,6 +130,20 @@ def test_a_kernel_for_each_query_head_reads_shared_keys_from_the_cache(kv_heads:
     assert more == pytest.approx((8 // kv_heads - 1) * kv / 4e12, rel=1e-6)
     prompt = Work.of([Segment(300, 300)], planned.price.reaches)
     assert once.price.on(once.device, prompt).expected == anew.price.on(anew.device, prompt).expected
+
+
+@pytest.mark.parametrize("kv_heads", [2, 8])
+def test_kernels_that_only_move_a_prompts_rows_read_and_write_them(kv_heads: int) -> None:
+    """Three launches a layer; queries copied once, keys and values twice, read and written. A decode has none."""
+    device = card()
+    device = replace(device, efficiency={**device.efficiency, "elementwise": Efficiency(2e-6, 1.0, 0.5)})
+    planned = case(TINY | {"num_key_value_heads": kv_heads}, device)
+    plain, copying = (driven(planned, engine(copies=copies)) for copies in (None, Copies(3, 1, 2)))
+    prompts = Work.of([Segment(300, 300)] * 2, planned.price.reaches)
+    more = copying.price.on(copying.device, prompts).expected - plain.price.on(plain.device, prompts).expected
+    rows = 2 * 600 * (8 + 2 * 2 * kv_heads) * 32 * 2  # read and written, positions, heads, dim, bytes
+    assert more == pytest.approx(2 * (3 * 2e-6 + rows / (0.5 * device.bandwidth)), rel=1e-6)
+    assert decode_of(copying, 3, 300).seconds.expected == decode_of(plain, 3, 300).seconds.expected
 
 
 def test_narrow_weights_that_have_to_be_widened_read_slower() -> None:

@@ -64,6 +64,16 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Kernels that only move a prompt's rows from one layout to another around its attention: how many there are, and
+    how often they read and write all queries (results count as queries), and all keys and values."""
+
+    launches: int
+    queries: float
+    keys: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cache:
     """A memory nearer than the main one: its size, and bytes a second when the working set fits."""
 
@@ -95,10 +105,10 @@ class Device:
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
     shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
     kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
-    where it is known. all_reduce, rereads, dequantise: as in EngineProfile; what no engine has said is what a good one
-    does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its field in
-    cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated; kernels_of: the card that
-    they were measured on, if they were.
+    where it is known. all_reduce, rereads, dequantise, copies: as in EngineProfile; what no engine has said is what a
+    good one does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its
+    field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated; kernels_of: the
+    card that they were measured on, if they were.
     """
 
     name: str
@@ -116,6 +126,7 @@ class Device:
     all_reduce: str = "custom"
     rereads: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
+    copies: Copies | None = None
     calibrated: bool = False
     basis: Basis = "file"
     kernels_of: str = ""

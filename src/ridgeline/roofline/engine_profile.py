@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from ridgeline.roofline.device import Device, Host
+from ridgeline.roofline.device import Copies, Device, Host
 
 DEFAULT_ENGINE = "vllm"
 _GIB = 2.0**30
@@ -71,7 +71,9 @@ class EngineProfile:
     steps. host: None where nobody has published it. rereads: whether decode attention reads keys and values anew for
     each query head that shares them. own_attention: whether each of several cards has all but the experts whole, and
     requests of its own (attention data-parallel). dequantise: by storage format, the share of its bandwidth that a
-    product of few rows keeps. offered: whether plan takes it. sources: of every figure, by its field in engines.toml.
+    product of few rows keeps. copies: the kernels that move a prompt's rows around its attention; None where attention
+    reads and writes what is before and after it. offered: whether plan takes it. sources: of every figure, by its field
+    in engines.toml.
     """
 
     name: str
@@ -84,6 +86,7 @@ class EngineProfile:
     rereads: bool = False
     own_attention: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
+    copies: Copies | None = None
     offered: bool = True
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,6 +99,7 @@ class EngineProfile:
             all_reduce=self._all_reduce(device, devices),
             rereads=self.rereads,
             dequantise=self.dequantise,
+            copies=self.copies,
         )
 
     def _all_reduce(self, device: Device, devices: int) -> str:
@@ -157,6 +161,7 @@ def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
         values.get("rereads", False),
         values.get("own_attention", False),
         values.get("dequantise", {}),
+        Copies(**values["copies"]) if "copies" in values else None,
         values["offered"],
         values["sources"],
     )

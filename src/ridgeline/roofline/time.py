@@ -76,7 +76,8 @@ def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_se
             arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
         if kernel.stored:
             traffic /= device.dequantise.get(kernel.stored, 1.0)
-        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic) + _rereading_seconds(kernel, device)
+        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic)
+        expected += _rereading_seconds(kernel, device) + _copying_seconds(kernel, device)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
 
@@ -87,6 +88,16 @@ def _rereading_seconds(kernel: Kernel, device: Device) -> float:
         return 0.0
     near = max(device.caches, key=lambda cache: cache.nbytes).bandwidth if device.caches else device.bandwidth
     return (kernel.sharers - 1) * kernel.cost.kv_read_bytes / near
+
+
+def _copying_seconds(kernel: Kernel, device: Device) -> float:
+    """Of the kernels that bring a prompt's rows into the layout that its attention wants, and its results back."""
+    copies = device.copies
+    if copies is None or not kernel.name.startswith("attention.prefill"):
+        return 0.0
+    # A copy reads and writes: the rows of an attention are its queries and its results, as many of one as of the other.
+    nbytes = copies.queries * kernel.cost.activation_bytes + 2 * copies.keys * kernel.cost.kv_write_bytes
+    return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 
 
 def beside_card(card: float, host: float, device: Device) -> float:
