@@ -15,7 +15,7 @@ from pathlib import Path
 import accuracy_kernels as kernels
 import accuracy_memory as memory
 import accuracy_trust as trust
-from accuracy_replay import MEASURED, Published, Row, facts, predict, published, published_as, read
+from accuracy_replay import MEASURED, UNITS, Published, Row, facts, predict, published, published_as, read
 from ridgeline.roofline.accuracy import METRICS
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import load_engine
@@ -23,7 +23,7 @@ from ridgeline.roofline.guard import beats_floor
 from ridgeline.roofline.plan.phases import Estimate
 
 OUT = Path(__file__).resolve().parent / "accuracy.md"
-FAR = 0.25
+NEAR, FAR = 0.15, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def percent(value: float) -> str:
 
 def shown(row: Row, value: float) -> str:
     """A figure in the unit that was published."""
-    return f"{value / {'ms': 1e-3, 's': 1.0, 'tok/s': 1.0}[row.unit]:.4g} {row.unit}"
+    return f"{value / UNITS[row.unit]:.4g} {row.unit}"
 
 
 def group_table(what: str, found: Iterable[Result], key: Callable[[Result], str]) -> str:
@@ -113,11 +113,11 @@ def group_table(what: str, found: Iterable[Result], key: Callable[[Result], str]
     for result in found:
         groups.setdefault(key(result), []).append(result)
     return table(
-        (what, "rows", "median error", "median absolute error", "within 15 %"),
+        (what, "rows", "median error", "median absolute error", f"within {NEAR * 100:.0f} %"),
         [
             (
                 name, len(rows), percent(statistics.median(r.error for r in rows)), f"{median_error(rows):.1%}",
-                f"{sum(abs(r.error) <= 0.15 for r in rows)} of {len(rows)}",
+                f"{sum(abs(r.error) <= NEAR for r in rows)} of {len(rows)}",
             )
             for name, rows in groups.items()
         ],
@@ -271,7 +271,7 @@ not: where nothing but such a row would tell, the row stays off.
 
 def judged_section(chosen: list[Result]) -> str:
     """What is judged, by family, by engine and row by row."""
-    within, mean = sum(abs(r.error) <= 0.15 for r in chosen), statistics.mean(abs(r.error) for r in chosen)
+    within, mean = sum(abs(r.error) <= NEAR for r in chosen), statistics.mean(abs(r.error) for r in chosen)
     return f"""## Judged rows
 
 **{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**

@@ -30,8 +30,10 @@ from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.roofline.plan.phases import Estimate, decode_step
+from ridgeline.roofline.plan.trust import class_of
 from ridgeline.roofline.price import Price
 
+UNITS = {"ms": 1e-3, "s": 1.0, "tok/s": 1.0}  # of published figures, in seconds and tokens a second
 ROUNDS = 10  # requests that each user of a closed loop makes, which no table says
 
 MEASURED = Path(__file__).resolve().parent / "measured"
@@ -92,8 +94,10 @@ class Row:
     @property
     def metric_class(self) -> str:
         """What sort of figure it is: as in roofline/accuracy.py."""
-        if self.devices >= 8:
-            return "tp8"
+        return class_of(self._sort, self.devices)
+
+    @property
+    def _sort(self) -> str:
         if self.metric in ("TTFT", "TPOT") or not self.batch:
             return "serving"
         if self.metric in ("inter-token", "decode tok/s"):
@@ -108,7 +112,7 @@ class Row:
     @property
     def measured(self) -> float:
         """The value in seconds, or tokens a second."""
-        return self.value * {"ms": 1e-3, "s": 1.0, "tok/s": 1.0}[self.unit]
+        return self.value * UNITS[self.unit]
 
 
 def read(name: str) -> list[Row]:

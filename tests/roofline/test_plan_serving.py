@@ -188,7 +188,7 @@ def test_first_token_and_tpot_grow_with_users() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_dollars_by_hand(devices: int) -> None:
     """$ / h x cards / (3,600 x tokens a second) x 1e6."""
-    planned = case(TINY, devices=devices, price=HourlyPrice(2.5, "today", "here"))
+    planned = case(TINY, card(price=HourlyPrice(2.5, "today", "here")), devices=devices)
     serving = Serving(planned, Workload(100, 50, batch=4))
     rate = serving.capacity.load.tokens_per_second.expected
     assert outcome_of(serving).dollars_per_million == pytest.approx(2.5 * devices / 3600 / rate * 1e6)
@@ -205,12 +205,12 @@ def test_an_outcome_is_of_the_batch_that_was_asked_for(batch: int) -> None:
 
 
 def test_a_price_given_for_a_card_is_in_its_own_row_alone() -> None:
-    models, ours = ModelCache(fields(TINY)), HourlyPrice(9.0, "today", "--price")
+    models = ModelCache(fields(TINY))
     asked, other = (
-        card(price=HourlyPrice(1.0, "2025", "list")),
+        card(price=HourlyPrice(9.0, "today", "--price")),
         card(name="other", price=HourlyPrice(1.0, "2025", "list")),
     )
-    serving = Serving(models.case(Setup(asked, price=ours)), Workload(100, 50))
+    serving = Serving(models.case(Setup(asked)), Workload(100, 50))
     found = compare("test", models, serving.case.setup, serving.workload, (asked, other), Demand())
     rows = {offer.outcome.card: offer.outcome for offer in found.offers}
     assert rows["text-a100"] == outcome_of(serving)

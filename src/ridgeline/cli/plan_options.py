@@ -47,10 +47,10 @@ class SetupFlags:
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
-    def setup(self, device: Device, price: HourlyPrice | None = None) -> Setup:
+    def setup(self, device: Device) -> Setup:
         """The same on a card. Raises ValueError."""
         engine = load_engine(self.engine)
-        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, price, engine)
+        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, engine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ def outcome_of(serving: Serving) -> CaseOutcome:
         None if rate is None else serving.dollars_per_million(rate),
         case.device.link is not None,
         case.setup.hourly,
-        case.setup.price or case.device.price,
+        case.device.price,
     )
 
 

@@ -8,7 +8,7 @@ from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.trust import Trust, basis_of, class_of, classes_of, trust_in_words
+from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in_words
 from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words
 
 
@@ -38,12 +38,7 @@ def _target(seconds: float) -> str:
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
-def classes_of_plan(plan: Plan) -> tuple[Trust, ...]:
-    """What is known of the plan's card, class by class."""
-    return tuple(classes_of(plan.case.setup.device.name, plan.engine, plan.case.setup.devices))
-
-
-def tag(plan: Plan, metric: str) -> str:
+def _tag(plan: Plan, metric: str) -> str:
     """` [serving]`."""
     return f" [{class_of(metric, plan.case.setup.devices)}]"
 
@@ -51,22 +46,22 @@ def tag(plan: Plan, metric: str) -> str:
 def _fits(plan: Plan) -> str:
     memory = plan.memory
     if not memory.fits:
-        return f"NO: {lacking(plan)}{tag(plan, 'memory')}"
+        return f"NO: {lacking(plan)}{_tag(plan, 'memory')}"
     return (
         f"yes: {say_gib(gib(memory.weights))} of weights; {say_gib(gib(memory.left))} of {say_gib(gib(memory.budget))} "
-        f"usable a card are left for KV{tag(plan, 'memory')}"
+        f"usable a card are left for KV{_tag(plan, 'memory')}"
     )
 
 
 def _users(plan: Plan) -> str:
     capacity, targets = plan.capacity, targets_in_words(plan.workload)
     if not capacity.users:
-        return f"none within {targets}: {_stops(plan)}{tag(plan, 'serving')}"
+        return f"none within {targets}: {_stops(plan)}{_tag(plan, 'serving')}"
     rate = three(capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
-    line = f"{capacity.users:,} at once, {rate} requests/s{within}; {_stops(plan)}{tag(plan, 'serving')}"
+    line = f"{capacity.users:,} at once, {rate} requests/s{within}; {_stops(plan)}{_tag(plan, 'serving')}"
     held = plan.memory.users
-    return line if held == capacity.users else f"{line}; memory holds {held:,}{tag(plan, 'memory')}"
+    return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
 
 
 def _stops(plan: Plan) -> str:
@@ -87,12 +82,12 @@ def _demand(plan: Plan) -> str:
     fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
     asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
     if fleet is None:
-        return f"{asked}: on no number of cards; {_stops(plan)}{tag(plan, 'serving')}"
+        return f"{asked}: on no number of cards; {_stops(plan)}{_tag(plan, 'serving')}"
     within = f" within {targets}" if targets else ""
     each = f"{users_in_words(fleet.load.users)} under way{' on each' if fleet.replicas > 1 else ''}"
     return (
         f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; "
-        f"{each}{tag(plan, 'serving')}"
+        f"{each}{_tag(plan, 'serving')}"
     )
 
 
@@ -107,8 +102,8 @@ def _speed(plan: Plan) -> str:
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
     alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
     line = (
-        f"{alone}: TTFT {say_seconds(first)}{tag(plan, 'prefill')}, then {three(1 / step)} tok/s"
-        f"{' each' if batch > 1 else ''}{tag(plan, 'decode')}"
+        f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three(1 / step)} tok/s"
+        f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
     )
     if not plan.memory.fits:
         return f"if it did, {line}"
@@ -117,7 +112,7 @@ def _speed(plan: Plan) -> str:
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
         f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each, "
-        f"{three(total)} in all{tag(plan, 'serving')}; {line}"
+        f"{three(total)} in all{_tag(plan, 'serving')}; {line}"
     )
 
 
@@ -191,13 +186,13 @@ def _gain(change: Change) -> float:
 
 
 def _trust(plan: Plan) -> str:
-    said, device = trust_in_words(plan.case.setup.device, classes_of_plan(plan)), plan.case.device
+    said, device = trust_in_words(plan.case.setup.device, plan.trust), plan.case.device
     unknown = device.host is None and not device.calibrated and device.kind != "cpu"
     return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
 
 
 def _cost(plan: Plan) -> str:
-    price = plan.case.setup.price or plan.case.device.price
+    price = plan.case.device.price
     if price is None:
         return "no seller known here has this card; give --price, or --prices FILE"
     hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
@@ -205,5 +200,5 @@ def _cost(plan: Plan) -> str:
         return hourly
     fleet = plan.fleet
     whole = "" if fleet is None or fleet.dollars_per_hour is None else f"${three(fleet.dollars_per_hour)} an hour, "
-    tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{tag(plan, 'serving')}"
+    tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
     return f"{whole}{tokens}; {hourly}"

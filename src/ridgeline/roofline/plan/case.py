@@ -12,7 +12,7 @@ from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.roofline.device import NARROW, Device, HourlyPrice
+from ridgeline.roofline.device import NARROW, Device
 from ridgeline.roofline.engine_profile import EngineProfile, load_engine
 from ridgeline.roofline.price import Price
 
@@ -68,8 +68,7 @@ class Setup:
     """Where a model is put, and how it is stored.
 
     devices: cards that each layer is divided over. weights, kv: formats by name, None for what the config says.
-    utilization: the share of a card's memory that may be used. price: what one card costs an hour. engine: what drives
-    the cards.
+    utilization: the share of a card's memory that may be used. engine: what drives the cards.
     """
 
     device: Device
@@ -77,7 +76,6 @@ class Setup:
     weights: str | None = None
     kv: str | None = None
     utilization: float = 0.9
-    price: HourlyPrice | None = None
     engine: EngineProfile = field(default_factory=load_engine)
 
     def __post_init__(self) -> None:
@@ -90,12 +88,12 @@ class Setup:
     @property
     def hourly(self) -> float | None:
         """Dollars an hour of all cards; None where no price is known."""
-        price = self.price or self.device.price
+        price = self.device.price
         return None if price is None else price.dollars * self.devices
 
     def on(self, device: Device) -> "Setup":
-        """The same on a card, at that card's own price where it is another one."""
-        return dataclasses.replace(self, device=device, price=self.price if device == self.device else None)
+        """The same on a card, at that card's own price."""
+        return dataclasses.replace(self, device=device)
 
 
 _Key = tuple[int, str | None, str | None, torch.dtype, bool]

@@ -6,7 +6,7 @@ from ridgeline.document.numbers import gib, say_seconds, three
 from ridgeline.document.page import Column, Document, Row, Table
 from ridgeline.roofline.plan.answer import targets_in_words
 from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
-from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in
+from ridgeline.roofline.plan.trust import basis_of
 
 # What stands for each basis of a price; NONE is to be seen.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
@@ -19,13 +19,13 @@ def compare_document(comparison: Comparison) -> Document:
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
         f"{workload.input:,} tokens in, {workload.output:,} out"
     )
-    targets, engine = targets_in_words(workload), comparison.setup.engine
+    targets = targets_in_words(workload)
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_asked(comparison)}{within}, under {engine.title}; arrivals are even: no queues"
+    lead = f"{_asked(comparison)}{within}, under {comparison.setup.engine.title}; arrivals are even: no queues"
     rows: list[Row | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
-        rows += [_row(offer, engine.name) for offer in ranking.offers]
+        rows += [_row(offer) for offer in ranking.offers]
     return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
 
 
@@ -57,12 +57,11 @@ def _columns(comparison: Comparison) -> tuple[Column, ...]:
     )
 
 
-def _row(offer: Offer, engine: str) -> Row:
-    outcome, load, fleet = offer.outcome, offer.load, offer.fleet
+def _row(offer: Offer) -> Row:
+    outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
     total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
-    trust = trust_in(offer.device.name, engine, class_of("serving", outcome.devices))
     return Row((
         _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
         f"{load.users:,}",

@@ -9,17 +9,20 @@ from ridgeline.roofline.plan.alternatives import CaseOutcome, fewest_devices, ou
 from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
 from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
 from ridgeline.roofline.plan.serving import Load, Serving
+from ridgeline.roofline.plan.trust import Trust, class_of, trust_in
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A card and what it comes to. load: of the most users within the targets, or of the fullest replica of the fleet;
-    fleet: the replicas for a demand, None where there is none or they cannot serve it."""
+    fleet: the replicas for a demand, None where there is none or they cannot serve it. trust: in its figures under
+    load."""
 
     device: Device
     outcome: CaseOutcome
     load: Load
     fleet: Fleet | None
+    trust: Trust
 
     @property
     def serves(self) -> bool:
@@ -72,7 +75,9 @@ def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
         serving = Serving(models.case(fewest), workload)
     fleet = fleet_for(serving, demand) if demand else None
-    return Offer(setup.device, outcome_of(serving), serving.capacity.load if fleet is None else fleet.load, fleet)
+    outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
+    trust = trust_in(setup.device.name, setup.engine.name, class_of("serving", outcome.devices))
+    return Offer(setup.device, outcome, load, fleet, trust)
 
 
 def _rankings(offers: Sequence[Offer]) -> list[Ranking]:

@@ -92,7 +92,7 @@ def _fleet(serving: Serving, replicas: int, load: Load, rate: float) -> Fleet:
         tokens,
         rate / (replicas * serving.capacity.load.requests_per_second.expected),
         hourly,
-        None if hourly is None else hourly / 3600 / tokens * 1e6,
+        serving.dollars_per_million(tokens / replicas),
     )
 
 

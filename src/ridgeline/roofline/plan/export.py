@@ -6,7 +6,6 @@ from typing import Any
 from ridgeline.document.numbers import gb, gib
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.engine_profile import EngineProfile
-from ridgeline.roofline.plan.answer import classes_of_plan
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.comparison import Comparison, Offer
 from ridgeline.roofline.plan.demand import Fleet
@@ -14,7 +13,7 @@ from ridgeline.roofline.plan.memory import Memory
 from ridgeline.roofline.plan.phases import PhasePrice
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load, touched_experts
-from ridgeline.roofline.plan.trust import basis_in_words, basis_of, class_of, trust_in
+from ridgeline.roofline.plan.trust import basis_in_words, basis_of, class_of
 from ridgeline.roofline.plan.words import DEFINITIONS, verdict
 
 
@@ -71,19 +70,18 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
             for ranking in comparison.rankings
         ],
-        "cards": [_offer(offer, comparison.setup.engine.name) for offer in comparison.offers],
+        "cards": [_offer(offer) for offer in comparison.offers],
     }
 
 
-def _offer(offer: Offer, engine: str) -> dict[str, Any]:
+def _offer(offer: Offer) -> dict[str, Any]:
     outcome = offer.outcome
-    trust = trust_in(offer.device.name, engine, class_of("serving", outcome.devices))
     return dataclasses.asdict(outcome) | {
         "seller": None if outcome.price is None else outcome.price.asked_by,
         "load": _load(offer.load),
         "fleet": None if offer.fleet is None else _fleet(offer.fleet),
         "kernels": basis_of(offer.device),
-        "trust": dataclasses.asdict(trust),
+        "trust": dataclasses.asdict(offer.trust),
     }
 
 
@@ -102,7 +100,7 @@ def _trust(plan: Plan) -> dict[str, Any]:
         "engine": plan.engine,
         "kernels": basis_of(plan.case.setup.device),
         "kernels_in_words": basis_in_words(plan.case.setup.device),
-        "classes": {trust.metric: dataclasses.asdict(trust) for trust in classes_of_plan(plan)},
+        "classes": {trust.metric: dataclasses.asdict(trust) for trust in plan.trust},
         "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
     }
 
@@ -127,7 +125,7 @@ def _model(plan: Plan) -> dict[str, Any]:
 
 
 def _device(setup: Setup) -> dict[str, Any]:
-    device, price = setup.device, setup.price or setup.device.price
+    device, price = setup.device, setup.device.price
     return {
         "name": device.name,
         "title": device.title,

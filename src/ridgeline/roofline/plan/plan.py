@@ -35,6 +35,7 @@ from ridgeline.roofline.plan.phases import (
 )
 from ridgeline.roofline.plan.scores import ScoresRow, score_rows
 from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
+from ridgeline.roofline.plan.trust import Trust, classes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ class Plan:
     def engine(self) -> str:
         """The engine's name, by which its measurements go."""
         return self.case.setup.engine.name
+
+    @cached_property
+    def trust(self) -> tuple[Trust, ...]:
+        """What is known of the card under that engine, class by class."""
+        return tuple(classes_of(self.case.setup.device.name, self.engine, self.case.setup.devices))
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 

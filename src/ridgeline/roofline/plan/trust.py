@@ -31,9 +31,9 @@ class Trust:
 
 
 def class_of(metric: str, devices: int) -> str:
-    """The class of a figure: over eight cards the all-reduce decides, and times are tp8."""
+    """The class of a figure: over eight cards and more the all-reduce decides, and times are tp8."""
     assert metric in METRICS, metric
-    return "tp8" if devices == 8 and metric != "memory" else metric
+    return "tp8" if devices >= 8 and metric != "memory" else metric
 
 
 def trust_in(card: str, engine: str, metric: str, rows: Sequence[AccuracyRow] | None = None) -> Trust:
