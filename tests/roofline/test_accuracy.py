@@ -72,6 +72,17 @@ def test_median_error_of_the_judged_rows_is_within_fifteen_percent(accuracy: Mod
     assert float(headline[2]) == pytest.approx(errors[len(errors) // 2], abs=0.06)
 
 
+def test_the_readme_states_what_the_pages_do(page: str) -> None:
+    readme = " ".join((BENCHMARKS.parent / "README.md").read_text(encoding="utf-8").split())
+    headline = re.search(r"\*\*(\d+) rows: median absolute error ([\d.]+)%", page)
+    assert headline is not None
+    assert f"against {headline[1]} published measurements" in readme
+    assert f"the median absolute error is {headline[2]} % ([benchmarks/accuracy.md]" in readme
+    here = re.search(r"(\d+ of \d+) rows within 10%", (BENCHMARKS / "local_accuracy.md").read_text(encoding="utf-8"))
+    assert here is not None
+    assert f"within 10 % in {here[1]} rows" in readme
+
+
 def test_the_page_is_up_to_date(accuracy: ModuleType, page: str) -> None:
     """All judged rows, kernels and memory are priced anew; a page that differs was not made by this code."""
     shown = lines(page)
