@@ -47,7 +47,7 @@ def run(
     engine: EngineFlags,
     as_json: options.Json = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="The text alone: nothing on stderr but what goes wrong.")
+        bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")
     ] = False,
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
