@@ -156,6 +156,37 @@ def test_narrow_weights_that_have_to_be_widened_read_slower() -> None:
         assert linear[1] / linear[0] == pytest.approx(2 if twice else 1, rel=0.02)
 
 
+def test_a_mix_reads_slower_by_the_share_of_each_of_its_formats() -> None:
+    """Llama 3 8B in q4_k_m: v and down of 16 of the 32 layers and the head in q6_k, the other matrices in q4_k, as
+    llama.cpp's rule has it. Under an engine without shares of these formats it takes as long as its bytes."""
+    planned = case(LLAMA_3_8B, weights="q4_k_m")
+    plain, vllm = engine(), replace(load_engine("vllm"), host=None)
+    bytewise, under_vllm, shared = (
+        decode_of(driven(planned, by), 1, 1).seconds.expected for by in (plain, vllm, load_engine("llama.cpp"))
+    )
+    v, down = 1024 * 4096, 4096 * 14336
+    raised = 16 * (v + down)
+    fourth = 32 * (2 * 4096 * 4096 + 2 * v + 3 * down) - raised
+    sixth = raised + 128256 * 4096
+    shares = load_engine("llama.cpp").dequantise
+    slower = fourth * 144 / 256 * (1 / shares["q4_k"] - 1) + sixth * 210 / 256 * (1 / shares["q6_k"] - 1)
+    assert slower > 0
+    assert shared - bytewise == pytest.approx(slower / planned.device.bandwidth, rel=0.001)
+    assert under_vllm == bytewise
+
+
+def test_matrices_of_an_expert_that_are_stored_otherwise_read_slower_on_their_own() -> None:
+    """Of a mixture of eight in q4_k_m an expert's down is in q6_k in some layers: at half of their bandwidth those
+    bytes count twice, and gate's and up's do not."""
+    planned = case(TINY_MIXTURE | {"num_hidden_layers": 8}, weights="q4_k_m")
+    plain, slow = (driven(planned, by) for by in (engine(), engine(dequantise={"q6_k": 0.5})))
+    one, other = (
+        next(row.expected for row in decode_of(by, 1, 1).classes if row.kind == "experts") for by in (plain, slow)
+    )
+    down = 4 * 2 * 256 * 768 * 210 / 256  # bytes, of the two experts of a token in the layers 0, 3, 6 and 7
+    assert other - one == pytest.approx(down / planned.device.bandwidth, rel=0.02)
+
+
 def test_attention_whole_on_each_card_and_experts_divided() -> None:
     """Two cards with four sequences each: attention's weights whole and its rows those of one card; experts half of
     each, over the rows of both; once a layer rows of both are gathered and scattered."""

@@ -1,6 +1,6 @@
 """A mixture of gated MLPs, of which a router picks k a token (arXiv:1701.06538; Mixtral: arXiv:2401.04088)."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -116,23 +116,36 @@ class Experts(nn.ModuleList, Op):
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
+        return self._cost_of(rows, tuple(self.specs))
+
+    def _cost_of(self, rows: int, names: Sequence[str]) -> Cost:
+        """That of the matrices of these names, with as large a part of the activations."""
         rows *= self.gathered
         run, flops = rows * self.active, dict[str, float]()
-        for stored in self.stored.values():
-            name = arithmetic(self.dtype, stored)
-            flops[name] = flops.get(name, 0.0) + 2.0 * run * self.hidden * self.width
+        for name in names:
+            number_format = arithmetic(self.dtype, self.stored[name])
+            flops[number_format] = flops.get(number_format, 0.0) + 2.0 * run * self.hidden * self.width
+        activations = (2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes
         return Cost(
             flops=flops,
-            weight_bytes=self.touched(rows) * sum(map(self._bytes, self.specs)),
-            activation_bytes=(2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes,
+            weight_bytes=self.touched(rows) * sum(map(self._bytes, names)),
+            activation_bytes=activations * len(names) / len(self.specs),
         )
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: a call each touched expert."""
-        cost = self.cost_of(rows)
-        touched = self.touched(rows * self.gathered)
-        return (
-            Kernel(self.kind, self.number_format, touched, cost, stored=stored_name(next(iter(self.stored.values())))),
+        """As Op.kernels_of: a call each touched expert, parted where its matrices are not all stored alike."""
+        touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
+        for name, stored in self.stored.items():
+            alike.setdefault(stored_name(stored), []).append(name)
+        return tuple(
+            Kernel(
+                self.kind,
+                arithmetic(self.dtype, self.stored[names[0]]),
+                touched * len(names) / len(self.specs),
+                self._cost_of(rows, names),
+                stored=stored,
+            )
+            for stored, names in alike.items()
         )
 
     @property
