@@ -11,6 +11,7 @@ from ridgeline.cli.main import main
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import names
 from ridgeline.roofline.plan.page import SECTIONS
+from ridgeline.roofline.prices import snapshots
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
@@ -422,7 +423,8 @@ def test_a_ranking_by_dollars_is_of_one_seller(plan: Any) -> None:
     (nebius, cards), (unpriced, others) = ranked(out)
     assert nebius.startswith("Nebius, on demand (20")
     assert sorted(cards) == ["b200", "h100-sxm", "h200-sxm", "l40s"]
-    assert unpriced == "No price known: fastest first"
+    assert unpriced == "No price at Nebius, on demand: fastest first"
+    assert "without a price: --seller verda, lambda, hyperstack" in re.sub(r"\s+", " ", out)
     assert {"a100-sxm-80gb", "rtx-4090", "mi300x"} <= set(others)
     shown = json.loads(plan("llama-3-8b", "--compare", "--seller", "nebius", "--json")[1])
     by_name = {card["card"]: card for card in shown["cards"]}
@@ -434,6 +436,32 @@ def test_a_ranking_by_dollars_is_of_one_seller(plan: Any) -> None:
     assert costs == sorted(costs)
 
 
+def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
+    """Cards that one seller lacks stood under "No price known", though others have them."""
+    some = ("llama-3-8b", "--cards", "l40s,h200-sxm,rtx-4090,mi300x")
+    found = ranked(plan(*some)[1])
+    expected = {each.title: set(each.dollars) & {"l40s", "h200-sxm", "rtx-4090"} for each in snapshots()}
+    by_seller = {head.partition(" (")[0]: set(cards) for head, cards in found[:-1]}
+    assert by_seller == {title: cards for title, cards in expected.items() if cards}
+    assert found[-1] == ("No price known: fastest first", ["mi300x"])
+    assert [len(cards) for _, cards in found[:-1]] == sorted((len(cards) for _, cards in found[:-1]), reverse=True)
+    shown = json.loads(plan(*some, "--json")[1])
+    assert [each["cards"] for each in shown["sellers"]] == [len(cards) for _, cards in found]
+    alone = json.loads(plan("llama-3-8b", "--cards", "l40s", "--seller", "runcomfy", "--users", "90", "--json")[1])
+    (mine,) = [each for each in json.loads(plan(*some, "--users", "90", "--json")[1])["cards"]
+               if each["card"] == "l40s" and each["seller"].startswith("RunComfy")]  # fmt: skip
+    assert (mine["fleet"], mine["dollars_per_million"]) == (
+        alone["cards"][0]["fleet"],
+        alone["cards"][0]["dollars_per_million"],
+    )
+
+
+def test_a_card_that_serves_nobody_is_named_once(plan: Any) -> None:
+    """Three sellers have an A100 of 40 GB, which does not hold this model."""
+    out = plan("llama-3-70b", "--cards", "a100-sxm-40gb,h100-sxm", "--slo", "tpot=1us")[1]
+    assert out.count("a100-sxm-40gb") == 1
+
+
 def test_own_cards_and_own_prices_join_a_comparison(plan: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'title = "Mine"\nkind = "gpu"\ntflops = { bf16 = 200 }\nbandwidth = 1500\nmemory = { mib = 49152 }\n'
@@ -441,7 +469,7 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, tmp_path: Path) -
     )
     mine, prices = str(tmp_path / "mine.toml"), tmp_path / "prices.toml"
     out = plan("llama-3-8b", "--cards", f"l40s,{mine}")[1]
-    assert [cards for _, cards in ranked(out)] == [["l40s"], ["mine"]]
+    assert [cards for _, cards in ranked(out)] == [["l40s"], ["l40s"], ["mine"]]
     assert "lambda (2026-11): cheapest tokens first" in out  # its own words, not those of a list of that name
     assert "mine" in [
         name for _, cards in ranked(plan("llama-3-8b", "--device", mine, "--compare")[1]) for name in cards
@@ -452,8 +480,13 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, tmp_path: Path) -
     )
     out = plan("llama-3-8b", "--cards", "l40s,h100-sxm,a10", "--prices", str(prices))[1]
     assert [(head[:12], sorted(cards)) for head, cards in ranked(out)] == [
-        ("Us (2026-11)", ["h100-sxm", "l40s"]), ("No price kno", ["a10"]),
+        ("Us (2026-11)", ["h100-sxm", "l40s"]), ("No price in ", ["a10"]),
     ]  # fmt: skip
+    prices.write_text('[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = { mine = 2.5 }\n')
+    stated = ("--device", mine, "--prices", str(prices))
+    assert "$2.50 a card and hour (Us, 2026-11)" in answered(plan("llama-3-8b", *stated)[1])["cost"]
+    assert ("Us (2026-11): cheapest tokens first", ["mine"]) in ranked(plan("llama-3-8b", *stated, "--compare")[1])
+    assert "$7.00 a card and hour" in answered(plan("llama-3-8b", *stated, "--price", "7")[1])["cost"]
 
 
 def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:

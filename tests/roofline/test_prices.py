@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.roofline.cards import load_card, names
 from ridgeline.roofline.device import HourlyPrice
-from ridgeline.roofline.prices import Snapshot, priced, read_prices, seller_of, snapshots
+from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
 from support.planned import card
 
 SELLERS = snapshots()
@@ -43,6 +43,17 @@ def test_cards_are_priced_by_one_seller() -> None:
     assert geforce.price is None  # another seller has it
     assert own.price == mine.price
     assert [each.price for each in priced(devices, None)] == [None, None, mine.price]
+
+
+def test_a_file_of_prices_stands_over_a_cards_own_price() -> None:
+    """`--prices FILE` was ignored for a card whose own file has a price."""
+    mine = card(name="mine", price=HourlyPrice(0.5, "2026", "my bill"))
+    one, other = (Snapshot(name, name, "2026-11", "a bill", {"mine": cost}) for name, cost in (("a", 2.0), ("b", 3.0)))
+    (at_one,) = priced([mine], one, over=True)
+    assert at_one.price == HourlyPrice(2.0, "2026-11", "a bill", "a")
+    assert [each.price and each.price.dollars for each in quotes([mine, card()], [one, other], over=True)][:2] == [2, 3]
+    assert quotes([mine], [one, other]) == (mine,)
+    assert quotes([mine], [Snapshot("c", "c", "2026", "s", {})], over=True) == (mine,)
 
 
 def test_the_seller_is_who_has_most_of_the_cards() -> None:

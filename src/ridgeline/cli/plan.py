@@ -1,7 +1,6 @@
 """`ridgeline plan`: does it fit, how many users, how fast, what limits it, what it costs. Reads no weights."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
@@ -14,8 +13,8 @@ from ridgeline.cli.plan_options import (
     SetupFlags,
     ShownFlags,
     WorkloadFlags,
-    at_prices,
     compared_cards,
+    quoted_cards,
     with_price,
 )
 from ridgeline.document.terminal import show
@@ -97,13 +96,10 @@ def _compare(
     money: MoneyFlags,
     devices: tuple[Device, ...],
 ) -> Comparison:
-    given, named = money.given(), None if setup.device is None else device_named(setup.device).name
-    own = tuple(replace(d, price=given) if given is not None and d.name == named else d for d in devices)
-    everywhere = at_prices(own, money)
-    asked = setup.setup(everywhere[0])
-    return compare(
-        name, ModelCache(fields), asked, workload.workload(setup.max_batch_tokens), everywhere, workload.demand()
-    )
+    named = None if setup.device is None else device_named(setup.device).name
+    quoted, unpriced = quoted_cards(devices, money, named)
+    asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
+    return compare(name, ModelCache(fields), asked, wanted, quoted, workload.demand(), unpriced)
 
 
 def _json(made: Plan | None, compared: Comparison | None) -> dict[str, Any]:

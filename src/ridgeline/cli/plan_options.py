@@ -1,6 +1,6 @@
 """The options of `ridgeline plan`, and what they ask for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +13,9 @@ from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device, HourlyPrice
 from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engine
 from ridgeline.roofline.plan import Demand, Setup, Workload
+from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
-from ridgeline.roofline.prices import Snapshot, priced, read_prices, seller_of, snapshots
+from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
 from ridgeline.traffic.slo import parse_slo
 
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
@@ -141,12 +142,43 @@ def compared_cards(shown: ShownFlags, device: str | None) -> tuple[Device, ...] 
     return tuple(((named if not shown.compare else {c.name: c for c in cards()}) | named).values())
 
 
-def at_prices(devices: tuple[Device, ...], money: MoneyFlags) -> tuple[Device, ...]:
-    """The cards at the prices of one seller: the one asked for, else the one that has most of them."""
-    return priced(devices, seller_of(money.sellers(), [d.name for d in devices if d.price is None], money.seller))
+def quoted_cards(
+    devices: Sequence[Device], money: MoneyFlags, named: str | None
+) -> tuple[tuple[Device, ...], Unpriced]:
+    """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
+    those that none of these has. The card `named` costs the price that was given, if one was."""
+    given, sellers = money.given(), money.sellers()
+    asked = sellers if money.seller is None else (_asked(sellers, money.seller),)
+    quoted = [
+        quote
+        for device in devices
+        for quote in (
+            [replace(device, price=given)]
+            if given is not None and device.name == named
+            else quotes((device,), asked, over=money.prices is not None)
+        )
+    ]
+    lacking = {quote.name for quote in quoted if quote.price is None}
+    elsewhere = tuple(each.seller for each in sellers if lacking & each.dollars.keys())
+    return tuple(quoted), Unpriced(_unpriced(money, asked[0].title), elsewhere)
+
+
+def _asked(sellers: tuple[Snapshot, ...], wanted: str) -> Snapshot:
+    found = seller_of(sellers, (), wanted)
+    assert found is not None
+    return found
+
+
+def _unpriced(money: MoneyFlags, title: str) -> str:
+    if money.seller is not None:
+        return f"No price at {title}"
+    return "No price known" if money.prices is None else f"No price in {money.prices}"
 
 
 def with_price(device: Device, money: MoneyFlags) -> Device:
-    """A card at the price that was given, else that of its file, else that of a seller."""
-    given = money.given()
-    return replace(device, price=given) if given is not None else at_prices((device,), money)[0]
+    """A card at the price that was given, else that of a file of prices, that of its own file, that of a seller."""
+    given, stated = money.given(), money.prices is not None
+    if given is not None:
+        return replace(device, price=given)
+    wanted = [] if device.price is not None and not stated else [device.name]
+    return priced((device,), seller_of(money.sellers(), wanted, money.seller), over=stated)[0]

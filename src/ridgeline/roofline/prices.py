@@ -61,11 +61,23 @@ def seller_of(sellers: Sequence[Snapshot], cards: Iterable[str], wanted: str | N
     return most if most is not None and names & most.dollars.keys() else None
 
 
-def priced(devices: Iterable[Device], seller: Snapshot | None) -> tuple[Device, ...]:
-    """The cards at a seller's prices; one that has a price of its own, from a user's file, keeps it."""
-    if seller is None:
-        return tuple(devices)
-    return tuple(d if d.price is not None else replace(d, price=seller.price_of(d.name)) for d in devices)
+def priced(devices: Iterable[Device], seller: Snapshot | None, *, over: bool = False) -> tuple[Device, ...]:
+    """The cards at a seller's prices. One that has a price of its own, from a user's card file, keeps it, unless what
+    the seller asks stands `over` that."""
+    return tuple(devices) if seller is None else quotes(devices, (seller,), over=over)
+
+
+def quotes(devices: Iterable[Device], sellers: Sequence[Snapshot], *, over: bool = False) -> tuple[Device, ...]:
+    """The cards, each as often as one of the sellers has it, at their prices; once where none does. over: as of
+    `priced`."""
+    return tuple(quote for device in devices for quote in _quotes(device, sellers, over))
+
+
+def _quotes(device: Device, sellers: Sequence[Snapshot], over: bool) -> list[Device]:
+    asked = [price for each in sellers if (price := each.price_of(device.name)) is not None]
+    if not asked or (device.price is not None and not over):
+        return [device]
+    return [replace(device, price=price) for price in asked]
 
 
 def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[Snapshot, ...]:

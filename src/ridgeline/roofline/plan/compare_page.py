@@ -39,7 +39,7 @@ def _asked(comparison: Comparison) -> str:
 def _heading(comparison: Comparison, ranking: Ranking) -> str:
     by = "cheapest first" if comparison.demand else "cheapest tokens first"
     if not ranking.seller:
-        return f"No price known: {'fewest cards' if comparison.demand else 'fastest'} first"
+        return f"{comparison.unpriced.words}: {'fewest cards' if comparison.demand else 'fastest'} first"
     return f"{ranking.seller} ({ranking.date}): {by}"
 
 
@@ -89,6 +89,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         "kernels: whose kernel times the price rests on: its own, its family's, or NONE: what is usual for the kind of "
         "card, +-50 %. off by: the median error of measurements of this card under load (how many); ?: there is none."
     )
+    if comparison.unpriced.elsewhere:
+        yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
     missed = [offer for offer in comparison.unable if offer.outcome.fits]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
     if missed:

@@ -1,14 +1,13 @@
 """The same on many cards: a ranking for each seller, since what two of them ask says nothing of the hardware."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.alternatives import CaseOutcome, fewest_devices, outcome_of
 from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
 from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
-from ridgeline.roofline.plan.serving import Load, Serving
+from ridgeline.roofline.plan.serving import Load, Serving, dollars_per_million
 from ridgeline.roofline.plan.trust import Trust, class_of, trust_in
 
 
@@ -41,9 +40,17 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
+class Unpriced:
+    """What there is to say of cards without a price. elsewhere: names of sellers, not asked, who have some of them."""
+
+    words: str
+    elsewhere: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
-    without a price last; and those that do not. devices: how many of each were asked for."""
+    without a price last; and those that do not. unpriced: of the cards without a price."""
 
     name: str
     workload: Workload
@@ -51,6 +58,7 @@ class Comparison:
     setup: Setup
     rankings: tuple[Ranking, ...]
     unable: tuple[Offer, ...]
+    unpriced: Unpriced
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -59,18 +67,45 @@ class Comparison:
 
 
 def compare(
-    name: str, models: ModelCache, setup: Setup, workload: Workload, devices: Iterable[Device], demand: Demand
+    name: str,
+    models: ModelCache,
+    setup: Setup,
+    workload: Workload,
+    devices: Iterable[Device],
+    demand: Demand,
+    unpriced: Unpriced = Unpriced("No price known"),
 ) -> Comparison:
-    """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model."""
-    offers = [_offer(models, setup.on(device), workload, demand) for device in devices]
-    able = [offer for offer in offers if offer.serves]
-    unable = sorted((offer for offer in offers if not offer.serves), key=lambda offer: offer.outcome.missing_bytes)
-    return Comparison(name, workload, demand, setup, tuple(_rankings(able)), tuple(unable))
+    """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model.
+
+    devices: a card as often as there are prices of it. unpriced: as of `Comparison`.
+    """
+    once: dict[str, Offer] = {}  # what a card comes to, whatever it costs
+    able = []
+    for device in devices:
+        if device.name not in once:
+            once[device.name] = _offer(models, setup.on(device), workload, demand)
+        if once[device.name].serves:
+            able.append(_at_price(once[device.name], device))
+    unable = sorted((o for o in once.values() if not o.serves), key=lambda offer: offer.outcome.missing_bytes)
+    return Comparison(name, workload, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
+
+
+def _at_price(offer: Offer, device: Device) -> Offer:
+    """The same at the card's price there."""
+    outcome, fleet, price = offer.outcome, offer.fleet, device.price
+    hourly = None if price is None else price.dollars * outcome.devices
+    million = dollars_per_million(hourly, outcome.tokens_per_second)
+    outcome = replace(outcome, price=price, dollars_per_hour=hourly, dollars_per_million=million)
+    if fleet is not None:
+        hourly = None if hourly is None else hourly * fleet.replicas
+        million = dollars_per_million(hourly, fleet.tokens_per_second)
+        fleet = replace(fleet, dollars_per_hour=hourly, dollars_per_million=million)
+    return replace(offer, device=device, outcome=outcome, fleet=fleet)
 
 
 def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand) -> Offer:
     if setup.devices > 1 and setup.device.link is None:
-        setup = dataclasses.replace(setup, devices=1)
+        setup = replace(setup, devices=1)
     serving = Serving(models.case(setup), workload)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
         serving = Serving(models.case(fewest), workload)

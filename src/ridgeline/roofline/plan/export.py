@@ -70,6 +70,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             {"seller": ranking.seller, "date": ranking.date, "source": ranking.source, "cards": len(ranking.offers)}
             for ranking in comparison.rankings
         ],
+        "unpriced": dataclasses.asdict(comparison.unpriced),
         "cards": [_offer(offer) for offer in comparison.offers],
     }
 

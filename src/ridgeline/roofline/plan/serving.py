@@ -211,8 +211,12 @@ class Serving:
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
         """Dollars for a million tokens of output, their prompts included; None where no price is known."""
-        hourly = self.case.setup.hourly
-        return None if hourly is None else hourly / 3600 / tokens_per_second * 1e6
+        return dollars_per_million(self.case.setup.hourly, tokens_per_second)
+
+
+def dollars_per_million(hourly: float | None, tokens_per_second: float | None) -> float | None:
+    """Dollars for a million tokens, of what costs `hourly` dollars an hour; None where either is not known."""
+    return None if hourly is None or tokens_per_second is None else hourly / 3600 / tokens_per_second * 1e6
 
 
 # -- the batch sweep: what one more user costs the others, and what the card gains ------------------------------------
