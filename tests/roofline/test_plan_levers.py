@@ -189,8 +189,18 @@ def test_a_batch_that_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(ValueError, match=r"a batch of 2,000 does not fit: .* GiB too much; \d+ fit"):
         planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=2000))
     plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
-    most = Workload(1000, 200, batch=plan.memory.users)
+    most = Workload(1000, 200, batch=plan.memory.at_end, tpot=0.01)
     assert planned(LLAMA_3_8B, Setup(card()), most).batching is None
+    with pytest.raises(ValueError, match="too much"):
+        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=plan.memory.at_end + 1))
+
+
+def test_a_batch_of_the_sweep_fits_to_its_end() -> None:
+    """Users of all ages held 169; as one batch they end at more KV than is left, and stood there as fitting."""
+    plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
+    for row in plan.sweep:
+        assert row.fits == (row.kv_bytes <= plan.memory.pages * plan.memory.page_bytes)
+    assert max(row.batch for row in plan.sweep if row.fits) == plan.memory.at_end
 
 
 def test_a_context_beyond_the_models() -> None:

@@ -84,6 +84,11 @@ class Memory:
         return self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded) if self.fits else 0
 
     @property
+    def at_end(self) -> int:
+        """Requests whose KV fits where all are at their end at once, as those that ask at once are."""
+        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
+
+    @property
     def users(self) -> int:
         """Requests whose KV fits, and which one step can give a token each."""
         return min(self.held, self.step_tokens)
@@ -102,7 +107,7 @@ class Memory:
     @property
     def fits(self) -> bool:
         """Whether the weights and one request, to its end, fit."""
-        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded) >= 1
+        return self.at_end >= 1
 
     @property
     def missing(self) -> float:

@@ -295,10 +295,10 @@ def _check_batch(serving: Serving) -> None:
     memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:
         return
-    if batch <= memory.held:
+    if batch <= memory.at_end:
         raise ValueError(f"a batch of {batch:,} is more than a step of {step:,} positions; raise --max-batch-tokens")
     wanted, held = batch * memory.request_bytes, memory.pages * memory.page_bytes
     raise ValueError(
         f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {say_gib(gib(wanted))} of KV "
-        f"a card, {say_gib(gib(held))} is left: {say_gib(gib(wanted - held))} too much; {memory.held:,} fit"
+        f"a card, {say_gib(gib(held))} is left: {say_gib(gib(wanted - held))} too much; {memory.at_end:,} fit"
     )

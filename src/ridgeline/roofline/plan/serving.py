@@ -206,8 +206,8 @@ class Serving:
 
     @property
     def batch_fits(self) -> bool:
-        """Whether memory and a step hold the workload's batch."""
-        return self.memory.users >= self.workload.batch
+        """Whether memory and a step hold the workload's batch, which asks at once, to its end."""
+        return min(self.memory.at_end, self.memory.step_tokens) >= self.workload.batch
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
         """Dollars for a million tokens of output, their prompts included; None where no price is known."""
@@ -242,14 +242,16 @@ class SweepRow:
 
 
 def batch_sweep(serving: Serving) -> list[SweepRow]:
-    """Powers of two up to what memory holds, the largest batch that it holds, and the one asked for.
+    """Powers of two up to the users that memory holds, that many, the largest batch that it holds to its end, and the
+    one asked for.
 
     Where not even one fits, what there would be if it did.
     """
     most = serving.memory.users or _MOST_UNHELD
     lone = _decode(serving, 1)
     rows = []
-    for batch in sorted({*_powers(most), most, serving.workload.batch}):
+    held = min(serving.memory.at_end, serving.memory.step_tokens) or most
+    for batch in sorted({*_powers(most), most, held, serving.workload.batch}):
         rows.append(_row(serving, batch, _decode(serving, batch), lone))
     return rows
 
@@ -277,7 +279,7 @@ def _row(serving: Serving, batch: int, phase: PhasePrice, lone: PhasePrice) -> S
         phase.limit,
         memory.request_bytes * batch,
         touched_experts(serving.case, batch),
-        batch <= memory.users,
+        batch <= min(memory.at_end, memory.step_tokens),
     )
 
 
