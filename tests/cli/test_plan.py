@@ -304,7 +304,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         (("--device", "m4-max", "--devices", "2"), "knows no link of m4-max; give a card file with `link`"),
         ((), "--device is missing; ridgeline plan --list"),
         ((*CARD, "--slo", "ttft=1s", "--ttft", "1s"), "leave --ttft and --tpot out"),
-        ((*CARD, "--slo", "e2e=1s"), "a plan has no target for a whole request"),
+        ((*CARD, "--slo", "e2e=1s"), "--slo has 'e2e=1s'; it takes ttft, tpot, like"),
         ((*CARD, "--slo", "fast"), "--slo has 'fast'"),
         ((*CARD, "--users", "3", "--rate", "2"), "give one of them"),
         ((*CARD, "--users", "0"), "--users is 0"),
@@ -454,6 +454,13 @@ def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
         alone["cards"][0]["fleet"],
         alone["cards"][0]["dollars_per_million"],
     )
+
+
+@pytest.mark.parametrize("demand", [("--rate", "3"), ("--users", "9")])
+def test_a_demand_on_what_does_not_fit_is_answered(plan: Any, demand: tuple[str, str]) -> None:
+    """It was dropped without a word."""
+    said = answered(plan("llama-3-70b", *CARD, *demand)[1])["users"]
+    assert "no number of replicas serves it, as the model does not fit" in said
 
 
 def test_a_card_that_serves_nobody_is_named_once(plan: Any) -> None:

@@ -206,9 +206,16 @@ def test_objectives_are_read() -> None:
     assert not SLO()
 
 
-@pytest.mark.parametrize("text", ["", "ttft", "ttft=200", "ttft=0ms", "itl=5ms", "ttft=1s,ttft=2s", "ttft=-1s"])
-def test_objectives_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--slo has"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it takes ttft, tpot, e2e"), ("ttft", "a time above 0 with its unit"), ("ttft=-1s", "a time above 0"),
+        ("ttft=200", "without a unit; write ttft=200ms or ttft=200s"), ("ttft=0ms", "must be above 0"),
+        ("itl=5ms", "it takes ttft, tpot, e2e"), ("ttft=1s,ttft=2s", "has ttft twice"),
+    ],
+)  # fmt: skip
+def test_objectives_that_are_none_are_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"--slo has .*{says}|--slo {says}"):
         parse_slo(text)
 
 

@@ -1,6 +1,7 @@
 """Service level objectives: the most that a request may take to count as good."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
@@ -31,13 +32,26 @@ class SLO:
         return ", ".join(f"{name} {limit / 1e6:g} ms" for name, limit in limits if limit is not None)
 
 
-def parse_slo(text: str) -> SLO:
-    """The objectives in `ttft=200ms,tpot=50ms,e2e=5s`. Raises ValueError."""
+def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
+    """The objectives in `ttft=200ms,tpot=50ms,e2e=5s`, of those that have `names`. Raises ValueError."""
     limits: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
-        match = _TIME.fullmatch(value)
-        if name not in _NAMES or name in limits or match is None or float(match[1]) == 0:
-            raise ValueError(f"--slo has {part.strip()!r}; write each of {', '.join(_NAMES)} once, like ttft=200ms")
-        limits[name] = round(float(match[1]) * _UNITS[match[2]])
+        if name not in names:
+            raise ValueError(f"--slo has {part.strip()!r}; it takes {', '.join(names)}, like ttft=200ms")
+        if name in limits:
+            raise ValueError(f"--slo has {name} twice; give it once")
+        limits[name] = _nanoseconds(part.strip(), value)
     return SLO(**limits)
+
+
+def _nanoseconds(part: str, value: str) -> int:
+    """Raises ValueError that says what is wrong with the time."""
+    match = _TIME.fullmatch(value)
+    if match is None and re.fullmatch(r"\d+(\.\d+)?", value):
+        raise ValueError(f"--slo has {part!r}, a time without a unit; write {part}ms or {part}s")
+    if match is None:
+        raise ValueError(f"--slo has {part!r}; write a time above 0 with its unit, like ttft=200ms")
+    if float(match[1]) == 0:
+        raise ValueError(f"--slo has {part!r}; it must be above 0")
+    return round(float(match[1]) * _UNITS[match[2]])

@@ -15,8 +15,10 @@ from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_w
 def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     """What a reader came for."""
     yield "fits", _fits(plan)
-    if plan.memory.fits:
-        yield "users", _demand(plan) if plan.demand else _users(plan)
+    if plan.demand:
+        yield "users", _demand(plan)
+    elif plan.memory.fits:
+        yield "users", _users(plan)
     yield "speed", _speed(plan)
     yield "limit", _limit(plan)
     lever = _lever(plan)
@@ -81,6 +83,8 @@ def _stops(plan: Plan) -> str:
 def _demand(plan: Plan) -> str:
     fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
     asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
+    if not plan.memory.fits:
+        return f"{asked}: no number of replicas serves it, as the model does not fit{_tag(plan, 'serving')}"
     if fleet is None:
         return f"{asked}: on no number of cards; {_stops(plan)}{_tag(plan, 'serving')}"
     within = f" within {targets}" if targets else ""
