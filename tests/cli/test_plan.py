@@ -375,7 +375,7 @@ def test_fewer_cards_with_a_narrower_format_are_a_way_to_fit(plan: Any) -> None:
 def test_what_does_not_fit_says_so_without_styles(plan: Any) -> None:
     """Rows of a sweep that memory does not hold were dim in a terminal, and like any other in a pipe."""
     part = ("--section", "sweep")
-    out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "64", *part)[1]
+    out = plan("llama-3-70b", *CARD, "--devices", "2", "--input", "100", "--batch", "48", *part)[1]
     head = next(line for line in out.splitlines() if line.split()[:2] == ["batch", "ITL"])
     assert head.split()[-1] == "fits"
     rows = re.findall(r"^ *([\d,]+) .* x .* (yes|no)$", out, re.M)
