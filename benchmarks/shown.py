@@ -5,6 +5,7 @@ A block of ```console has commands behind `$ `, each followed by what it says on
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import sys
@@ -23,6 +24,7 @@ def said(command: str) -> str:
     out = io.StringIO()
     with (
         patch.object(sys, "argv", shlex.split(command)),
+        patch.dict(os.environ, COLUMNS="100"),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
         contextlib.suppress(SystemExit),

@@ -12,7 +12,7 @@ import pytest
 from models.configs import CONFIGS
 from ridgeline.checkpoint import Source, load_model, open_source, read_config
 from ridgeline.checkpoint.hub_cache import hub_cache
-from ridgeline.checkpoint.source import passed_over
+from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.recipes import read_recipe
 from support.checkpoints import random_tensors, write_folder
@@ -277,10 +277,47 @@ def test_an_id_that_is_nowhere(cache: Path) -> None:
 def test_a_folder_with_the_name_of_a_known_model(cache: Path) -> None:
     """What is passed over is named; a name that is no folder passes nothing over."""
     put(cache, "org/name", "a1")
-    assert [passed_over(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
+    assert [taken_of_two(name) for name in ("tales", "org/name", "llama-3-8b")] == ["", "", ""]
     for name in ("tales", "org/name", "llama-3-8b", "mine"):
-        (cache.parent / name).mkdir(parents=True)
-    assert passed_over("tales") == "the built-in model tales"
-    assert passed_over("org/name") == "the model org/name in the Hugging Face cache"
-    assert passed_over("llama-3-8b") == "the config llama-3-8b of the catalogue"
-    assert [passed_over(name) for name in ("./tales", "mine")] == ["", ""]
+        write(cache.parent / name / "config.json", LLAMA)
+    assert taken_of_two("tales") == "tales is the folder here, not the built-in model tales"
+    assert taken_of_two("org/name").endswith("not the model org/name in the Hugging Face cache")
+    assert taken_of_two("llama-3-8b").endswith("not the config llama-3-8b of the catalogue")
+    assert [taken_of_two(name) for name in ("./tales", "mine")] == ["", ""]
+    assert context_of("tales") == LLAMA["max_position_embeddings"]
+
+
+@pytest.mark.parametrize("name", ["tales", "org/name", "llama-3-8b"])
+def test_a_folder_that_nothing_describes_hides_no_model(name: str, cache: Path) -> None:
+    """`tales` beside one's own texts was "not a model: it has no config.json"."""
+    put(cache, "org/name", "a1")
+    wanted = context_of(name)
+    write(cache.parent / name / "notes.txt", "once upon a time")
+    assert context_of(name) == wanted
+    assert taken_of_two(name).endswith(", not the folder here, which has no config.json")
+    assert open_source(name).title == name
+    assert "no config.json" in refusal(f"./{name}")
+
+
+def test_an_adapter_or_a_pipeline_is_no_empty_folder(cache: Path) -> None:
+    write(cache.parent / "tales" / "adapter_config.json", {"peft_type": "LORA"})
+    assert "holds an adapter (LORA)" in refusal("tales")
+    write(cache.parent / "gpt2" / "model_index.json", {"_class_name": "FluxPipeline"})
+    assert "is a FluxPipeline" in refusal("gpt2")
+
+
+def test_a_source_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` called a model by its whole path."""
+    write(tmp_path / "My-8B" / "config.json", LLAMA)
+    write(tmp_path / "wider.json", LLAMA)
+    monkeypatch.chdir(tmp_path / "My-8B")
+    for name in (".", "config.json", "../My-8B/", str(tmp_path / "My-8B"), str(tmp_path / "My-8B" / "config.json")):
+        assert open_source(name).title == "My-8B", name
+    assert open_source("../wider.json").title == "wider"
+    assert [open_source(name).title for name in ("tales", "llama-3-8b")] == ["tales", "llama-3-8b"]
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_no_name_at_all(name: str) -> None:
+    """It was the folder that one is in."""
+    assert refusal(name).startswith("the name of the model is empty; give a config.json")

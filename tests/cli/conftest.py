@@ -11,6 +11,12 @@ from cli.running import OK, Ended, Run
 from ridgeline.cli import main as command_line
 
 
+@pytest.fixture(autouse=True)
+def as_wide_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the terminal of those who run the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def ridgeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process: another one costs seconds."""

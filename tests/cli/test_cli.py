@@ -376,9 +376,21 @@ def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
         shown = ridgeline("show", name)
         assert shown.code == OK
         assert "stored as fp8 channel" in " ".join(shown.out.split())
+        assert "vocabulary 260, fp8 channel and fp32, head" in " ".join(shown.out.split())
         assert "'quantization_config.rotations'" in shown.out
     assert ridgeline("show", own_folder, "--json").json["weights"] == "fp8 channel"
     assert_one_line(ridgeline("run", own_folder, "hi"), REFUSED, "priced (ridgeline plan, show, trace --priced)")
+
+
+def test_show_refuses_in_one_line(ridgeline: Run, own_folder: Path) -> None:
+    """What the name says stood on stdout, the reason on stderr; and nothing said what there is instead."""
+    change_config(own_folder, architectures=["DeepseekV3ForCausalLM"])
+    said = ("Deepseek 3 (MoE, for causal LM) cannot be built: ", "is not supported yet; missing: multi-head latent")
+    built = "built are the families Llama, Mistral, Qwen 2, Qwen 3, "
+    assert_one_line(ridgeline("show", own_folder), REFUSED, *said, built)
+    assert_one_line(ridgeline("show", own_folder, "--json"), REFUSED, *said)
+    for name in ("deepseek-v3", "gpt-oss-120b"):
+        assert_one_line(ridgeline("plan", name, "--card", "h100-sxm"), REFUSED, "is not supported yet", built)
 
 
 def test_tokenize_as_json(ridgeline: Run, folder: Path) -> None:

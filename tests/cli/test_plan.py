@@ -161,6 +161,22 @@ def test_a_plan_answers_in_fifteen_lines(plan: Any) -> None:
     assert tags["speed"] == ["serving", "prefill", "decode"]
 
 
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("100", 100), ("200", 100), ("wide", 100), ("0", 100)])
+def test_columns_narrow_what_goes_into_a_pipe(
+    plan: Any, columns: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was 100 wide, whatever COLUMNS said."""
+    monkeypatch.setenv("COLUMNS", columns)
+    longest = max(map(len, plan("gpt2", *CARD, "--input", "500")[1].splitlines()))
+    assert width - 20 < longest <= width
+
+
+def test_a_plan_is_called_as_the_models_folder(plan: Any, model: str) -> None:
+    folder = Path(model).parent
+    for words in ((str(folder), *CARD), (model, *CARD), (model, "--cards", "l40s")):
+        assert re.match(rf"{re.escape(folder.name)}( on|:)", plan(*words)[1])
+
+
 def test_formats_as_files_of_llama_cpp_spell_them(plan: Any) -> None:
     """`Q4_K_M` is q4_k_m."""
     ways = (("--weights", "Q4_K_M", "--kv", "FP8"), ("--weights", "q4_k_m", "--kv", "fp8"))

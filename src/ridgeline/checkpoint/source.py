@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
+from ridgeline.models.families import not_built
 from ridgeline.models.fields import Fields, ModelRefused, read_object
 from ridgeline.models.recipes import SECTIONS
-from ridgeline.models.unsupported import missing_for
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 BUILTIN = _PACKAGE / "builtin"
 CATALOGUE = _PACKAGE / "catalogue"
 
 MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
-_PIPELINE = "model_index.json"
+_PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
 # What quantisers write beside a config.json that does not mention them: the method, and what of the file is its own.
 _QUANTISED = {
     "hf_quant_config.json": ("modelopt", "quantization"),
@@ -59,6 +59,16 @@ class Source:
     components: Mapping[str, Component]
     generation: Mapping[str, Any]
     pipeline: str = ""
+
+    @property
+    def title(self) -> str:
+        """What people call it: of a path the folder's own name, or the file's where that is not config.json."""
+        path = Path(self.name).resolve()
+        if not path.exists() or _steps_back(self.name):
+            return self.name
+        if path.is_file() and path.name != "config.json":
+            return path.stem
+        return path.parent.name if path.is_file() else path.name
 
     @property
     def model(self) -> Component:
@@ -104,10 +114,14 @@ def open_source(name: str) -> Source:
     """Find a model: a folder, a config.json, a built-in name, one of the catalogue, or an id in the cache of Hugging
     Face's tools; read what describes it. A path comes before a name.
 
+    A folder that nothing in it describes stands for no model that is known by its name.
+
     Raises ModelRefused if there is none of that name, or a file that describes it is broken.
     """
+    if not name.strip():
+        raise ModelRefused(f"the name of the model is empty; give {_wanted()}")
     path = Path(name)
-    if path.is_dir():
+    if path.is_dir() and not _steps_back(name):
         folder = snapshot_of(path) if is_repository(path) else path
         return _of_folder(name, folder, folder / "config.json")
     if path.is_file():
@@ -129,10 +143,26 @@ def _named(name: str) -> Source:
     raise _nowhere(name)
 
 
-def passed_over(name: str) -> str:
-    """What else has the name of a folder, which is not taken; "" where nothing has."""
-    if not Path(name).is_dir():
+def taken_of_two(name: str) -> str:
+    """Which model is taken where a folder has the name of one that is known, and which is not, in words; "" where there
+    are not two."""
+    known = _known(name) if Path(name).is_dir() else ""
+    if not known:
         return ""
+    if _steps_back(name):
+        return f"{name} is {known}, not the folder here, which has no config.json"
+    return f"{name} is the folder here, not {known}"
+
+
+def _steps_back(name: str) -> bool:
+    """Whether the folder of a name has nothing that describes a model, where the name is that of a known one."""
+    folder = Path(name)
+    described = any((folder / file).is_file() for file in ("config.json", _PIPELINE, _ADAPTER))
+    return not described and not is_repository(folder) and bool(_known(name))
+
+
+def _known(name: str) -> str:
+    """The model that a name which is no path stands for, in words; "" for none."""
     if name in _builtin_names():
         return f"the built-in model {name}"
     if "/" not in name and (CATALOGUE / f"{name}.json").is_file():
@@ -167,9 +197,7 @@ def _letters(name: str) -> str:
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> Source:
-    generation, index, adapter = (
-        folder / file for file in ("generation_config.json", _PIPELINE, "adapter_config.json")
-    )
+    generation, index, adapter = (folder / file for file in ("generation_config.json", _PIPELINE, _ADAPTER))
     defaults = read_object(generation) if generation.is_file() else {}
     if index.is_file() and not config.is_file():
         entries = read_object(index)
@@ -224,14 +252,10 @@ def _builtin_names() -> list[str]:
 
 def _nowhere(name: str) -> ModelRefused:
     """A name that is neither a path nor known, with the nearest of those that are."""
-    missing = missing_for(name)
+    missing = not_built(name)
     if missing is not None:
         return ModelRefused(missing)
-    built_in = _builtin_names()
-    wanted = (
-        f"a config.json or its folder, a built-in model ({', '.join(built_in)}), "
-        "or a name that `ridgeline plan --list` shows"
-    )
+    wanted = _wanted()
     is_file = name.endswith(".json")
     if is_file or ("/" in name and not is_id(name)):
         return ModelRefused(f"no such {'file' if is_file else 'folder'}: {name}; give {wanted}")
@@ -243,6 +267,14 @@ def _nowhere(name: str) -> ModelRefused:
             f"nothing is downloaded here; give {wanted}"
         )
     return ModelRefused(f"no such model or folder: {name}{nearest} give {wanted}")
+
+
+def _wanted() -> str:
+    """What may stand for a model."""
+    return (
+        f"a config.json or its folder, a built-in model ({', '.join(_builtin_names())}), "
+        "or a name that `ridgeline plan --list` shows"
+    )
 
 
 def _near(name: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint.source import passed_over
+from ridgeline.checkpoint.source import taken_of_two
 from ridgeline.cli.terminal import say
 from ridgeline.host import check_threads
 from ridgeline.roofline.cards import load_card
@@ -32,8 +32,8 @@ DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `c
 
 def say_which(name: str | None) -> str | None:
     """Say which of two models is taken where a folder has the name of one that is known; the name as it is."""
-    if name is not None and (other := passed_over(name)):
-        say(f"{name} is the folder here, not {other}")
+    if name is not None and (which := taken_of_two(name)):
+        say(which)
     return name
 
 

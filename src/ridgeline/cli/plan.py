@@ -18,7 +18,6 @@ from ridgeline.cli.plan_options import (
     with_price,
 )
 from ridgeline.document.terminal import show
-from ridgeline.models import Fields
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Plan, make_plan
@@ -52,10 +51,9 @@ def plan(
     if model is None or (setup.device is None and devices is None):
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     sections = _sections(shown)
-    model = catalogue_name(model) or model
-    source = open_source(model)
+    source = open_source(catalogue_name(model) or model)
     made = None if setup.device is None else _plan(source, setup, workload, money)
-    compared = None if devices is None else _compare(model, source.config, setup, workload, money, devices)
+    compared = None if devices is None else _compare(source, setup, workload, money, devices)
     if as_json:
         print(json.dumps(_json(made, compared)))
     elif compared is not None:
@@ -79,7 +77,7 @@ def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: Mon
     device = with_price(device_named(setup.device), money)
     asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
     config, stated = source.config, source.stated_bytes
-    return make_plan(source.name, config, setup.setup(device), asked, others, workload.demand(), stated)
+    return make_plan(source.title, config, setup.setup(device), asked, others, workload.demand(), stated)
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
@@ -89,8 +87,7 @@ def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
 
 
 def _compare(
-    name: str,
-    fields: Fields,
+    source: Source,
     setup: SetupFlags,
     workload: WorkloadFlags,
     money: MoneyFlags,
@@ -99,7 +96,7 @@ def _compare(
     named = None if setup.device is None else device_named(setup.device).name
     quoted, unpriced = quoted_cards(devices, money, named)
     asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
-    return compare(name, ModelCache(fields), asked, wanted, quoted, workload.demand(), unpriced)
+    return compare(source.title, ModelCache(source.config), asked, wanted, quoted, workload.demand(), unpriced)
 
 
 def _json(made: Plan | None, compared: Comparison | None) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from ridgeline.cli import options
 from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
-from ridgeline.document.terminal import printable
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
-from ridgeline.models.recipes import read_recipe
+from ridgeline.models.recipes import Recipe, read_recipe
 from ridgeline.models.sizes import Sizes, sizes_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVSpec, StateSpec
@@ -34,11 +33,8 @@ def show(
     except ModelRefused as refusal:
         if name is None:
             raise
-        # What the name says is still worth knowing; the reason follows as the error.
-        if not as_json:
-            title = f"{fields.architecture}: {name.family} {name.version}".rstrip()
-            print(printable(f"{title}, {name.kind}, {name.task}"))
-        raise ModelRefused(f"cannot be built: {refusal}") from None
+        title = f"{name.family} {name.version}".rstrip()  # what the name says is still worth knowing
+        raise ModelRefused(f"{title} ({name.kind}, for {name.task}) cannot be built: {refusal}") from None
     counted = bill(built)
     if as_json:
         print(json.dumps(_as_json(fields, built, counted)))
@@ -71,7 +67,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
     title = " ".join(part for part in (name.family, name.version) if part)
     unread = [*fields.unread(), *recipe.unread]
     facts = (
-        ("model", _sizes(model)),
+        ("model", _sizes(model, recipe)),
         ("layer", _layer(sizes)),
         ("KV cache", _kept(model, sizes)),
         ("weights", f"{_weights(counted.nbytes)}{f', stored as {recipe.name}' if recipe.name else ''}"),
@@ -95,15 +91,21 @@ def _kept(model: Model, sizes: Sizes) -> str:
     return f"{line}, {state:,.0f} bytes a sequence" if state else line
 
 
-def _sizes(model: Model) -> str:
+def _sizes(model: Model, recipe: Recipe) -> str:
     attends = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
     windows = sorted({spec.reach.size for spec in attends if spec.reach.kind == "window"})
     return (
         f"{len(model.kv_specs)} layers, context {model.context:,}, "
-        f"vocabulary {model.vocabulary:,}, {format_of(model.storage.dtype).name}, "
+        f"vocabulary {model.vocabulary:,}, {_stored(model, recipe)}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")
     )
+
+
+def _stored(model: Model, recipe: Recipe) -> str:
+    """`bf16`; `fp8 128x128 and bf16` where a quantiser left a part alone, as all of them do."""
+    dtype = format_of(model.storage.dtype).name
+    return f"{recipe.name} and {dtype}" if recipe.name else dtype
 
 
 def _layer(sizes: Sizes) -> str:

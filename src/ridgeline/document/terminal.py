@@ -1,5 +1,6 @@
 """A document on a terminal, or in a file of plain text."""
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,10 +42,17 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]
 
 
 def show(document: Document, file_width: int = FILE_WIDTH) -> None:
-    """Print on standard output: as wide as the terminal, or `file_width` columns where it is none."""
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else file_width)
+    """Print on standard output: as wide as the terminal; where it is none `file_width` columns, or COLUMNS if that says
+    fewer."""
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _asked(file_width))
     for line in render(document, console.width):
         console.print(line)
+
+
+def _asked(file_width: int) -> int:
+    """Columns of a file, as far as the environment narrows them."""
+    stated = os.environ.get("COLUMNS", "")
+    return min(file_width, int(stated)) if stated.isdecimal() and int(stated) else file_width
 
 
 def render(document: Document, width: int) -> Iterator[Text]:

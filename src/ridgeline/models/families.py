@@ -1,6 +1,6 @@
 """The families that can be built, and the way from a config to one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from ridgeline.models import gemma2, gpt2, llama, mistral, phi3, qwen2, qwen3
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.models.naming import parse
 from ridgeline.models.recipes import SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
@@ -69,12 +70,26 @@ def family_of(fields: Fields) -> Family:
     called = name or kind
     if not called:
         raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
-    missing = missing_for(called)
+    missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
     raise fields.refuse(
         f"architecture {called} is not supported; supported are {', '.join(f.architecture for f in FAMILIES)}"
     )
+
+
+def not_built(name: str) -> str | None:
+    """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and which
+    families are built; None for one that is not known to be missing anything."""
+    missing = missing_for(name)
+    return None if missing is None else f"{missing}; built are the families {', '.join(_titles())}"
+
+
+def _titles() -> Iterator[str]:
+    """What people call the families: `Qwen 3 MoE`."""
+    for family in FAMILIES:
+        name = parse(family.architecture)
+        yield " ".join(part for part in (name.family, name.version, "MoE" * (name.kind == "MoE")) if part)
 
 
 def build(

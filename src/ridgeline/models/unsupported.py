@@ -15,4 +15,4 @@ def missing_for(name: str) -> str | None:
     if entry is None:
         return None
     architecture = "" if entry["architecture"] == name else f" ({entry['architecture']})"
-    return f"{name}{architecture} is not supported; missing: {', '.join(entry['missing'])}"
+    return f"{name}{architecture} is not supported yet; missing: {', '.join(entry['missing'])}"
