@@ -512,6 +512,40 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, tmp_path: Path) -
     assert "$7.00 a card and hour" in answered(plan("llama-3-8b", *stated, "--price", "7")[1])["cost"]
 
 
+def test_a_price_of_no_card_is_told(plan: Any, tmp_path: Path) -> None:
+    """A slip of the hand in a name was taken without a word, and the card had no price."""
+    prices, mine = tmp_path / "prices.toml", tmp_path / "mine.toml"
+    form = '[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = {{ l40s = 1, {} = 2 }}\n'
+    mine.write_text('title = "Mine"\nkind = "gpu"\ntflops = { bf16 = 200 }\nbandwidth = 1500\nmemory = { gb = 48 }\n')
+    words = ("gpt2", "--card", "l40s", "--input", "500", "--prices", str(prices))
+    for name, offered in (("h100-smx", "h100-sxm or"), ("rtx4090", "rtx-4090?"), ("zzz", "")):
+        prices.write_text(form.format(name))
+        code, out, err = plan(*words)
+        assert (code, err.count("\n")) == (0, 1)
+        assert "$1.00 a card" in out
+        assert f"prices.toml: prices of cards that are not known here: {name}" in err
+        assert (f"(did you mean {offered}" in err) == bool(offered)
+    prices.write_text(form.format("mine"))
+    assert "mine" in plan(*words)[2]
+    assert plan(*words, "--cards", str(mine))[2] == ""
+    assert plan(*words[:1], "--card", str(mine), *words[3:])[2] == ""
+
+
+def test_this_machine_runs_ridgeline(plan: Any) -> None:
+    """Its page said vLLM; beside other cards each has the engine that drives it."""
+    small = ("--input", "300", "--output", "9")
+    for words, said in (
+        (("--card", "this"), "under Ridgeline (--engine)"),
+        (("--card", "this", "--engine", "vllm"), "under vLLM 0.14 and later (--engine)"),
+        (("--cards", "this,l40s,a10"), "under vLLM 0.14 and later, this under Ridgeline;"),
+        (("--cards", "l40s", "--engine", "ridgeline"), "under Ridgeline;"),
+    ):
+        assert said in re.sub(r"\s+", " ", plan("tales", *small, *words)[1])
+    for words in (("--card", "l40s"), ("--cards", "l40s")):
+        out = re.sub(r"\s+", " ", plan("tales", *small, *words, "--engine", "ridgeline")[1])
+        assert out.count("Ridgeline does not run on such a card yet (cpu alone)") == 1
+
+
 def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:
     out = plan("llama-3-8b", "--cards", "l40s,mi300x,rtx-4090")[1]
     marks = dict(re.findall(r"^(l40s|mi300x|rtx-4090) .* (own|NONE|family)  +\S", out, re.M))

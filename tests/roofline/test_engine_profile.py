@@ -15,6 +15,7 @@ from ridgeline.roofline.engine_profile import (
     MemoryRule,
     engines,
     load_engine,
+    usual_engine,
 )
 from ridgeline.roofline.link import Curve, Link
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
@@ -46,6 +47,7 @@ def test_every_figure_of_an_engine_has_a_source(name: str) -> None:
     stated |= {"own_attention"} if profile.own_attention else set()
     stated |= {"dequantise"} if profile.dequantise else set()
     stated |= {"copies"} if profile.copies is not None else set()
+    stated |= {"kinds"} if profile.kinds else set()
     assert set(profile.sources) == stated
     assert all(len(source) > 10 for source in profile.sources.values())
     assert profile.admission in ("full", "running")
@@ -277,3 +279,22 @@ def test_a_setup_keeps_its_engine_on_another_card() -> None:
     setup = Setup(card(), engine=load_engine("llama.cpp"))
     assert setup.on(card(name="another")).engine.name == "llama.cpp"
     assert Setup(card()).engine.name == DEFAULT_ENGINE
+
+
+def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -> None:
+    """This machine was said to run vLLM."""
+    here = [card(kind="cpu", calibrated=True), card(kind="cpu", basis="probe")]
+    assert [usual_engine(device).name for device in (*here, card(), card(kind="cpu"))] == ["ridgeline"] * 2 + [
+        "vllm"
+    ] * 2
+    usual = Setup(here[1], engine=usual_engine(here[1]), usual=True)
+    assert usual.on(card()).engine.name == DEFAULT_ENGINE
+    assert usual.on(card()).on(here[0]).engine.name == "ridgeline"
+
+
+def test_ridgeline_says_where_it_does_not_run_yet() -> None:
+    own, other = load_engine("ridgeline"), load_engine("vllm")
+    assert "does not run on such a card yet (cpu alone)" in own.not_on(card())
+    assert [own.not_on(card(kind="cpu")), own.not_on(card(calibrated=True)), other.not_on(card())] == ["", "", ""]
+    (note,) = ModelCache(fields(TINY_MIXTURE)).case(Setup(card(), engine=own)).notes
+    assert note == own.not_on(card())

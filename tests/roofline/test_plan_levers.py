@@ -18,9 +18,9 @@ from ridgeline.roofline.plan.demand import Demand
 from ridgeline.roofline.plan.export import plan_json
 from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.roofline.plan.serving import Serving
-from ridgeline.roofline.plan.words import verdict
+from ridgeline.roofline.plan.words import verdict, without_kernels
 from ridgeline.roofline.prices import Snapshot, priced
-from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
+from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
 SHOP = Snapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
@@ -47,6 +47,7 @@ def plan_8b() -> Plan:
     ("name", "change"),
     [
         ("int8 weights", {"weights": "int8"}),
+        ("w8a8 weights", {"weights": "w8a8"}),
         ("int4 weights", {"weights": "int4"}),
         ("int8 KV", {"kv": "int8"}),
         ("2 cards", {"devices": 2}),
@@ -61,6 +62,28 @@ def test_a_lever_is_the_plan_with_it(plan_8b: Plan, name: str, change: dict[str,
     assert lever.users == pytest.approx(moved.capacity.users / plan_8b.capacity.users)
     rates = [p.capacity.load.tokens_per_second.expected for p in (plan_8b, moved)]
     assert lever.throughput == pytest.approx(rates[1] / rates[0])
+
+
+@pytest.mark.parametrize(
+    ("peaks", "formats"),
+    [
+        ({"bf16": 312e12, "int8": 624e12}, ["int8", "w8a8", "int4"]),
+        ({"bf16": 362e12, "fp8": 733e12, "int8": 733e12}, ["fp8", "int8", "int4"]),
+        ({"bf16": 165e12, "fp8": 330e12, "int8": 660e12}, ["fp8", "int8", "w8a8", "int4"]),
+        ({"bf16": 2500e12, "fp8": 5000e12, "int8": 165e12}, ["fp8", "int8", "int4"]),
+        ({"bf16": 100e12}, ["int8", "int4"]),
+    ],
+)
+def test_whether_int8_helps_is_among_the_levers(peaks: dict[str, float], formats: list[str]) -> None:
+    """Beside fp8 there was none. Products in int8 stand there where the card is fastest in them, and without kernel
+    times they say so and are not what the line of the answer names."""
+    plan = planned(TINY, Setup(card(peaks={"fp32": 20e12} | peaks)))
+    assert [lever.outcome.weights for lever in plan.levers if lever.name.endswith(" weights")] == formats
+    assert "w8a8" not in [change.outcome.weights for change in plan.narrower]
+    without = [lever.outcome.weights for lever in plan.levers if without_kernels(plan, lever)]
+    assert without == [name for name in formats if name == "w8a8"]
+    timed = dataclasses.replace(plan.case.setup.device, efficiency={**IDEAL, "linear/int8": IDEAL["default"]})
+    assert not any(without_kernels(again, lever) for again in [planned(TINY, Setup(timed))] for lever in again.levers)
 
 
 def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
@@ -124,7 +147,7 @@ def test_joined_cards_have_a_link_to_double() -> None:
 def test_a_model_in_fp32_is_offered_bf16(kv: str | None) -> None:
     plan = planned(LLAMA_3_8B, Setup(card(), weights="fp32", kv=kv))
     names = [change.name for change in plan.levers if change.outcome.card == "text-a100"]
-    assert names == ["bf16 weights and KV", "int8 weights", "int4 weights", "int8 KV", "2 cards"]
+    assert names == ["bf16 weights and KV", "int8 weights", "w8a8 weights", "int4 weights", "int8 KV", "2 cards"]
     changed = plan.levers[0].outcome
     assert (changed.weights, changed.kv) == ("bf16", "bf16")
     small = planned(LLAMA_3_8B, Setup(card(memory=24e9), weights="fp32", kv=kv))

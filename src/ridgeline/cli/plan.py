@@ -17,6 +17,7 @@ from ridgeline.cli.plan_options import (
     quoted_cards,
     with_price,
 )
+from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import show
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device
@@ -54,6 +55,7 @@ def plan(
     source = open_source(catalogue_name(model) or model)
     made = None if setup.device is None else _plan(source, setup, workload, money)
     compared = None if devices is None else _compare(source, setup, workload, money, devices)
+    _say_unknown(money, made, compared)
     if as_json:
         print(json.dumps(_json(made, compared)))
     elif compared is not None:
@@ -97,6 +99,14 @@ def _compare(
     quoted, unpriced = quoted_cards(devices, money, named)
     asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
     return compare(source.title, ModelCache(source.config), asked, wanted, quoted, workload.demand(), unpriced)
+
+
+def _say_unknown(money: MoneyFlags, made: Plan | None, compared: Comparison | None) -> None:
+    """Say which prices of a file are of no card."""
+    asked = [] if made is None else [made.case.device.name]
+    asked += [] if compared is None else [offer.device.name for offer in compared.offers]
+    if money.prices is not None and (unknown := money.unknown(asked)):
+        say(unknown)
 
 
 def _json(made: Plan | None, compared: Comparison | None) -> dict[str, Any]:

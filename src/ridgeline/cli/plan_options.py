@@ -1,6 +1,6 @@
 """The options of `ridgeline plan`, and what they ask for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +9,10 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
-from ridgeline.roofline.cards import cards
+from ridgeline.roofline.card_names import nearest
+from ridgeline.roofline.cards import cards, names
 from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engine
+from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engine, usual_engine
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
@@ -21,7 +22,9 @@ from ridgeline.traffic.slo import parse_slo
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
 
-_ENGINE = f"What drives the cards: {', '.join(engines())}."
+_OFFERED = 3  # names for one that is not known
+
+_ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
 _SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
 _TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
 _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
@@ -44,14 +47,15 @@ class SetupFlags:
     devices: options.Devices = 1
     weights: options.Weights = None
     kv: options.KV = None
-    engine: Annotated[str, _setup(_ENGINE)] = DEFAULT_ENGINE
+    engine: Annotated[str | None, _setup(_ENGINE)] = None
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device) -> Setup:
         """The same on a card. Raises ValueError."""
-        engine = load_engine(self.engine)
-        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, engine)
+        usual = self.engine is None
+        engine = usual_engine(device) if self.engine is None else load_engine(self.engine)
+        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, engine, usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,15 @@ class MoneyFlags:
     def sellers(self) -> tuple[Snapshot, ...]:
         """Those of the file, else those of the package. Raises ValueError."""
         return snapshots() if self.prices is None else read_prices(self.prices)
+
+    def unknown(self, asked: Iterable[str]) -> str:
+        """What to say of prices in the file that are of no card: neither one of the catalogue nor one that was `asked`
+        about; "" where there are none. A slip of the hand would cost the card its price in silence."""
+        known, others = (*names(), *asked), list[str]()
+        for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
+            near = nearest(card, known)[:_OFFERED]
+            others.append(f"{card} (did you mean {' or '.join(near)}?)" if near else card)
+        return f"{self.prices}: prices of cards that are not known here: {', '.join(others)}" if others else ""
 
 
 @dataclass(frozen=True, slots=True)

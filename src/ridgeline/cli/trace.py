@@ -22,6 +22,7 @@ from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.roofline.plan.plan import check_devices
 from ridgeline.trace.ledger import Ledger
@@ -139,7 +140,8 @@ class Priced:
     def trace(self, model: str) -> PricedTrace:
         """The trace that these ask for."""
         assert self.priced is not None
-        setup = Setup(device_named(self.priced), self.devices, self.weights, self.kv)
+        device = device_named(self.priced)
+        setup = Setup(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
         check_devices(setup)
         case = ModelCache(read_config(model)).case(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)

@@ -27,7 +27,19 @@ def card_called(wanted: str, known: Sequence[str]) -> str:
     family = meant or [card for card in known if spelt and card.replace("-", "").startswith(spelt)]
     if len(family) > 1:
         raise ValueError(f"{wanted!r} is not one card; say which: {', '.join(family)}")
-    raise ValueError(_unknown(wanted, name, known, family))
+    near = list(dict.fromkeys((*family, *_alike(name, known))))
+    offer = f"nearest are {', '.join(near)}; " if near else ""
+    raise ValueError(
+        f"unknown card {wanted!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
+    )
+
+
+def nearest(wanted: str, known: Sequence[str]) -> list[str]:
+    """The names to offer for one that is none of the `known`: the one that it spells, else those most like it."""
+    try:
+        return [card_called(wanted, known)]
+    except ValueError:
+        return _alike(wanted.strip().lower(), known)
 
 
 def _spellings(card: str) -> set[str]:
@@ -42,9 +54,7 @@ def _words(name: str) -> list[str]:
     return [_PORTS.sub(r"\1", word) for word in words]
 
 
-def _unknown(wanted: str, name: str, known: Sequence[str], near: Sequence[str]) -> str:
-    alike = difflib.get_close_matches(name, known, 5, 0.4)
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """Names in which most letters are the same, then those of the same family."""
     family = [card for card in known if name.partition("-")[0] == card.partition("-")[0]]
-    near = list(dict.fromkeys((*near, *alike, *family)))
-    offer = f"nearest are {', '.join(near)}; " if near else ""
-    return f"unknown card {wanted!r}; {offer}`ridgeline plan --list` names all; or give a .json or .toml file"
+    return list(dict.fromkeys((*difflib.get_close_matches(name, known, 5, 0.4), *family)))

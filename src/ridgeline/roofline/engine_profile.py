@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ridgeline.roofline.device import Copies, Device, Host
 
-DEFAULT_ENGINE = "vllm"
+DEFAULT_ENGINE, OWN_ENGINE = "vllm", "ridgeline"
 _GIB = 2.0**30
 
 Admission = Literal["full", "running"]
@@ -72,8 +72,8 @@ class EngineProfile:
     each query head that shares them. own_attention: whether each of several cards has all but the experts whole, and
     requests of its own (attention data-parallel). dequantise: by storage format, the share of its bandwidth that a
     product of few rows keeps. copies: the kernels that move a prompt's rows around its attention; None where attention
-    reads and writes what is before and after it. offered: whether plan takes it. sources: of every figure, by its field
-    in engines.toml.
+    reads and writes what is before and after it. kinds: of the devices that it runs on, all of them where none is
+    named. offered: whether plan takes it. sources: of every figure, by its field in engines.toml.
     """
 
     name: str
@@ -87,6 +87,7 @@ class EngineProfile:
     own_attention: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
     copies: Copies | None = None
+    kinds: tuple[str, ...] = ()
     offered: bool = True
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,6 +102,14 @@ class EngineProfile:
             dequantise=self.dequantise,
             copies=self.copies,
         )
+
+    def not_on(self, device: Device) -> str:
+        """That it does not run on such a device yet, and what its price is then; "" where it does, as on one that was
+        calibrated."""
+        if not self.kinds or device.kind in self.kinds or device.calibrated:
+            return ""
+        alone = " and ".join(self.kinds)
+        return f"{self.title} does not run on such a card yet ({alone} alone): its rules, with the card's kernel times"
 
     def _all_reduce(self, device: Device, devices: int) -> str:
         over = "NVLink" if device.link is not None and device.link.name.startswith("NVLink") else "other"
@@ -122,6 +131,12 @@ def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"unknown engine {name!r}; {hint}known are {', '.join(engines())}")
     return _loaded(name)
+
+
+def usual_engine(device: Device) -> EngineProfile:
+    """The engine of a card of which nobody says what drives it: the default one, and Ridgeline on this machine, which
+    was measured with it or probed for it."""
+    return load_engine(OWN_ENGINE if device.calibrated or device.basis == "probe" else DEFAULT_ENGINE)
 
 
 @cache
@@ -162,6 +177,7 @@ def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
         values.get("own_attention", False),
         values.get("dequantise", {}),
         Copies(**values["copies"]) if "copies" in values else None,
+        tuple(values.get("kinds", ())),
         values["offered"],
         values["sources"],
     )

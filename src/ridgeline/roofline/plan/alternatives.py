@@ -68,15 +68,24 @@ def eight_bits(device: Device) -> str:
     return "fp8" if "fp8" in device.peaks else "int8"
 
 
+def other_eight_bits(device: Device) -> list[str]:
+    """The eight-bit weight formats that people ask about beside that: int8 weights alone, which are widened, and w8a8,
+    where the card computes in int8 faster than in anything wider and in fp8."""
+    faster = device.peaks.get("int8", 0.0) > max(device.peak("bf16"), device.peaks.get("fp8", 0.0))
+    return [name for name in ("int8", *(["w8a8"] if faster else [])) if name != eight_bits(device)]
+
+
 def bits_of(name: str) -> int:
     """Bits of a number in a format of weights or KV."""
     return next(f.bits for f in (*FORMATS, *WEIGHT_FORMATS, *KV_FORMATS) if f.name == name)
 
 
-def narrower_weights(case: Case) -> list[Setup]:
-    """The same with narrower weights, the widest first. KV asked for in full is then that of the model as stored so."""
+def narrower_weights(case: Case, *, every: bool = False) -> list[Setup]:
+    """The same with narrower weights, the widest first; every: in all formats of eight bits, not the best alone. KV
+    asked for in full is then that of the model as stored so."""
     full = {known.name for known in FORMATS}
-    order = [name for name in ("bf16", eight_bits(case.device), "int4") if bits_of(name) < case.weight_bits]
+    eight = [eight_bits(case.device), *(other_eight_bits(case.device) if every else ())]
+    order = [name for name in ("bf16", *eight, "int4") if bits_of(name) < case.weight_bits]
     kv = None if case.setup.kv in full else case.setup.kv
     return [dataclasses.replace(case.setup, weights=name, kv=kv) for name in order]
 
@@ -209,7 +218,7 @@ def batch_lever(serving: Serving, base: CaseOutcome) -> Change | None:
 
 def levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
     """The same card with narrower weights, narrower KV, twice the cards."""
-    return _changed(models, serving, base, _setups(serving))
+    return _changed(models, serving, base, _setups(serving, every=True))
 
 
 def narrower_levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
@@ -251,10 +260,11 @@ def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> li
     return changes(base, [(name, outcome_of(Serving(case, serving.workload))) for name, case in cases.items()])
 
 
-def _setups(serving: Serving) -> Iterator[tuple[str, Setup]]:
+def _setups(serving: Serving, *, every: bool = False) -> Iterator[tuple[str, Setup]]:
+    """By name; every: as of `narrower_weights`."""
     case, setup, device = serving.case, serving.case.setup, serving.case.device
     full = {known.name for known in FORMATS}
-    for narrower in narrower_weights(case):
+    for narrower in narrower_weights(case, every=every):
         yield f"{narrower.weights} weights{' and KV' * (narrower.weights in full)}", narrower
     if bits_of(case.kv) > 8:
         yield f"{eight_bits(device)} KV", dataclasses.replace(setup, kv=eight_bits(device))

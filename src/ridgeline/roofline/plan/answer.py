@@ -8,8 +8,8 @@ from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.plan import Plan
-from ridgeline.roofline.plan.trust import basis_of, class_of, trust_in_words
-from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words
+from ridgeline.roofline.plan.trust import class_of, trust_in_words
+from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
 
 
 def answer(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -175,12 +175,6 @@ def _cheaper(plan: Plan, change: Change) -> str:
     assert price is not None
     unknown = "; no kernel times" if without_kernels(plan, change) else ""
     return f"{change.name}: ${three(cost)} a million ({price.asked_by}{unknown})"
-
-
-def without_kernels(plan: Plan, change: Change) -> bool:
-    """Whether a change is to another card, one of which no kernel times are known."""
-    other = next((device for device in plan.others if device.name == change.outcome.card), None)
-    return other is not None and other.name != plan.case.setup.device.name and basis_of(other) == "kind"
 
 
 def _gain(change: Change) -> float:

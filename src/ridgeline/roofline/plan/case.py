@@ -13,7 +13,7 @@ from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, r
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.roofline.device import NARROW, Device
-from ridgeline.roofline.engine_profile import EngineProfile, load_engine
+from ridgeline.roofline.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.roofline.price import Price
 
 
@@ -68,7 +68,8 @@ class Setup:
     """Where a model is put, and how it is stored.
 
     devices: cards that each layer is divided over. weights, kv: formats by name, None for what the config says.
-    utilization: the share of a card's memory that may be used. engine: what drives the cards.
+    utilization: the share of a card's memory that may be used. engine: what drives the cards; usual: nobody chose it,
+    so another card has the engine that is usual for it.
     """
 
     device: Device
@@ -77,6 +78,7 @@ class Setup:
     kv: str | None = None
     utilization: float = 0.9
     engine: EngineProfile = field(default_factory=load_engine)
+    usual: bool = False
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -93,7 +95,8 @@ class Setup:
 
     def on(self, device: Device) -> "Setup":
         """The same on a card, at that card's own price."""
-        return dataclasses.replace(self, device=device)
+        engine = usual_engine(device) if self.usual else self.engine
+        return dataclasses.replace(self, device=device, engine=engine)
 
 
 _Key = tuple[int, str | None, str | None, torch.dtype, bool]
@@ -178,7 +181,9 @@ class ModelCache:
 
     def _notes(self, case: Case, asked: torch.dtype) -> Iterator[str]:
         """What stands in for what the card cannot do, and what was not read. asked: the dtype that was wanted."""
-        card, dtype = case.device, case.model.storage.dtype
+        card, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
+        if unable := engine.not_on(card):
+            yield unable
         if dtype != asked:
             yield f"{card.title} does not compute in {format_of(asked).name}: priced in {format_of(dtype).name}"
         narrow = {priced.op.number_format for priced in case.price.ops} & NARROW

@@ -21,12 +21,21 @@ def compare_document(comparison: Comparison) -> Document:
     )
     targets = targets_in_words(workload)
     within = f" within {targets} on average" if targets else ""
-    lead = f"{_asked(comparison)}{within}, under {comparison.setup.engine.title}; arrivals are even: no queues"
+    lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are even: no queues"
     rows: list[Row | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
         rows += [_row(offer) for offer in ranking.offers]
     return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
+
+
+def _under(comparison: Comparison) -> str:
+    """`under vLLM 0.14 and later, this under Ridgeline`: the engine of most cards first."""
+    cards: dict[str, list[str]] = {}
+    for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
+        cards.setdefault(comparison.setup.on(device).engine.title, []).append(name)
+    first, *others = sorted(cards, key=lambda title: -len(cards[title]))
+    return ", ".join((f"under {first}", *(f"{' and '.join(cards[title])} under {title}" for title in others)))
 
 
 def _asked(comparison: Comparison) -> str:
@@ -91,6 +100,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     )
     if comparison.unpriced.elsewhere:
         yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
+    unable = (comparison.setup.on(offer.device).engine.not_on(offer.device) for offer in comparison.offers)
+    yield from dict.fromkeys(note for note in unable if note)
     missed = [offer for offer in comparison.unable if offer.outcome.fits]
     lacking = [offer.outcome for offer in comparison.unable if not offer.outcome.fits]
     if missed:

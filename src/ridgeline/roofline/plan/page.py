@@ -7,12 +7,12 @@ from types import MappingProxyType
 from ridgeline.document.numbers import gb, gib, say, say_gb, say_seconds, three
 from ridgeline.document.page import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.roofline.plan.alternatives import Change
-from ridgeline.roofline.plan.answer import answer, targets_in_words, without_kernels
+from ridgeline.roofline.plan.answer import answer, targets_in_words
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load
 from ridgeline.roofline.plan.trust import class_of
-from ridgeline.roofline.plan.words import DEFINITIONS, users_in_words, verdict
+from ridgeline.roofline.plan.words import DEFINITIONS, users_in_words, verdict, without_kernels
 
 _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
 

@@ -8,6 +8,7 @@ from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_second
 from ridgeline.roofline.plan.alternatives import DEVICES, Change
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.trust import basis_of
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -57,6 +58,16 @@ def scarcest(plan: Plan) -> Change | None:
     """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
     best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
     return best if best is not None and (best.throughput or 0.0) >= NOTICED else None
+
+
+def without_kernels(plan: Plan, change: Change) -> bool:
+    """Whether a change is to another card of which no kernel times are known, or to products of int8 where none of them
+    are: priced as bf16's share of another peak."""
+    outcome, card = change.outcome, plan.case.setup.device
+    other = next((device for device in plan.others if device.name == outcome.card != card.name), None)
+    if other is not None:
+        return basis_of(other) == "kind"
+    return outcome.weights == "w8a8" != plan.case.weights and "linear/int8" not in card.efficiency
 
 
 def _way(way: Setup) -> str:
@@ -157,6 +168,8 @@ def _lever(plan: Plan, change: Change) -> str:
     if other and cost is not None:  # of the same cards a token's price follows from the tokens
         here = "" if plan.dollars_per_million is None else f" instead of ${three(plan.dollars_per_million)}"
         parts.append(f"${three(cost)} a million tokens{here}")
+    if without_kernels(plan, change):
+        parts.append("no kernel times")
     return f"{change.name} ({', '.join(parts)})"
 
 
