@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,9 @@ from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Reach, Segment, Space
 WeightChoice = Callable[[Place], WeightFormat | None]
 """The format of a matrix or a table; None for the model's dtype."""
 
+Told = Callable[[str, Op, tuple[Any, ...], Any], None]
+"""What is told of an op's call: its path, the op, its inputs and what it gave."""
+
 
 class Model(nn.Module, ABC):
     """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
@@ -29,8 +33,8 @@ class Model(nn.Module, ABC):
 
     kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
     ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder. has_head: whether it gives logits. spaces: what rows of it are rows of; `outline` is given a number
-    for each.
+    of an encoder. has_head: whether it gives logits. spaces: what rows of it are rows of; `trace_calls` is given a
+    number for each.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -61,9 +65,21 @@ class Model(nn.Module, ABC):
         """The logits of the rows that are wanted: `head` of `hidden`."""
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
-    def outline(self, rows: Mapping[Space, int]) -> None:
-        """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not): for
-        the price to see which ops are called, over which rows."""
+    def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
+        """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
+        tell of each op's call, in the order in which they run: for the price to see which there are, over which
+        rows."""
+        handles = [
+            op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
+            for path, op in self.ops()
+        ]
+        try:
+            self._outline(rows)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.encodes else 0
         kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
         with torch.device("meta"), torch.inference_mode(), _emptied(self):

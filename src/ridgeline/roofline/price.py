@@ -5,11 +5,9 @@ next decode step evaluates attention alone: one formula, tens of thousands of st
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TypeVar
-
-from torch import Tensor
+from typing import Any, TypeVar
 
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
@@ -175,19 +173,12 @@ def traced_calls(model: Model) -> list[tuple[str, Op, Space]]:
     rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
     spaces = {rows: space for space, rows in rows_of.items()}
 
-    def note(path: str, op: Op) -> Callable[..., None]:
-        def hook(_: object, inputs: tuple[Tensor, ...]) -> None:
-            assert inputs[0].shape[0] in spaces, f"{path} runs over {inputs[0].shape[0]} rows, which are of no space"
-            calls.append((path, op, spaces[inputs[0].shape[0]]))
+    def note(path: str, op: Op, inputs: tuple[Any, ...], _: Any) -> None:
+        rows = inputs[0].shape[0]
+        assert rows in spaces, f"{path} runs over {rows} rows, which are of no space"
+        calls.append((path, op, spaces[rows]))
 
-        return hook
-
-    handles = [op.register_forward_pre_hook(note(path, op)) for path, op in model.ops()]
-    try:
-        model.outline(rows_of)
-    finally:
-        for handle in handles:
-            handle.remove()
+    model.trace_calls(rows_of, note)
     return calls
 
 

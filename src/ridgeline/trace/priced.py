@@ -1,11 +1,9 @@
 """A request of a model that is not here on a card that is not here: every op of its prefill and of its first decode
-step, with shapes, cost and the three times. Nothing runs but the model's outline, on meta, without weights."""
+step, with shapes, cost and the three times. Nothing runs but the model on meta, without weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from torch import Tensor
 
 from ridgeline.models.bill import layer_of
 from ridgeline.models.model import Model
@@ -24,7 +22,7 @@ Dimension = int | str
 """Of a shape: a number, or the letter of a space: as many as the step has rows of it."""
 
 LETTERS: dict[Space, str] = {TOKENS: "N", LOGITS: "R", ENCODER: "E"}
-_ROWS = (1031, 1021, 1019, 1013, 1009)  # of the spaces, in an outline: told apart by how many they are, TOKENS most
+_ROWS = (1031, 1021, 1019, 1013, 1009)  # of the spaces, TOKENS most: told apart by how many they are in a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +108,10 @@ def op_shapes(model: Model) -> dict[str, OpShapes]:
     def named(values: Any) -> tuple[tuple[Dimension, ...], ...]:
         return tuple((letters.get(shape[0], shape[0]), *shape[1:]) for shape in shapes(values) if shape)
 
-    def note(path: str, op: Op) -> Callable[..., None]:
-        def hook(_: object, inputs: tuple[Any, ...], output: Tensor | tuple[Tensor, ...]) -> None:
-            scores = op.heads if isinstance(op, Attention) else None
-            found[path] = OpShapes(named(inputs), named(output), scores)
+    def note(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
+        found[path] = OpShapes(named(inputs), named(output), op.heads if isinstance(op, Attention) else None)
 
-        return hook
-
-    handles = [op.register_forward_hook(note(path, op)) for path, op in model.ops()]
-    try:
-        model.outline(rows)
-    finally:
-        for handle in handles:
-            handle.remove()
+    model.trace_calls(rows, note)
     return found
 
 
