@@ -4,6 +4,7 @@ All of it against the floor, so of the card and not of its kernels. The arithmet
 format at its own peak: elementwise operations run on units of their own.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.ops.cost import Cost
@@ -87,8 +88,5 @@ def _first(holds: Callable[[int], bool]) -> int | None:
         if over >= _MOST:
             return None
         over *= 2
-    under = over // 2
-    while over - under > 1:
-        middle = (under + over) // 2
-        under, over = (under, middle) if holds(middle) else (middle, over)
-    return over
+    between = range(over // 2 + 1, over)
+    return between.start + bisect_left(between, True, key=holds)

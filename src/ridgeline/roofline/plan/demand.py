@@ -5,7 +5,7 @@ are even, so nothing is said of queues, of bursts, or of what one request in a h
 """
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from ridgeline.roofline.plan.serving import Load, Serving
@@ -76,8 +76,9 @@ def _of_users(serving: Serving, users: int) -> Fleet:
 def _of_rate(serving: Serving, rate: float) -> Fleet:
     most = serving.capacity.load.requests_per_second.expected
     replicas = max(1, math.ceil(rate / most - _ROUNDING))
-    each = rate / replicas
-    users = _fewest(lambda count: _rate(serving, count) >= each * (1 - _ROUNDING), serving.capacity.users)
+    enough = rate / replicas * (1 - _ROUNDING)
+    fewer = range(1, serving.capacity.users)  # than are surely enough
+    users = 1 + bisect_left(fewer, True, key=lambda count: _rate(serving, count) >= enough)
     return _fleet(serving, replicas, serving.load(users), rate)
 
 
@@ -98,12 +99,3 @@ def _fleet(serving: Serving, replicas: int, load: Load, rate: float) -> Fleet:
 
 def _rate(serving: Serving, users: int) -> float:
     return serving.load(users).requests_per_second.expected
-
-
-def _fewest(holds: Callable[[int], bool], most: int) -> int:
-    """The smallest number up to `most`, for which it holds, for which `holds`; what holds for one holds for more."""
-    under, over = 0, most
-    while over - under > 1:
-        middle = (under + over) // 2
-        under, over = (under, middle) if holds(middle) else (middle, over)
-    return over

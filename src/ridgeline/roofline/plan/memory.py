@@ -1,6 +1,7 @@
 """A card's memory, subtraction by subtraction: what is left for keys and values, and how many requests that holds."""
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -120,12 +121,12 @@ def memory_of(case: Case, workload: Workload) -> Memory:
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, least)
+    if memory.users <= least:
+        return memory
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
-    few, enough = least, memory.users
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if _with_logits(case, workload, dealt, middle).users <= middle else (middle, enough)
-    return memory if memory.users <= least else _with_logits(case, workload, dealt, enough)
+    fewer = range(least + 1, memory.users)  # than are surely enough
+    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, rows).users <= rows)
+    return _with_logits(case, workload, dealt, fewer.start + enough)
 
 
 def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> Memory:

@@ -22,6 +22,7 @@ token have no decode steps: every user's prompt waits all the time, and TTFT = L
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -187,13 +188,11 @@ class Serving:
     @cached_property
     def capacity(self) -> Capacity:
         """The most users that memory holds, that a step has positions for and the targets allow, by expected times."""
-        held = self.memory.users
-        low, high = (0, held + 1) if self._missed(held or 1) else (held, held + 1)
-        while high - low > 1:  # `low` users are fine, `high` are too many
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._missed(middle) else (middle, high)
-        limit = self.memory.limit if low == held else self._missed(low + 1) or self.memory.limit
-        return Capacity(low, limit, self.load(max(1, low)))
+        users = held = self.memory.users
+        if held and self._missed(held):
+            users = bisect_left(range(1, held), True, key=lambda count: self._missed(count) is not None)
+        limit = self.memory.limit if users == held else self._missed(users + 1) or self.memory.limit
+        return Capacity(users, limit, self.load(max(1, users)))
 
     def _missed(self, users: int) -> str | None:
         """Which target so many users would miss."""
