@@ -16,7 +16,7 @@ from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engi
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
-from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
+from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
 from ridgeline.traffic.slo import parse_slo
 
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
@@ -97,7 +97,12 @@ class WorkloadFlags:
         if self.slo.strip() == "none":
             return None, None
         slo = parse_slo(self.slo, ("ttft", "tpot"))
-        return (*(None if limit is None else limit / 1e9 for limit in (slo.ttft, slo.tpot)),)  # type: ignore[return-value]
+        return _in_seconds(slo.ttft), _in_seconds(slo.tpot)
+
+
+def _in_seconds(limit: int | None) -> float | None:
+    """Of nanoseconds."""
+    return None if limit is None else limit / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ def quoted_cards(
     """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
     those that none of these has. The card `named` costs the price that was given, if one was."""
     given, sellers = money.given(), money.sellers()
-    asked = sellers if money.seller is None else (_asked(sellers, money.seller),)
+    asked = sellers if money.seller is None else (seller_named(sellers, money.seller),)
     quoted = [
         quote
         for device in devices
@@ -172,12 +177,6 @@ def quoted_cards(
     lacking = {quote.name for quote in quoted if quote.price is None}
     elsewhere = tuple(each.seller for each in sellers if lacking & each.dollars.keys())
     return tuple(quoted), Unpriced(_unpriced(money, asked[0].title), elsewhere)
-
-
-def _asked(sellers: tuple[Snapshot, ...], wanted: str) -> Snapshot:
-    found = seller_of(sellers, (), wanted)
-    assert found is not None
-    return found
 
 
 def _unpriced(money: MoneyFlags, title: str) -> str:

@@ -4,6 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Snapshot:
         return None if dollars is None else HourlyPrice(dollars, self.date, self.source, self.title)
 
 
+@cache
 def snapshots() -> tuple[Snapshot, ...]:
     """Those of the package, in the order in which sellers are asked."""
     text = resources.files("ridgeline.roofline").joinpath("prices.toml").read_text(encoding="utf-8")
@@ -46,16 +48,21 @@ def read_prices(path: Path) -> tuple[Snapshot, ...]:
     return found
 
 
+def seller_named(sellers: Sequence[Snapshot], wanted: str) -> Snapshot:
+    """The seller called `wanted`. Raises ValueError with the names there are for an unknown one."""
+    named = next((each for each in sellers if each.seller == wanted.lower()), None)
+    if named is None:
+        raise ValueError(f"--seller is {wanted!r}; it must be one of {', '.join(each.seller for each in sellers)}")
+    return named
+
+
 def seller_of(sellers: Sequence[Snapshot], cards: Iterable[str], wanted: str | None = None) -> Snapshot | None:
     """The seller called `wanted`; else the first of those that have most of the `cards`, None where none has one.
 
-    Raises ValueError with the names there are for an unknown one.
+    Raises ValueError as `seller_named`.
     """
     if wanted is not None:
-        named = next((each for each in sellers if each.seller == wanted.lower()), None)
-        if named is None:
-            raise ValueError(f"--seller is {wanted!r}; it must be one of {', '.join(each.seller for each in sellers)}")
-        return named
+        return seller_named(sellers, wanted)
     names = set(cards)
     most = max(sellers, key=lambda each: len(names & each.dollars.keys()), default=None)
     return most if most is not None and names & most.dollars.keys() else None

@@ -37,6 +37,8 @@ from ridgeline.roofline.plan.scores import ScoresRow, score_rows
 from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
 from ridgeline.roofline.plan.trust import Trust, classes_of
 
+_STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales of another width take less
+
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
@@ -49,9 +51,6 @@ class Crossings:
     critical_batch: float | None
     compute_bound_prompt: int | None
     kv_outweighs_weights: int | None
-
-
-_STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales of another width take less
 
 
 class Plan:
