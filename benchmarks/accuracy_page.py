@@ -1,0 +1,297 @@
+"""The page benchmarks/accuracy.md: sections and tables of Markdown, of what accuracy_findings.py has."""
+
+import fnmatch
+import statistics
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+
+import accuracy_kernels as kernels
+import accuracy_memory as memory
+from accuracy_findings import Findings, Result
+from accuracy_replay import MEASURED, UNITS, Row, published, published_as
+from ridgeline.roofline.accuracy import METRICS
+from ridgeline.roofline.engine_profile import load_engine
+
+NEAR, FAR = 0.15, 0.25
+
+
+def report(found: Findings) -> str:
+    """The whole page."""
+    return f"""# Predicted and measured
+
+Made by `python benchmarks/accuracy.py` from the facts in `benchmarks/measured/`; each row there names its source.
+Error is expected over measured, less one, in the unit of the row: above zero is too slow for a time, too fast for a
+rate. A floor is what nothing can beat: the least time, the highest rate.
+What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
+
+The constants of cards are fits to kernel times (`roofline/cards.toml` names the source of each); those of engines are
+read in source code, documentation, profiles and micro-benchmarks (below). None was chosen by a row of time, judged or
+not: where nothing but such a row would tell, the row stays off.
+
+{judged_section(found.chosen)}
+
+{other_section(found.others)}
+
+{envelope_section(found.most)}
+
+{kernel_section(found.kernels)}
+
+{memory_section(found.memory)}
+
+{guard_section(found.timed + found.most)}
+
+{constants_section()}
+
+{unpriced_section(found.unpriced)}
+"""
+
+
+def judged_section(chosen: list[Result]) -> str:
+    """What is judged, by family, by engine and row by row."""
+    within, mean = sum(abs(r.error) <= NEAR for r in chosen), statistics.mean(abs(r.error) for r in chosen)
+    return f"""## Judged rows
+
+**{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**
+The list is `measured/judged.txt`.
+
+{groups(chosen)}
+
+{engine_table(chosen)}
+
+The worst ten:
+
+{worst_list(chosen)}
+
+All of them:
+
+{row_table(chosen)}
+
+Beyond 25 %:
+
+{misses((r.row.id, r.error) for r in chosen)}"""
+
+
+def other_section(others: list[Result]) -> str:
+    """Rows of time that are not judged."""
+    return f"""## Other rows
+
+Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and others.
+
+{groups(others)}
+
+{engine_table(others)}
+
+{row_table(others)}
+
+Beyond 25 %:
+
+{misses((r.row.id, r.error) for r in others)}"""
+
+
+def envelope_section(most: list[Result]) -> str:
+    """Maximum throughput against the bound."""
+    below = [r for r in most if r.predicted.bound < r.row.measured]
+    return f"""## Maximum throughput: the bound is the envelope
+
+Tables that give the highest rate a tool found, batch unknown. The bound (perfect kernels, the most users memory holds)
+must not be below them: {len(below)} of {len(most)} rows are. The expected figure is shown beside it; its median
+absolute error is {median_error(most):.1%}.
+
+{
+        table(
+            ("id", "model", "cards", "in / out", "measured tok/s", "expected", "bound", "expected error"),
+            [
+                (
+                    r.row.id,
+                    r.row.model,
+                    f"{r.row.devices} x {r.row.card}",
+                    f"{r.row.input} / {r.row.output}",
+                    f"{r.row.value:.0f}",
+                    f"{r.predicted.expected:.0f}",
+                    f"{r.predicted.bound:.0f}",
+                    percent(r.error),
+                )
+                for r in most
+            ],
+        )
+    }"""
+
+
+def kernel_section(rows: list[kernels.KernelRow]) -> str:
+    """Single kernels."""
+    return f"""## Kernels
+
+Single kernels, from the tables that the constants were fitted to: how well three figures describe them.
+
+{kernels.summary(rows)}
+
+{
+        table(
+            ("id", "kernel", "shape", "tokens", "context", "card", "measured us", "expected us", "floor us", "error"),
+            [k.line() for k in rows],
+        )
+    }
+
+Beyond 25 %:
+
+{misses((k.id, k.error) for k in rows)}"""
+
+
+def memory_section(rows: list[memory.MemoryRow]) -> str:
+    """Weights and pages."""
+    return f"""## Memory
+
+Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under the
+engine's rule for overhead (10 % allowed).
+
+{table(("id", "model", "cards", "engine", "what", "measured", "ours", "error", "allowed"), [m.line() for m in rows])}
+
+{memory.summary(rows)}
+
+{chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in rows if m.missed)}"""
+
+
+def guard_section(found: list[Result]) -> str:
+    """Measurements that the physics guard does not believe."""
+    guarded = [(r.row.id, r.guard) for r in found if r.guard]
+    return f"""## Physics guard
+
+Measurements better than the floor by more than 10 %, which would be an error in spec, shape or timer:
+{", ".join(f"{name}: {text}" for name, text in guarded) or "none"}."""
+
+
+def constants_section() -> str:
+    """Where the constants of engines are from."""
+    names = dict.fromkeys(entry.profile for entry in published())
+    lines = [
+        f"- **{(engine := load_engine(name)).title}**, "
+        + "; ".join(f"{field}: {source}" for field, source in engine.sources.items())
+        for name in names
+    ]
+    return f"""## Where the constants of engines are from
+
+{chr(10).join(lines)}"""
+
+
+def unpriced_section(unpriced: dict[str, list[str]]) -> str:
+    """Measurements without a prediction."""
+    return f"""## Not priced
+
+{chr(10).join(f"- {reason}: {len(names)} rows ({', '.join(names)})" for reason, names in unpriced.items())}"""
+
+
+def groups(found: Sequence[Result]) -> str:
+    """Medians by metric, source, card class and date."""
+    by_metric = sorted(found, key=lambda r: list(METRICS).index(r.row.metric_class))
+    by_date = sorted(found, key=lambda r: r.engine.date)
+    return "\n\n".join(
+        (
+            group_table("metric", by_metric, lambda r: f"{r.row.metric_class}: {METRICS[r.row.metric_class]}"),
+            group_table("source", found, lambda r: r.source),
+            group_table("cards", found, lambda r: r.card_class),
+            group_table("date of the engine", by_date, lambda r: r.engine.date),
+        )
+    )
+
+
+def grouped(found: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
+    """Rows by a property, in order of appearance."""
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        groups.setdefault(key(result), []).append(result)
+    return groups
+
+
+def group_table(what: str, found: Iterable[Result], key: Callable[[Result], str]) -> str:
+    """Medians by a property of the rows."""
+    return table(
+        (what, "rows", "median error", "median absolute error", f"within {NEAR * 100:.0f} %"),
+        [
+            (
+                name, len(rows), percent(statistics.median(r.error for r in rows)), f"{median_error(rows):.1%}",
+                f"{sum(abs(r.error) <= NEAR for r in rows)} of {len(rows)}",
+            )
+            for name, rows in grouped(found, key).items()
+        ],
+    )  # fmt: skip
+
+
+def engine_table(found: Iterable[Result]) -> str:
+    """Medians by engine, and what each of them leaves open."""
+    return table(
+        ("engine", "date", "priced as", "rows", "median absolute error", "what it leaves open"),
+        [
+            (
+                name, (entry := published_as(name)).date, load_engine(entry.profile).title, len(rows),
+                f"{median_error(rows):.1%}", entry.open,
+            )
+            for name, rows in grouped(found, lambda r: r.row.engine).items()
+        ],
+    )  # fmt: skip
+
+
+def row_table(found: Iterable[Result]) -> str:
+    """One line a row."""
+    return table(
+        (
+            "id", "model", "cards", "weights", "batch", "in / out", "what", "class", "measured", "expected", "floor",
+            "error",
+        ),
+        [
+            (
+                r.row.id, r.row.model, f"{r.row.devices} x {r.row.card}", r.row.weights, r.row.batch or "?",
+                f"{r.row.input} / {r.row.output}", r.row.metric, r.row.metric_class, shown(r.row, r.row.measured),
+                shown(r.row, r.predicted.expected), shown(r.row, r.predicted.floor), percent(r.error),
+            )
+            for r in found
+        ],
+    )  # fmt: skip
+
+
+def misses(names: Iterable[tuple[str, float]]) -> str:
+    """Rows beyond a quarter, with the reason on file, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, error in names:
+        if abs(error) > FAR:
+            by_reason.setdefault(why(name) or "not explained", []).append(f"{name} ({percent(error)})")
+    return "\n".join(f"- {', '.join(ids)}: {reason}." for reason, ids in by_reason.items()) or "None."
+
+
+def worst(found: Iterable[Result], count: int = 10) -> list[Result]:
+    """The rows that miss most, either way alike: by the larger of the two figures over the smaller one."""
+    return sorted(found, key=lambda r: -max(1 + r.error, 1 / (1 + r.error)))[:count]
+
+
+def worst_list(found: Iterable[Result]) -> str:
+    """The worst ten with the reason on file."""
+    return "\n".join(
+        f"{place}. {r.row.id} ({percent(r.error)}): {why(r.row.id) or 'not explained'}."
+        for place, r in enumerate(worst(found), 1)
+    )
+
+
+def why(name: str) -> str:
+    """The reason on file for a row that misses; empty if there is none."""
+    reasons = tomllib.loads((MEASURED / "explained.toml").read_text(encoding="utf-8"))["reason"]
+    return next((r["why"] for r in reasons if any(fnmatch.fnmatch(name, pattern) for pattern in r["rows"])), "")
+
+
+def median_error(found: Iterable[Result]) -> float:
+    """Median of the absolute errors."""
+    return statistics.median(abs(result.error) for result in found)
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
+
+
+def percent(value: float) -> str:
+    """A signed share."""
+    return f"{value:+.1%}"
+
+
+def shown(row: Row, value: float) -> str:
+    """A figure in the unit that was published."""
+    return f"{value / UNITS[row.unit]:.4g} {row.unit}"
