@@ -19,15 +19,13 @@ from pathlib import Path
 import accuracy_loop
 from accuracy_loop import Loop
 from ridgeline.checkpoint.source import CATALOGUE
-from ridgeline.models import build
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import PLAIN, uniform
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
-from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import load_engine
-from ridgeline.roofline.plan.case import Case, Setup, Workload
+from ridgeline.roofline.plan.case import Case, Setup, Workload, one_cards_part
 from ridgeline.roofline.plan.memory import memory_of
 from ridgeline.roofline.plan.phases import Estimate, decode_step
 from ridgeline.roofline.plan.trust import class_of
@@ -150,10 +148,8 @@ def case_of(
     cached = next((f for f in KV_FORMATS if f.name == kv), None)
     recipe = replace(uniform(stored) if stored else PLAIN, kv=cached)
     driven = load_engine(published_as(engine).profile)
-    part, own = Shard(0, devices), driven.own_attention
-    shard, experts = (WHOLE, part) if own else (part, None)
-    built = build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
     setup = Setup(load_card(card), devices, utilization=utilization, engine=driven)
+    built = one_cards_part(fields, dtype, recipe, setup)
     return Case(setup, built, Price(built, devices), recipe)
 
 

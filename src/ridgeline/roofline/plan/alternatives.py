@@ -182,6 +182,11 @@ class Change:
     throughput: float | None
     cost: float | None
 
+    @property
+    def gain(self) -> float:
+        """Of tokens a second: all users', or one's, whichever gains more."""
+        return max(self.throughput or 0.0, self.faster)
+
 
 def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list[Change]:
     """Outcomes beside the plan as asked."""

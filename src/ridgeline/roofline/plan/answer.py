@@ -148,8 +148,8 @@ def _lever(plan: Plan) -> str:
     """What costs no money and brings most, and a card whose tokens are cheaper."""
     if not plan.memory.fits:
         return ""
-    helps = [change for change in plan.narrower if change.outcome.fits and _gain(change) >= NOTICED]
-    best = max(helps, key=_gain, default=None)
+    helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
+    best = max(helps, key=_worth, default=None)
     parts = [] if best is None else [_narrower(best)]
     cheaper = plan.cheaper_card
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
@@ -177,10 +177,9 @@ def _cheaper(plan: Plan, change: Change) -> str:
     return f"{change.name}: ${three(cost)} a million ({price.asked_by}{unknown})"
 
 
-def _gain(change: Change) -> float:
-    if change.throughput is None:
-        return float(change.outcome.users)  # from nobody to somebody
-    return max(change.throughput, change.faster)
+def _worth(change: Change) -> float:
+    """The gain; from nobody to somebody, how many."""
+    return float(change.outcome.users) if change.throughput is None else change.gain
 
 
 def _trust(plan: Plan) -> str:

@@ -148,9 +148,7 @@ class ModelCache:
         key = (setup.devices, setup.weights, setup.kv, dtype, setup.engine.own_attention)
         if key not in self._built:
             recipe = self._recipe(setup, dtype)
-            own, part = setup.engine.own_attention, Shard(0, setup.devices)
-            shard, experts = (WHOLE, part) if own else (part, None)
-            model = build(self.fields, dtype, shard=shard, recipe=recipe, experts=experts)
+            model = one_cards_part(self.fields, dtype, recipe, setup)
             self._built[key] = model, Price(model, setup.devices), recipe
         model, price, recipe = self._built[key]
         case = Case(setup, model, price, recipe)
@@ -192,6 +190,13 @@ class ModelCache:
         unread = [*self.fields.unread(), *case.recipe.unread]
         if unread:
             yield f"keys of the config that nothing reads: {', '.join(unread)}"
+
+
+def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Setup) -> Model:
+    """A model as one card of a setup has it, as its engine divides it. Raises ModelRefused."""
+    part = Shard(0, setup.devices)
+    shard, experts = (WHOLE, part) if setup.engine.own_attention else (part, None)
+    return build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
 
 
 def _computed_in(dtype: torch.dtype, device: Device) -> torch.dtype:

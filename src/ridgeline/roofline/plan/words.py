@@ -147,7 +147,7 @@ def _resource(change: Change) -> str:
 def _levers(plan: Plan) -> Iterator[str]:
     helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
     same = [change for change in helps if change.outcome.card == plan.case.device.name]
-    same.sort(key=lambda change: (change.outcome.users > 0, _gain(change)), reverse=True)
+    same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
     others = [change for change in helps if change.outcome.card != plan.case.device.name]
     for where, changes in (("With the same card", same), ("With another card", others)):
         if changes:
@@ -175,11 +175,7 @@ def _lever(plan: Plan, change: Change) -> str:
 
 def _helps(change: Change) -> bool:
     newly = change.throughput is None and change.outcome.users > 0
-    return newly or _gain(change) >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
-
-
-def _gain(change: Change) -> float:
-    return max(change.throughput or 0.0, change.faster)
+    return newly or change.gain >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
 
 
 def _card(plan: Plan) -> str:
