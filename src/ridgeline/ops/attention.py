@@ -70,6 +70,8 @@ class Attention(Op):
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
+        self._names["rotate"] = by_head("elementwise.rotate", spec.k_dim)
+        self._position = spec.slot_bytes  # of K and V of one position; a price asks for it several times a step
 
     @property
     def reach(self) -> Reach:
@@ -150,11 +152,6 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
-    @property
-    def _position(self) -> float:
-        """Bytes of K and V of one position."""
-        return self.spec.slot_bytes
-
     def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
         others."""
@@ -177,10 +174,7 @@ class Attention(Op):
         if self.rope is None:
             return kernels
         turned = self._rotate_cost(attention.total, 2)
-        return (
-            Kernel(by_head("elementwise.rotate", self.spec.k_dim), self.number_format, 1, turned, "rotate"),
-            *kernels,
-        )
+        return (Kernel(self._names["rotate"], self.number_format, 1, turned, "rotate"), *kernels)
 
     @property
     def number_format(self) -> str:

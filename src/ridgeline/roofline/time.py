@@ -30,7 +30,10 @@ class OpTime:
 def compute_seconds(cost: Cost, device: Device) -> float:
     """Seconds of arithmetic alone, at the dense peak of each number format. Formats may have units of their own, which
     could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format."""
-    return max((flops / device.peak(name) for name, flops in cost.flops.items()), default=0.0)
+    seconds = 0.0
+    for name, flops in cost.flops.items():  # a plain loop: a simulator asks several times a step
+        seconds = max(seconds, flops / device.peak(name))
+    return seconds
 
 
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
