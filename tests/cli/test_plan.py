@@ -605,3 +605,17 @@ def test_the_engine_is_part_of_the_question(plan: Any) -> None:
     assert "the engine's own time a step is not known" in unknown
     assert "under vLLM" in plan("llama-3.1-8b", "--cards", "l40s")[1]
     assert "unknown engine 'vlm'; did you mean vllm" in plan("llama-3.1-8b", *CARD, "--engine", "vlm")[2]
+
+
+def test_engines_of_published_measurements_are_not_planned_with(plan: Any) -> None:
+    """`vllm-dp` gave one card's users, at the dollars of all cards; and vLLM's options for it were not known."""
+    words = ("mixtral-8x7b", *CARD, "--devices", "2")
+    for name in ("vllm-dp", "gpt-fast", "other"):
+        code, out, err = plan(*words, "--engine", name)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"unknown engine '{name}'; " in err
+        assert "known are vllm, " in err
+    for flags in (("--data-parallel-size", "2"), ("-dp", "2"), ("--enable-expert-parallel",)):
+        code, out, err = plan(*words, *flags)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{' '.join(flags)} is refused: " in err

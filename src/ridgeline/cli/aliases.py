@@ -77,6 +77,15 @@ ALIASES: tuple[Alias, ...] = (
     ),
     Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
     Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
+    Same(
+        ("--data-parallel-size", "-dp"), ("1",),
+        "--users and --rate give replicas; attention data-parallel is not planned yet; give 1",
+        marks="--memory-utilization",
+    ),
+    Same(
+        ("--enable-expert-parallel",), ("false",),
+        "each expert is priced as divided over all --devices; leave it out", flag=True, marks="--memory-utilization",
+    ),
     Same(("--quantization", "-q"), (), "weights run as the checkpoint stores them; leave it out"),
     Same(("--load-format",), ("auto", "safetensors"), "weights are read from safetensors alone; give auto"),
     Same(("--enforce-eager",), ("true",), "steps are not captured as CUDA graphs; leave it out", flag=True),

@@ -12,7 +12,7 @@ from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, pa
 from ridgeline.roofline.card_names import nearest
 from ridgeline.roofline.cards import cards, names
 from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, load_engine, usual_engine
+from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, offered_engine, usual_engine
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
@@ -54,7 +54,7 @@ class SetupFlags:
     def setup(self, device: Device) -> Setup:
         """The same on a card. Raises ValueError."""
         usual = self.engine is None
-        engine = usual_engine(device) if self.engine is None else load_engine(self.engine)
+        engine = usual_engine(device) if self.engine is None else offered_engine(self.engine)
         return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, engine, usual)
 
 

@@ -124,13 +124,24 @@ def engines() -> tuple[str, ...]:
 
 
 def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
-    """The engine called `name`. Raises ValueError with the names there are."""
-    known = _engines()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"unknown engine {name!r}; {hint}known are {', '.join(engines())}")
+    """The engine called `name`, of those that plan takes or of published measurements. Raises ValueError with the names
+    there are."""
+    if name not in _engines():
+        raise _unknown(name)
     return _loaded(name)
+
+
+def offered_engine(name: str) -> EngineProfile:
+    """The same of those that plan takes alone: the others leave open what a plan says."""
+    if name not in engines():
+        raise _unknown(name)
+    return _loaded(name)
+
+
+def _unknown(name: str) -> ValueError:
+    near = difflib.get_close_matches(name, engines(), 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return ValueError(f"unknown engine {name!r}; {hint}known are {', '.join(engines())}")
 
 
 def usual_engine(device: Device) -> EngineProfile:
