@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.aliases import Spellings, long_name
+from ridgeline.cli.aliases import Parameter, Spellings, long_name
 from ridgeline.untrusted import read_toml
 
 SECRETS = ("api_key",)
@@ -67,11 +67,16 @@ def _parameter(key: str, value: Any, spellings: Spellings) -> tuple[str, Any] | 
     option = spellings.find(name)
     if option is None:
         raise ValueError(f"the table [{key}] is no command's") if isinstance(value, dict) else spellings.nearest(name)
-    if getattr(option.param, "multiple", False):
+    if _repeats(option.param):
         assert option.param is not None
         return str(option.param.name), [_text(key, name, each) for each in _listed(value)]
     meant = option.mean(_truth(key, value) if option.flag else _text(key, name, value))
     return None if meant is None else (str(meant[0].name), meant[1])
+
+
+def _repeats(param: Parameter | None) -> bool:
+    """Whether it is an option that may be repeated, or an argument of several words."""
+    return bool(getattr(param, "multiple", False)) or getattr(param, "nargs", 1) < 0
 
 
 def _truth(key: str, value: Any) -> bool:
