@@ -243,6 +243,9 @@ def stated(command: Any) -> list[str]:
 def test_what_any_command_prints_means_the_same_when_read(ridgeline: Run, tmp_path: Path, name: Sequence[str]) -> None:
     """Of its defaults, and with every option stated: printing what was printed and read gives the same again."""
     arguments = [VALUES.get(p.name, "tales") for p in EVERY[name].params if p.param_type_name == "argument"]
+    for param in EVERY[name].params:
+        if param.param_type_name == "option" and param.required:
+            arguments += [param.opts[0], "1"]
     path = tmp_path / "again.toml"
     for given in (arguments, stated(EVERY[name])):
         told = ridgeline(*name, *given, "--print-config")

@@ -70,6 +70,10 @@ ALIASES: tuple[Alias, ...] = (
     Means(("--kv-cache-dtype",), "--kv", values={"auto": ""}),
     Means(("--block-size",), "--page-size"),
     Means(("--enable-prefix-caching",), "--prefix-cache", flag=True),
+    Same(
+        ("--enable-prefix-caching",), ("false",),
+        "every prompt is computed, or a second round would find those of the first; leave it out", flag=True,
+    ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
     Same(
         ("--tensor-parallel-size", "-tp"), ("1",),

@@ -11,7 +11,7 @@ import pytest
 from bench.small_server import SmallServer, running
 from cli.running import Run, assert_one_line
 from ridgeline.bench.job import Load
-from ridgeline.cli.bench import extent_of_level
+from ridgeline.cli.bench_serve import extent_of_level
 from ridgeline.cli.process import FAILED, UNREACHABLE, USAGE
 from ridgeline.traffic.record import COLUMNS
 
@@ -89,7 +89,7 @@ def test_one_of_ours_is_held_against_its_price(ridgeline: Run) -> None:
 
 def test_of_an_uncalibrated_server_nothing_is_probed(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so instead: to probe a machine beside its server measures neither."""
-    monkeypatch.setattr("ridgeline.cli.bench.device_named", lambda name: pytest.fail("the machine was probed"))
+    monkeypatch.setattr("ridgeline.cli.bench_serve.device_named", lambda name: pytest.fail("the machine was probed"))
     with running(SmallServer(owner="ridgeline")) as server:
         ended = ridgeline("bench", "serve", server.url, *FEW, "--processes", "1")
     assert "the server's device is not calibrated here" in ended.out

@@ -1,0 +1,226 @@
+"""`ridgeline bench serve`: load on any OpenAI-compatible server, and what became of it."""
+
+import asyncio
+import json
+import math
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import typer
+
+from ridgeline.bench import run as running
+from ridgeline.bench.export import findings_json, requests_csv
+from ridgeline.bench.findings import Findings
+from ridgeline.bench.job import Job, Load
+from ridgeline.bench.prediction import predict
+from ridgeline.bench.prompts import source_of
+from ridgeline.bench.report import report
+from ridgeline.bench.run import Run
+from ridgeline.bench.server import calibrated_device, measure_wording, steps_by_phase, who_is_there
+from ridgeline.bench.sweep import LEAST, Sweep
+from ridgeline.bench.sweep import sweep as look_for_knee
+from ridgeline.bench.transport import Unanswered
+from ridgeline.checkpoint.source import read_config
+from ridgeline.cli.bench_serve_options import DataFlags, LoadFlags, OutputFlags, TargetFlags, Url
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.options import device_named
+from ridgeline.cli.process import FAILED, UNREACHABLE
+from ridgeline.cli.terminal import err, one_line, say
+from ridgeline.document.html import html
+from ridgeline.document.terminal import printable, show
+from ridgeline.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.host import cores
+from ridgeline.roofline.device import Device
+from ridgeline.traffic.slo import SLO
+from ridgeline.untrusted import ModelRefused
+
+_LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # of a rate of a sweep: the more of them
+_SEEDS = 1_000_000
+_NEXT_LEVEL = 7919  # added to the seed for each rate of a sweep
+_UNCALIBRATED = (
+    "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
+    "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
+)
+Told = Callable[[str], None]
+
+
+@with_flags
+def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, output: OutputFlags) -> None:
+    """Send requests to a server and say what it did with them.
+
+    TTFT: from the moment at which a request was intended to be sent to its first content. TPOT: time per token after
+    that. ITL: gaps between tokens, those of all requests together. E2E: to the last content. Goodput: requests a second
+    that keep to every --slo. A percentile takes ten samples beyond it. What failed or was rejected is in no average and
+    stands beside it. Where the load generator itself is late by more than 5 % of the median TTFT, it gives no latency
+    of the server. All definitions are in the output.
+    """
+    files = {name: path for name, path in (("--csv", output.csv), ("--report", output.report)) if path is not None}
+    check_apart(files)
+    for path in files.values():
+        check_writable(path)
+        if not output.force:
+            check_new(path)
+    asked = _Asked.of(url, load, data, target, output)
+    try:
+        with _progress() as told:
+            found = asyncio.run(_measure(asked, told))
+            found = _predicted(asked, found, told)
+    except Unanswered as error:
+        print(f"ridgeline: {one_line(error.reason)}", file=sys.stderr)
+        raise typer.Exit(UNREACHABLE) from None
+    _write(found, output)
+    if not found.run.summary.answered or (found.sweep is not None and found.sweep.undecided):
+        raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line asks for."""
+
+    job: Job
+    slo: SLO | None
+    load: LoadFlags
+    data: DataFlags
+    target: TargetFlags
+
+    @classmethod
+    def of(cls, url: str, load: LoadFlags, data: DataFlags, target: TargetFlags, output: OutputFlags) -> "_Asked":
+        """Raises ValueError, before anybody is asked anything, for options that do not go together, or a file
+        that cannot be read."""
+        seed = secrets.randbelow(_SEEDS) if load.seed is None else load.seed
+        job = Job(
+            target.target(url),
+            data.data(seed, chat=target.endpoint == "chat"),
+            load.load(seed, traced=data.trace is not None),
+        )
+        source_of(job.data).check(job.target)
+        return cls(job, output.objectives(), load, data, target)
+
+
+def _write(found: Findings, output: OutputFlags) -> None:
+    """To files, and to standard output."""
+    if output.csv is not None:
+        write_whole(output.csv, requests_csv(found))
+    if output.report is not None:
+        write_whole(output.report, html(report(found, drawn=True)))
+        say(f"report written to {output.report}")
+    if output.as_json:
+        print(json.dumps(findings_json(found)))
+    else:
+        show(report(found, drawn=False))
+
+
+@contextmanager
+def _progress() -> Iterator[Told]:
+    """How far it is, in a line on stderr that changes; nothing where that is not a terminal."""
+    if not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status("") as status:
+        yield lambda text: status.update(printable(text))
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+async def _measure(asked: _Asked, told: Told) -> Findings:
+    """Look who is there, warm up, send everything. Raises Unanswered where nobody is there, ValueError where no request
+    can be answered."""
+    job = asked.job
+    told(f"asking {job.target.base} for its models")
+    served = await who_is_there(job.target.base, job.target.headers, asked.target.model)
+    ignore = asked.target.ignore_eos
+    if ignore is None:
+        ignore = served.takes_ignore_eos and job.data.output is not None
+    target = msgspec.structs.replace(job.target, model=served.model, ignore_eos=ignore)
+    data = asked.data.fitted(job.data, served.context)
+    fitted = data != job.data
+    if data.kind != "file" and data.vocabulary is None:
+        told("counting the tokens of two prompts")
+        data = msgspec.structs.replace(data, wording=await measure_wording(target))
+    job = Job(target, data, job.load)
+    if asked.load.warmup:
+        told("warming up")
+        await running.warm_up(job, asked.load.warmup)
+
+    async def measure(job: Job, told: Told, processes: int | None) -> Run:
+        return await running.run(
+            job, processes, cores(), asked.slo, told, lambda: steps_by_phase(served, target.headers)
+        )
+
+    swept = await _sweep(asked, job, told, measure) if asked.load.sweep else None
+    run = await measure(job, told, asked.load.processes) if swept is None else swept.shown
+    if served.ours and served.local and asked.target.predict_on is None:
+        served = replace(served, device=await calibrated_device(served, target.headers))
+    return Findings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
+
+
+async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, int | None], Awaitable[Run]]) -> Sweep:
+    """Rates from a low one up. Each has prompts of its own: none is cached from the one before."""
+    start, processes, level = asked.load.rate, asked.load.processes, 0
+    if start is None:
+        told("asking as one user, to begin the sweep below that")
+        alone = msgspec.structs.replace(job.load, users=1, requests=3, seconds=None, stop_overloaded=False)
+        lone = await run(msgspec.structs.replace(job, load=alone), told, processes)
+        took = lone.summary.latencies["E2E"]
+        if took is None:
+            raise running.no_answer(job, next(iter(lone.summary.reasons), ""))
+        start = 0.5 / took.mean
+
+    async def measure(rate: float) -> Run:
+        nonlocal processes, level
+        level += 1
+        load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
+        data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
+        told(f"{rate:.4g} a second")
+        found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.4g} a second: {at}"), processes)
+        processes = found.processes if found.processes > 1 else processes
+        return found
+
+    return await look_for_knee(start, measure)
+
+
+def extent_of_level(load: Load, rate: float) -> dict[str, Any]:
+    """How long a rate is tried: as asked, but for as many requests as it can be judged from."""
+    if load.requests is None and load.seconds is None:
+        return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
+    if load.seconds is not None and rate * load.seconds < LEAST:
+        return {"requests": LEAST, "seconds": None}
+    return {}
+
+
+def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
+    """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
+    --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
+    served, sizes = found.served, found.run.summary.sizes
+    given, made = sizes["input"], sizes["output"]
+    name = asked.target.predict or ((served.root or served.model) if served.ours and served.local else None)
+    if name is None or given is None or made is None:
+        return found
+    told(f"pricing {name}")
+    device = _calibrated(served.device) if asked.target.predict_on is None else device_named(asked.target.predict_on)
+    if device is None:
+        return replace(found, unpredicted=_UNCALIBRATED)
+    try:
+        predicted = predict(name, read_config(name), device, round(given.mean), round(made.mean))
+    except ModelRefused:
+        if asked.target.predict is not None:
+            raise
+        return found
+    return replace(found, predicted=predicted)
+
+
+def _calibrated(title: str | None) -> Device | None:
+    """The calibration of this machine that has a title; None where there is none."""
+    from ridgeline.calibrate.file import Uncalibrated, load_all
+
+    try:
+        devices = [calibration.device() for calibration in load_all()]
+    except Uncalibrated:
+        return None
+    return next((device for device in devices if device.title == title), None)
