@@ -1,5 +1,6 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
+# make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo test slow check clean
+.PHONY: demo bench test slow check clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -16,6 +17,10 @@ demo: $(VENV)/.base
 	@echo
 	@echo '$$ ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32'
 	@$(BIN)/ridgeline run qwen3-0.6b "Once upon a time" --dummy-weights --max-tokens 32
+
+bench: $(VENV)/.base
+	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
+	$(BIN)/ridgeline bench engine qwen3-0.6b --dummy-weights --workloads benchmarks/workloads.json single batch8
 
 test: check
 	$(BIN)/python -m pytest -n 2 -m "not slow"
