@@ -619,3 +619,5 @@ def test_engines_of_published_measurements_are_not_planned_with(plan: Any) -> No
         code, out, err = plan(*words, *flags)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert f"{' '.join(flags)} is refused: " in err
+        assert "--enable-dp-attention" in err
+    assert plan("mixtral-8x7b", *CARD, "--data-parallel-size", "1", "--no-enable-expert-parallel")[0] == 0

@@ -12,7 +12,8 @@ import pytest
 
 from ridgeline.ops.work import CAUSAL, Work
 from ridgeline.roofline.plan.case import Workload
-from ridgeline.roofline.plan.serving import PromptQueue, Serving
+from ridgeline.roofline.plan.prompts import PromptQueue
+from ridgeline.roofline.plan.serving import Serving
 from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -20,7 +20,8 @@ from ridgeline.roofline.engine_profile import (
 from ridgeline.roofline.link import Curve, Link
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.serving import PromptQueue, Serving
+from ridgeline.roofline.plan.prompts import PromptQueue
+from ridgeline.roofline.plan.serving import Serving
 from support.planned import GIB, LLAMA_3_8B, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 PUBLISHED = ("vllm-sync", "vllm-v0", "vllm-dp", "gpt-fast", "lmdeploy", "fastertransformer", "other")

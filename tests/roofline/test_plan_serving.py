@@ -14,7 +14,8 @@ from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
 from ridgeline.roofline.plan.comparison import compare
 from ridgeline.roofline.plan.demand import Demand
 from ridgeline.roofline.plan.phases import decode_step
-from ridgeline.roofline.plan.serving import PromptQueue, Serving
+from ridgeline.roofline.plan.prompts import PromptQueue
+from ridgeline.roofline.plan.serving import Serving
 from support.planned import LLAMA_3_8B, TINY, card, case, decode_of, fields, prefill_of, prefill_steps
 
 A100_8B = case(LLAMA_3_8B)

@@ -83,12 +83,14 @@ ALIASES: tuple[Alias, ...] = (
     Same(("--data-parallel-size", "-dp"), ("1",), "one process serves one replica; give 1, and start several"),
     Same(
         ("--data-parallel-size", "-dp"), ("1",),
-        "--users and --rate give replicas; attention data-parallel is not planned yet; give 1",
+        "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
         marks="--memory-utilization",
     ),
     Same(
         ("--enable-expert-parallel",), ("false",),
-        "each expert is priced as divided over all --devices; leave it out", flag=True, marks="--memory-utilization",
+        "each expert is priced as divided over all --devices; for requests divided among them too give "
+        "--enable-dp-attention; leave it out",
+        flag=True, marks="--memory-utilization",
     ),
     Same(("--quantization", "-q"), (), "weights run as the checkpoint stores them; leave it out"),
     Same(("--load-format",), ("auto", "safetensors"), "weights are read from safetensors alone; give auto"),

@@ -12,7 +12,14 @@ from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, pa
 from ridgeline.roofline.card_names import nearest
 from ridgeline.roofline.cards import cards, names
 from ridgeline.roofline.device import Device, HourlyPrice
-from ridgeline.roofline.engine_profile import DEFAULT_ENGINE, engines, offered_engine, usual_engine
+from ridgeline.roofline.engine_profile import (
+    DEFAULT_ENGINE,
+    EngineProfile,
+    engines,
+    offered_engine,
+    usual_engine,
+    with_own_attention,
+)
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
@@ -25,6 +32,10 @@ INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
 _OFFERED = 3  # names for one that is not known
 
 _ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
+_DP_ATTENTION = (
+    "Each of --devices runs attention for requests of its own and holds a part of every expert: KV is not divided by "
+    "heads nor copied, requests are divided among the cards. For mixtures of experts."
+)
 _SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
 _TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
 _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
@@ -48,14 +59,22 @@ class SetupFlags:
     weights: options.Weights = None
     kv: options.KV = None
     engine: Annotated[str | None, _setup(_ENGINE)] = None
+    enable_dp_attention: Annotated[bool, _setup(_DP_ATTENTION, "--enable-dp-attention")] = False
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device) -> Setup:
         """The same on a card. Raises ValueError."""
-        usual = self.engine is None
+        usual = self.engine is None and not self.enable_dp_attention
+        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, self._driven(device), usual)
+
+    def _driven(self, device: Device) -> EngineProfile:
         engine = usual_engine(device) if self.engine is None else offered_engine(self.engine)
-        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, engine, usual)
+        if not self.enable_dp_attention:
+            return engine
+        if self.devices == 1:
+            raise ValueError("--enable-dp-attention divides requests among cards; give --devices 2 or more")
+        return with_own_attention(engine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,17 @@ def offered_engine(name: str) -> EngineProfile:
     return _loaded(name)
 
 
+def with_own_attention(engine: EngineProfile) -> EngineProfile:
+    """The profile of the same engine with data-parallel attention. Raises ValueError where there is none."""
+    able = {values["like"]: name for name, values in _engines().items() if values.get("own_attention")}
+    if engine.name not in able:
+        raise ValueError(
+            f"no profile of {engine.title} has data-parallel attention; give --engine {' or '.join(able)}, or leave "
+            f"--enable-dp-attention out"
+        )
+    return _loaded(able[engine.name])
+
+
 def _unknown(name: str) -> ValueError:
     near = difflib.get_close_matches(name, engines(), 1)
     hint = f"did you mean {near[0]}? " if near else ""

@@ -6,11 +6,14 @@ next decode step evaluates attention alone: one formula, tens of thousands of st
 
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ridgeline.models.model import Model
+from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -106,6 +109,18 @@ class Price:
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
+        self._keep_nothing()
+
+    def gathering(self, ranks: int) -> "Price":
+        """Of ranks whose rows come together at the experts, the steps in which only so many have rows, as many each,
+        and the others wait. The same where no rows come together."""
+        found = copy(self)
+        found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
+        found._keep_nothing()
+        return found
+
+    def _keep_nothing(self) -> None:
+        """Sort the ops, of none of which a cost is known yet."""
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
@@ -180,6 +195,15 @@ def traced_calls(model: Model) -> list[tuple[str, Op, Space]]:
 
     model.trace_calls(rows_of, note)
     return calls
+
+
+def _gathering(op: Op, ranks: int) -> Op:
+    """The op over the rows of so many ranks, where it is over those of several."""
+    if not isinstance(op, Experts | AllReduce) or op.gathered == 1:
+        return op
+    other = copy(op)
+    other.gathered = ranks
+    return other
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> V:

@@ -8,6 +8,7 @@ from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.serving import Load
 from ridgeline.roofline.plan.trust import class_of, trust_in_words
 from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
 
@@ -61,9 +62,17 @@ def _users(plan: Plan) -> str:
         return f"none within {targets}: {_stops(plan)}{_tag(plan, 'serving')}"
     rate = three(capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
-    line = f"{capacity.users:,} at once, {rate} requests/s{within}; {_stops(plan)}{_tag(plan, 'serving')}"
+    line = (
+        f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {_stops(plan)}"
+        f"{_tag(plan, 'serving')}"
+    )
     held = plan.memory.users
     return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
+
+
+def _on_each(load: Load) -> str:
+    """`, 8 a card` where each has requests of its own."""
+    return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
 
 
 def _stops(plan: Plan) -> str:
@@ -88,7 +97,7 @@ def _demand(plan: Plan) -> str:
     if fleet is None:
         return f"{asked}: on no number of cards; {_stops(plan)}{_tag(plan, 'serving')}"
     within = f" within {targets}" if targets else ""
-    each = f"{users_in_words(fleet.load.users)} under way{' on each' if fleet.replicas > 1 else ''}"
+    each = f"{users_in_words(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
     return (
         f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; "
         f"{each}{_tag(plan, 'serving')}"
@@ -115,8 +124,8 @@ def _speed(plan: Plan) -> str:
         return line
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
-        f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each, "
-        f"{three(total)} in all{_tag(plan, 'serving')}; {line}"
+        f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each"
+        f"{_waits(load)}, {three(total)} in all{_tag(plan, 'serving')}; {line}"
     )
 
 
@@ -125,6 +134,17 @@ def _ttft(plan: Plan) -> str:
     load = plan.asked
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
     return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
+
+
+def _waits(load: Load) -> str:
+    """` (18.3 to 22.1, as prompts come to one card after the other or to all at once)`: what cards that wait for each
+    other are between."""
+    if load.waits is None:
+        return ""
+    least, most = (three(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
+    if least == most:
+        return ""
+    return f" ({least} to {most}, as prompts come to one card after the other or to all at once)"
 
 
 def _limit(plan: Plan) -> str:

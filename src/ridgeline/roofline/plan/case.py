@@ -1,6 +1,7 @@
 """What a plan is asked: a workload, and the case, a model stored in one way on so many of one card."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from ridgeline.models import Fields, build
 from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.roofline.device import NARROW, Device
@@ -67,9 +69,9 @@ class Workload:
 class Setup:
     """Where a model is put, and how it is stored.
 
-    devices: cards that each layer is divided over. weights, kv: formats by name, None for what the config says.
-    utilization: the share of a card's memory that may be used. engine: what drives the cards; usual: nobody chose it,
-    so another card has the engine that is usual for it.
+    devices: cards that each layer is divided over, or its experts alone where attention is data-parallel. weights, kv:
+    formats by name, None for what the config says. utilization: the share of a card's memory that may be used. engine:
+    what drives the cards; usual: nobody chose it, so another card has the engine that is usual for it.
     """
 
     device: Device
@@ -118,6 +120,19 @@ class Case:
         object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))
 
     @property
+    def ranks(self) -> int:
+        """Cards that have requests of their own: all where attention is data-parallel, else one, the cards together."""
+        return self.setup.devices if self.setup.engine.own_attention else 1
+
+    def on_each(self, requests: int) -> int:
+        """Requests of the fullest rank, of so many divided evenly among all."""
+        return math.ceil(requests / self.ranks)
+
+    def busy(self, ranks: int) -> "Case":
+        """The same in steps in which only so many ranks have rows, and the others wait for them."""
+        return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.gathering(ranks))
+
+    @property
     def weights(self) -> str:
         """How the matrices in the blocks are stored."""
         return self.recipe.name or format_of(self.model.storage.dtype).name
@@ -142,13 +157,15 @@ class ModelCache:
         self._built: dict[_Key, tuple[Model, Price, Recipe]] = {}
 
     def case(self, setup: Setup) -> Case:
-        """A setup with its model. Raises ModelRefused where the model cannot be built or divided so."""
+        """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
+        data-parallel attention where there are no experts to divide."""
         asked = self._dtype(setup)
         dtype = _computed_in(asked, setup.device)
         key = (setup.devices, setup.weights, setup.kv, dtype, setup.engine.own_attention)
         if key not in self._built:
             recipe = self._recipe(setup, dtype)
             model = one_cards_part(self.fields, dtype, recipe, setup)
+            _check_experts(model, setup.engine)
             self._built[key] = model, Price(model, setup.devices), recipe
         model, price, recipe = self._built[key]
         case = Case(setup, model, price, recipe)
@@ -188,6 +205,8 @@ class ModelCache:
         for name in sorted(narrow - card.peaks.keys()):
             yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
         unread = [*self.fields.unread(), *case.recipe.unread]
+        if case.ranks > 1:
+            yield own_attention_in_words(case.ranks)
         if unread:
             yield f"keys of the config that nothing reads: {', '.join(unread)}"
 
@@ -197,6 +216,23 @@ def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Se
     part = Shard(0, setup.devices)
     shard, experts = (WHOLE, part) if setup.engine.own_attention else (part, None)
     return build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
+
+
+def own_attention_in_words(ranks: int | str) -> str:
+    """What a reader must know of data-parallel attention."""
+    return (
+        f"each of {ranks} cards runs attention for its own requests, divided evenly, and holds a part of every expert; "
+        f"all take each step together, priced as if all had as many rows as the fullest"
+    )
+
+
+def _check_experts(model: Model, engine: EngineProfile) -> None:
+    """Raises ValueError for a dense model under an engine that divides experts alone."""
+    if engine.own_attention and not any(isinstance(op, Experts) for op in model.modules()):
+        raise ValueError(
+            "data-parallel attention divides experts among cards, and the model has none: whole on each card it is "
+            "replicas, which --users and --rate give; leave --enable-dp-attention out"
+        )
 
 
 def _computed_in(dtype: torch.dtype, device: Device) -> torch.dtype:

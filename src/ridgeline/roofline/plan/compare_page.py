@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ridgeline.document.numbers import gib, say_seconds, three
 from ridgeline.document.page import Column, Document, Row, Table
 from ridgeline.roofline.plan.answer import targets_in_words
+from ridgeline.roofline.plan.case import own_attention_in_words
 from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
 from ridgeline.roofline.plan.trust import basis_of
 
@@ -100,6 +101,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     )
     if comparison.unpriced.elsewhere:
         yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
+    if comparison.setup.engine.own_attention:
+        yield own_attention_in_words("several")
     unable = (comparison.setup.on(offer.device).engine.not_on(offer.device) for offer in comparison.offers)
     yield from dict.fromkeys(note for note in unable if note)
     missed = [offer for offer in comparison.unable if offer.outcome.fits]

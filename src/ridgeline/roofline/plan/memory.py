@@ -36,7 +36,7 @@ class Memory:
     requests of all ages are held. step_tokens: positions that a step may run, so the most requests that it can give a
     token each. logit_rows: requests whose logits there is room for, as many as `users` or more; sampler: the most bytes
     of a sampler over them. activations: the most of a step, or of its sampler. encoded: positions of its encoder that a
-    request looks at.
+    request looks at. ranks: cards that have requests of their own; `held`, `at_end` and `users` are of all of them.
     """
 
     total: float
@@ -53,6 +53,7 @@ class Memory:
     logit_rows: int = _LOGIT_ROWS
     sampler: float = 0.0
     encoded: int = 0
+    ranks: int = 1
 
     @property
     def page_size(self) -> int:
@@ -82,26 +83,38 @@ class Memory:
     @property
     def held(self) -> int:
         """Requests whose KV fits, as the engine admits them: at their end, or on average over their lives."""
-        return self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded) if self.fits else 0
+        if not self.fits:
+            return 0
+        return self.ranks * self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded)
 
     @property
     def at_end(self) -> int:
         """Requests whose KV fits where all are at their end at once, as those that ask at once are."""
-        return self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
+        return self.ranks * self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
+
+    @property
+    def together(self) -> int:
+        """Requests that may ask at once: those whose KV fits to their end, and which one step can give a token each."""
+        return min(self.at_end, self.ranks * self.step_tokens)
 
     @property
     def users(self) -> int:
         """Requests whose KV fits, and which one step can give a token each."""
-        return min(self.held, self.step_tokens)
+        return min(self.held, self.ranks * self.step_tokens)
+
+    @property
+    def on_each(self) -> int:
+        """Those of one rank."""
+        return self.users // self.ranks
 
     @property
     def limit(self) -> str:
         """What stops one more of them: memory, or the positions of a step."""
-        return "memory" if self.held <= self.step_tokens else "step"
+        return "memory" if self.held <= self.ranks * self.step_tokens else "step"
 
     @property
     def concurrency(self) -> float:
-        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take."""
+        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank."""
         whole = math.ceil(self.request_tokens / self.page_size) * self.page_size
         return self.layout.nbytes / self.request_bytes * whole / self.request_tokens
 
@@ -121,11 +134,11 @@ def memory_of(case: Case, workload: Workload) -> Memory:
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, least)
-    if memory.users <= least:
+    if memory.on_each <= least:
         return memory
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
-    fewer = range(least + 1, memory.users)  # than are surely enough
-    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, rows).users <= rows)
+    fewer = range(least + 1, memory.on_each)  # than are surely enough
+    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, rows).on_each <= rows)
     return _with_logits(case, workload, dealt, fewer.start + enough)
 
 
@@ -146,7 +159,7 @@ def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> 
     return Memory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
         workload.tokens if case.setup.engine.admission == "full" else workload.context,
-        workload.step_tokens, rows, sampler, workload.encoded,
+        workload.step_tokens, rows, sampler, workload.encoded, case.ranks,
     )  # fmt: skip
 
 

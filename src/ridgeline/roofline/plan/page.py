@@ -92,7 +92,7 @@ def _pages(plan: Plan) -> str:
         return line
     return (
         f"{line}: {m.pages:,} pages of {m.page_size} = {m.kv_tokens:,} tokens\n"
-        f"maximum concurrency for {m.request_tokens:,} tokens: {m.concurrency:,.2f}x"
+        f"maximum concurrency for {m.request_tokens:,} tokens: {m.concurrency:,.2f}x{' a card' * (m.ranks > 1)}"
     )
 
 
@@ -142,6 +142,9 @@ def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
     yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
+    if load.waits is not None:
+        yield _seconds("TPOT, prompts on all cards at once", load.waits.tpot_together, serving)
+        yield _seconds("TPOT, on one card after the other", load.waits.tpot_apart, serving)
     yield _rate("tok/s a user", load.tokens_per_user, serving)
     yield _rate("tok/s in total", load.tokens_per_second, serving)
     yield _rate("requests/s", load.requests_per_second, serving)
@@ -225,18 +228,19 @@ def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
 def _crossings(plan: Plan) -> Table:
     """Critical batch, prompt and context."""
     c, context = plan.crossings, f"{plan.workload.context:,} tokens of context"
+    each = " on each card" * (plan.case.ranks > 1)
     batch, prompt, outweighs = c.critical_batch, c.compute_bound_prompt, c.kv_outweighs_weights
     decode = f"never at {context}: every sequence brings KV of its own"
     if batch is not None:
         decode = f"from batch {math.ceil(batch):,} on at {context}"
     kv = "never: windows keep it below"
     if outweighs is not None:
-        kv = f"from {outweighs:,} tokens of context on, batch 1"
+        kv = f"from {outweighs:,} tokens of context on, batch {plan.case.ranks}"
         if outweighs > plan.case.model.context:
             kv += f" (beyond the model's {plan.case.model.context:,})"
     rows = (
         ("decode reaches the ridge", decode),
-        ("prefill reaches the ridge", "never" if prompt is None else f"from a prompt of {prompt:,} tokens on"),
+        ("prefill reaches the ridge", "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"),
         ("KV read outweighs weights", kv),
     )
     return Table(columns("", "", words=(0, 1)), tuple(map(Row, rows)))

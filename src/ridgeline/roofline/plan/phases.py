@@ -1,5 +1,6 @@
 """Phases: the parts of a request, each with the steps that it takes and how often, and what they cost on a card."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,8 @@ class Phase:
     """A part of a request: `works`, one step after the other, and all of that `count` times.
 
     name: prefill, decode, encode, denoise, decode-latents. about: what runs once, for people. context: positions that a
-    sequence has at its end (prefill) or on average (decode), None where there are no such positions.
+    sequence has at its end (prefill) or on average (decode), None where there are no such positions. ranks: of several
+    that have requests of their own those that have rows in it, None for all.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Phase:
     count: int = 1
     about: str = ""
     context: int | None = None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class PhasePrice:
 
 def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     """What a phase of the model that `price` is of takes on a device."""
+    price = price if phase.ranks is None else price.gathering(phase.ranks)
     steps = [price.on(device, work) for work in phase.works]
     cost = sum((step.cost for step in steps), Cost())
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
@@ -154,14 +158,17 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
     return sum((phase.seconds * phase.count for phase in phases), Estimate(0.0, 0.0, 0.0))
 
 
-# -- the phases of a decoder ------------------------------------------------------------------------------------------
+# -- the phases of a decoder, on one rank -----------------------------------------------------------------------------
 
 
 def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
     """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
-    one."""
-    decode = decode_phase(case, workload.batch, workload.context, workload.output - 1, workload.encoded)
-    return [prefill_phase(case, workload), decode]
+    one. Of several ranks with requests of their own what the fullest runs: a prefill leaves those out that have no
+    prompt, in a decode step they run a row that nobody needs (vLLM docs/serving/data_parallel_deployment.md)."""
+    batch, own = workload.batch, case.on_each(workload.batch)
+    prefill = prefill_phase(case, dataclasses.replace(workload, batch=own))
+    decode = decode_phase(case, own, workload.context, workload.output - 1, workload.encoded)
+    return [prefill if batch >= case.ranks else dataclasses.replace(prefill, ranks=batch), decode]
 
 
 def prefill_phase(case: Case, workload: Workload) -> Phase:

@@ -44,8 +44,9 @@ _STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales o
 class Crossings:
     """Where the model on this card turns; None where it never does.
 
-    critical_batch: from which decode at the running context is compute-bound. compute_bound_prompt: from which prefill
-    is. kv_outweighs_weights: context from which a lone decode step reads more KV than weights.
+    critical_batch: from which decode at the running context is compute-bound, on all cards. compute_bound_prompt: from
+    which prefill is. kv_outweighs_weights: context from which a decode step of one sequence, of one a rank where ranks
+    have requests of their own, reads more KV than weights.
     """
 
     critical_batch: float | None
@@ -148,8 +149,9 @@ class Plan:
     def crossings(self) -> Crossings:
         """Where it turns."""
         price, device = self.case.price, self.case.device
+        batch = critical_batch(price, device, self.workload.context)
         return Crossings(
-            critical_batch(price, device, self.workload.context),
+            None if batch is None else batch * self.case.ranks,
             compute_bound_prompt(price, device),
             context_where_kv_outweighs_weights(price),
         )
@@ -195,7 +197,8 @@ class Plan:
     @cached_property
     def asked_decode(self) -> PhasePrice:
         """A decode step of those users."""
-        phase = decode_phase(self.case, self.asked.users, self.workload.context, encoded=self.workload.encoded)
+        own = self.case.on_each(self.asked.users)
+        phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
         return price_phase(self.case.price, self.case.device, phase)
 
     # -- what could be different --------------------------------------------------------------------------------------
@@ -294,9 +297,13 @@ def _check_batch(serving: Serving) -> None:
     memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:
         return
+    own = serving.case.on_each(batch)
     if batch <= memory.at_end:
-        raise ValueError(f"a batch of {batch:,} is more than a step of {step:,} positions; raise --max-batch-tokens")
-    wanted, held = batch * memory.request_bytes, memory.pages * memory.page_bytes
+        each = f", {own:,} a card," if own < batch else ""
+        raise ValueError(
+            f"a batch of {batch:,}{each} is more than a step of {step:,} positions; raise --max-batch-tokens"
+        )
+    wanted, held = own * memory.request_bytes, memory.pages * memory.page_bytes
     raise ValueError(
         f"a batch of {batch:,} does not fit: {serving.workload.tokens:,} tokens each are {say_gib(gib(wanted))} of KV "
         f"a card, {say_gib(gib(held))} is left: {say_gib(gib(wanted - held))} too much; {memory.at_end:,} fit"

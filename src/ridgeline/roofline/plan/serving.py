@@ -18,10 +18,10 @@ there are output - 1 decode steps, and as many chances of a prefill; whose promp
     TPOT = (L - TTFT) / (output - 1)                between two tokens: the prefills are others', not one's own
 
 so that Little's law holds: users = X (TTFT + (output - 1) TPOT). One user's TPOT is a decode step. Requests of a single
-token have no decode steps: every user's prompt waits all the time, and TTFT = L = T(users).
+token have no decode steps: every user's prompt waits all the time, and TTFT = L = T(users). Where ranks have requests
+of their own, `prompts.py` says what stands in the place of P T(k).
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,12 +35,23 @@ from ridgeline.roofline.plan.phases import (
     PhasePrice,
     decode_phase,
     decode_step,
-    prefill_step,
     price_phase,
 )
+from ridgeline.roofline.plan.prompts import Pauses, RankPrompts
 
-_NOTHING = Estimate(0.0, 0.0, 0.0)
 _MOST_UNHELD = 256  # users that a sweep goes up to where memory holds none
+
+
+@dataclass(frozen=True, slots=True)
+class RankWaits:
+    """What users get where all ranks wait for those that have prompts: together where prompts come to all ranks at the
+    same moments, apart where to one rank after the other (`prompts.py`). users: of the fullest rank."""
+
+    users: int
+    tpot_together: Estimate
+    tpot_apart: Estimate
+    tokens_per_second_together: Estimate
+    tokens_per_second_apart: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,7 @@ class Load:
     prefills of the others included, never its own. ttft: from asking to the first token, behind the prompts that came
     with one's own, where users come and go steadily; ttft_marching: where all ask at once and stay in step, behind half
     of all prompts on average. The arrivals decide where between the two it is. prefill_share: of the engine's time, as
-    expected.
+    expected. waits: what ranks that have requests of their own are between; None for one.
     """
 
     users: int
@@ -63,6 +74,7 @@ class Load:
     tokens_per_second: Estimate
     requests_per_second: Estimate
     prefill_share: float
+    waits: RankWaits | None = None
 
     @property
     def tokens_per_user(self) -> Estimate:
@@ -83,71 +95,12 @@ class Capacity:
     load: Load
 
 
-class PromptQueue:
-    """Prompts of one workload that wait together, packed into steps: how long until all of them, and one of them, have
-    a first token. Each full step is priced once, however many prompts follow."""
-
-    def __init__(self, case: Case, workload: Workload) -> None:
-        self.case, self.workload = case, workload
-        self._clock = [_NOTHING]  # after so many full steps
-        self._waits = [_NOTHING]  # of the prompts that have ended by then, summed
-        self._known: dict[int, tuple[Estimate, Estimate]] = {}
-        self._steps: dict[tuple[int, int], Estimate] = {}
-
-    def all(self, count: float) -> Estimate:
-        """Seconds until all of `count` prompts have their first token; between whole numbers a straight line."""
-        return self._between(count, 0)
-
-    def one(self, count: float) -> Estimate:
-        """Seconds until one of them has, on average over their places in the row."""
-        return self._between(count, 1)
-
-    def _between(self, count: float, which: int) -> Estimate:
-        assert count >= 1, f"{count} prompts do not make a step"
-        lower = math.floor(count)
-        low, part = self._whole(lower)[which], count - lower
-        return low if not part else low * (1 - part) + self._whole(lower + 1)[which] * part
-
-    def _whole(self, count: int) -> tuple[Estimate, Estimate]:
-        found = self._known.get(count)
-        if found is None:
-            found = self._known[count] = self._priced(count)
-        return found
-
-    def _priced(self, count: int) -> tuple[Estimate, Estimate]:
-        step, positions = self.workload.step_tokens, count * self.workload.input
-        full = positions // step
-        while len(self._clock) <= full:
-            self._fill()
-        clock, waits = self._clock[full], self._waits[full]
-        if positions % step:
-            clock += self._seconds(full * step, positions)
-            waits += clock * (count - full * step // self.workload.input)
-        return clock, waits * (1 / count)
-
-    def _fill(self) -> None:
-        """One more full step."""
-        step, length, full = self.workload.step_tokens, self.workload.input, len(self._clock) - 1
-        clock = self._clock[-1] + self._seconds(full * step, (full + 1) * step)
-        self._waits.append(self._waits[-1] + clock * ((full + 1) * step // length - full * step // length))
-        self._clock.append(clock)
-
-    def _seconds(self, start: int, end: int) -> Estimate:
-        """Of the step that runs these positions. Where in a prompt it begins and how long it is is all that it is."""
-        begins, length = start % self.workload.input, end - start
-        found = self._steps.get((begins, length))
-        if found is None:
-            step = prefill_step(self.case, self.workload, begins, begins + length)
-            found = self._steps[begins, length] = Estimate.of([step])
-        return found
-
-
 class Serving:
     """A case under a workload's requests."""
 
     def __init__(self, case: Case, workload: Workload) -> None:
         self.case, self.workload = case, workload
-        self._prompts = PromptQueue(case, workload)
+        self._prompts = RankPrompts(case, workload)
 
     @cached_property
     def memory(self) -> Memory:
@@ -157,33 +110,47 @@ class Serving:
     @cached_property
     def prefill(self) -> Estimate:
         """Seconds of one prompt alone."""
-        return self._prompts.all(1)
+        return self._prompts.on(1).all(1)
 
     def together(self, prompts: int) -> Estimate:
         """Seconds until so many prompts, asked at once, all have their first token."""
-        return self._prompts.all(prompts)
+        return self._prompts.on(prompts).all(self.case.on_each(prompts))
 
     def itl(self, batch: int) -> Estimate:
         """Seconds of a decode step of `batch` sequences at the running context."""
-        return Estimate.of([decode_step(self.case, batch, self.workload.context, self.workload.encoded)])
+        own = self.case.on_each(batch)
+        return Estimate.of([decode_step(self.case, own, self.workload.context, self.workload.encoded)])
 
     def load(self, users: int) -> Load:
         """What `users` users get, whether memory holds them or not."""
         output, steps = self.workload.output, self.workload.output - 1
-        itl = self.itl(users)
+        itl, own = self.itl(users), self.case.on_each(users)
+        marching = self._prompts.on(users).one(own)
         if steps:
-            ends = 1 / steps
-            waits = 1 - (1 - ends) ** users
-            stay = (itl + self._prompts.all(max(1.0, users * ends / waits)) * waits) * steps
-            ttft = self._prompts.one(1 + (users - 1) * ends)
-            tpot = (stay - ttft) * ends
+            pauses = self._prompts.pauses(users)
+            stay, ttft = (itl + pauses.steady) * steps, pauses.first
+            tpot = (stay - ttft) * (1 / steps)
+            waits = self._waits(users, itl, pauses)
         else:
-            stay = ttft = self._prompts.all(users)
-            tpot = itl
+            stay = ttft = self.together(users)
+            tpot, waits = itl, None
         requests = stay.per_second(users)
         share = 1 - itl.expected * steps / stay.expected
-        marching = self._prompts.one(users)
-        return Load(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share)
+        return Load(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share, waits)
+
+    def _waits(self, users: int, itl: Estimate, pauses: Pauses) -> RankWaits | None:
+        """The ends that a load lies between where ranks wait for each other."""
+        if self.case.ranks == 1:
+            return None
+        output, steps = self.workload.output, self.workload.output - 1
+        together, apart = (itl + pauses.together) * steps, (itl + pauses.apart) * steps
+        return RankWaits(
+            self.case.on_each(users),
+            (together - pauses.first_together) * (1 / steps),
+            (apart - pauses.first_apart) * (1 / steps),
+            together.per_second(users * output),
+            apart.per_second(users * output),
+        )
 
     @cached_property
     def capacity(self) -> Capacity:
@@ -206,7 +173,7 @@ class Serving:
     @property
     def batch_fits(self) -> bool:
         """Whether memory and a step hold the workload's batch, which asks at once, to its end."""
-        return min(self.memory.at_end, self.memory.step_tokens) >= self.workload.batch
+        return self.memory.together >= self.workload.batch
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
         """Dollars for a million tokens of output, their prompts included; None where no price is known."""
@@ -226,7 +193,8 @@ class SweepRow:
     """A decode step of `batch` sequences at the workload's running context.
 
     experts: distinct ones that a layer's tokens are expected to hit, None for a model without. gain: tokens a second
-    by the bound, over those of batch 1. fits: whether memory holds such a batch to its end.
+    by the bound, over those of batch 1. kv_bytes: of the fullest card. fits: whether memory holds such a batch to its
+    end.
     """
 
     batch: int
@@ -249,21 +217,22 @@ def batch_sweep(serving: Serving) -> list[SweepRow]:
     most = serving.memory.users or _MOST_UNHELD
     lone = _decode(serving, 1)
     rows = []
-    held = min(serving.memory.at_end, serving.memory.step_tokens) or most
+    held = serving.memory.together or most
     for batch in sorted({*_powers(most), most, held, serving.workload.batch}):
         rows.append(_row(serving, batch, _decode(serving, batch), lone))
     return rows
 
 
 def touched_experts(case: Case, tokens: int) -> float | None:
-    """Distinct experts of one layer that so many tokens are expected to hit; None for a model without experts."""
+    """Distinct experts of one layer that so many tokens are expected to hit, those of all ranks with as many as the
+    fullest; None for a model without experts."""
     experts = next((p.op for p in case.price.ops if isinstance(p.op, Experts)), None)
-    return None if experts is None else experts.touched(tokens)
+    return None if experts is None else experts.touched(case.on_each(tokens) * experts.gathered)
 
 
 def _decode(serving: Serving, batch: int) -> PhasePrice:
     case, workload = serving.case, serving.workload
-    phase = decode_phase(case, batch, workload.context, encoded=workload.encoded)
+    phase = decode_phase(case, case.on_each(batch), workload.context, encoded=workload.encoded)
     return price_phase(case.price, case.device, phase)
 
 
@@ -276,9 +245,9 @@ def _row(serving: Serving, batch: int, phase: PhasePrice, lone: PhasePrice) -> S
         batch * lone.seconds.bound / phase.seconds.bound,
         phase.intensity,
         phase.limit,
-        memory.request_bytes * batch,
+        memory.request_bytes * serving.case.on_each(batch),
         touched_experts(serving.case, batch),
-        batch <= min(memory.at_end, memory.step_tokens),
+        batch <= memory.together,
     )
 
 
