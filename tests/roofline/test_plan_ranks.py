@@ -1,5 +1,7 @@
 """Attention data-parallel: requests divided among cards, steps that all of them take together."""
 
+import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ from ridgeline.roofline.plan import Demand, Plan, make_plan
 from ridgeline.roofline.plan.case import Case, Setup, Workload
 from ridgeline.roofline.plan.demand import fleet_for
 from ridgeline.roofline.plan.memory import memory_of
-from ridgeline.roofline.plan.prompts import RankPrompts
+from ridgeline.roofline.plan.prompts import PromptQueue, RankPrompts, most_of_a_rank
 from ridgeline.roofline.plan.serving import Serving, batch_sweep, touched_experts
 from support.planned import GIB, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
@@ -167,30 +169,56 @@ def test_prefills_between_steps_by_hand() -> None:
     planned = own(2, WIDE)
     queues = RankPrompts(planned, Workload(500, 11))
     pauses = queues.pauses(16)
-    asks = 1 - 0.9**8
+    asks, some = 1 - 0.9**8, 1 - 0.9**16
     alone, both = (queues.on(ranks).all(0.8 / asks).expected for ranks in (1, 2))
     assert alone < both < 2 * alone
     assert pauses.together.expected == pytest.approx(asks * both)
     assert pauses.apart.expected == pytest.approx(2 * asks * alone)
-    assert pauses.steady.expected == pytest.approx(2 * asks * (1 - asks) * alone + asks**2 * both)
+    most = brute_force([8, 8], 0.1)
+    longest = queues.on(1).all(most / some).expected
+    assert pauses.steady.expected == pytest.approx(some * longest + (1.6 - most) * (both - alone) / (0.8 / asks))
     first, other = (queues.on(ranks).one(1.7).expected for ranks in (1, 2))
     assert pauses.first.expected == pytest.approx((1 - asks) * first + asks * other)
     step = planned.price.gathering(1).on(planned.device, Work.decode([1], planned.price.reaches))
     assert step.cost.communication == {"all_reduce": 2 * 256 * 2}
 
 
-@pytest.mark.parametrize(("users", "within"), [(8, 0.05), (64, 0.1), (800, 0.3)])
-def test_ranks_that_are_lived_through(users: int, within: float) -> None:
-    """Each user ends with the chance q after a step: ranks with prompts run them side by side, as many as the one with
-    most. The more there are, the more that one has beyond the mean, which the formula does not know."""
-    queues, draw, ends = RankPrompts(own(4, WIDE), Workload(500, 41)), random.Random(0), 1 / 40
-    total, steps = 0.0, 200_000 // users
+def brute_force(sizes: list[int], chance: float) -> float:
+    """The mean of the most prompts of a rank, over all outcomes."""
+    each = [[math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(n + 1)] for n in sizes]
+    outcomes = itertools.product(*(range(n + 1) for n in sizes))
+    return sum(math.prod(row[k] for row, k in zip(each, found, strict=True)) * max(found) for found in outcomes)
+
+
+@pytest.mark.parametrize("sizes", [[1, 0, 0, 0], [1, 1, 1], [3, 2, 2], [9, 9], [8, 7, 7]])
+@pytest.mark.parametrize("chance", [0.004, 0.3, 1.0])
+def test_the_most_prompts_of_a_rank(sizes: list[int], chance: float) -> None:
+    assert most_of_a_rank(sum(sizes), len(sizes), chance) == pytest.approx(brute_force(sizes, chance))
+
+
+def test_the_most_prompts_of_ranks_with_many_users() -> None:
+    """The mean of the larger of two nearly normal numbers is 1 / sqrt(pi) standard deviations over theirs."""
+    spread = math.sqrt(100_000 * 0.5 * 0.5)
+    assert most_of_a_rank(200_000, 2, 0.5) == pytest.approx(50_000 + spread / math.sqrt(math.pi), abs=0.5)
+    assert most_of_a_rank(7, 1, 0.3) == 7 * 0.3
+
+
+@pytest.mark.parametrize("users", [8, 67, 800])
+def test_ranks_that_are_lived_through(users: int) -> None:
+    """Each user ends with the chance q after a step: ranks with prompts run them side by side, and the step lasts as
+    the fullest one's, with the rows of all at the experts."""
+    planned, workload, ends = own(4, WIDE), Workload(500, 41), 1 / 40
+    draw, price = random.Random(0), dict[tuple[int, int], float]()
+    total, steps = 0.0, 300_000 // users
     for _ in range(steps):
-        prompts = [sum(draw.random() < ends for _ in range(users // 4)) for _ in range(4)]
-        busy = sum(count > 0 for count in prompts)
-        total += queues.on(busy).all(max(prompts)).expected if busy else 0.0
-    pauses = queues.pauses(users)
-    assert pauses.steady.expected == pytest.approx(total / steps, rel=within)
+        prompts = [sum(draw.random() < ends for _ in range((users + rank) // 4)) for rank in range(4)]
+        most, every = max(prompts), sum(prompts)
+        if most and (most, every) not in price:
+            part = planned.price.gathering(every / most)  # type: ignore[arg-type]  # rows that are fewer on some
+            price[most, every] = PromptQueue(replace(planned, price=part), workload).all(most).expected
+        total += price[most, every] if most else 0.0
+    pauses = RankPrompts(planned, workload).pauses(users)
+    assert pauses.steady.expected == pytest.approx(total / steps, rel=0.05)
     assert pauses.together.expected < total / steps < pauses.apart.expected
 
 

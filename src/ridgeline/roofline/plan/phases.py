@@ -45,6 +45,11 @@ class Estimate:
         """The same function of each figure."""
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
+    def beside(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
+        """What is chosen of each figure and that of another."""
+        figures = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
+
     def per_second(self, count: float) -> "Estimate":
         """`count` a so many seconds, as a rate."""
         return self.map(lambda seconds: count / seconds)

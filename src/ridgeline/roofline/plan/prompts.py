@@ -2,17 +2,19 @@
 
 Each of R ranks with requests of its own (attention data-parallel) has u = users / R of them, and all take every step
 together: whoever has no prompt waits for those that have. On one rank k prompts wait on average when any does, which
-has the chance P after a decode step (`serving.py`); S = 1 - (1 - P)^R is the chance that any rank has some. T_m(k) are
-the seconds until all of k prompts on each of m ranks have a first token, their rows together at the experts. After a
-decode step come, on average, prefills of
+has the chance P after a decode step (`serving.py`); S = 1 - (1 - P)^R is the chance that any rank has some, and M the
+mean of the most that one rank has. T_m(k) are the seconds until all of k prompts on each of m ranks have a first token,
+their rows together at the experts. After a decode step come, on average, prefills of
 
-    together      P T_R(k)                                              prompts come to all ranks at the same moments
-    steady        S T_1(k) + (R P - S) (T_R(k) - T_1(k)) / (R - 1)      to each at moments of its own
-    apart         R P T_1(k)                                            to one rank after the other
+    together      P T_R(k)                                  prompts come to all ranks at the same moments
+    steady        S T_1(M / S) + (R u q - M) t              to each at moments of its own
+    apart         R P T_1(k)                                to one rank after the other
 
-In the steady case R P ranks have prompts on average, of which each one after the first adds its rows to a step. T_R is
-no more than R T_1, so that it lies between the other two. With R = 1 all are P T(k). One's own prompt finds (u - 1) q
-others on its rank, and prompts on each other rank with the chance P.
+where t = (T_R(k) - T_1(k)) / ((R - 1) k) are the seconds that a prompt on another rank adds: it runs beside those of
+the fullest rank, and its rows come to the experts. With T a line in k and T_R no more than R T_1 the steady case lies
+between the other two; where T bends, as a floor does between memory and arithmetic, they reach at least as far as it.
+With R = 1 all are P T(k). One's own prompt finds (u - 1) q others on its rank, and prompts on each other rank with the
+chance P.
 """
 
 import math
@@ -22,6 +24,7 @@ from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.phases import Estimate, prefill_step
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)
+_FAR, _NEVER = 10, 1e-12  # standard deviations beyond which nothing is, and a chance that is none
 
 
 class PromptQueue:
@@ -115,16 +118,43 @@ class RankPrompts:
         ends, ranks = 1 / (self.workload.output - 1), min(users, self.case.ranks)
         own = users / ranks
         asks = 1 - (1 - ends) ** own
-        some = 1 - (1 - ends) ** users
+        some, fullest = 1 - (1 - ends) ** users, most_of_a_rank(users, ranks, ends)
         waiting, found = max(1.0, own * ends / asks), 1 + (own - 1) * ends
         alone, every = self.on(1).all(waiting), self.on(users).all(waiting)
         first_alone, first_every = self.on(1).one(found), self.on(users).one(found)
-        more = (ranks * asks - some) / (ranks - 1) if ranks > 1 else 0.0
+        more = (every - alone) * ((users * ends - fullest) / (waiting * max(1, ranks - 1)))
+        steady = self.on(1).all(max(1.0, fullest / some)) * some + more
         return Pauses(
-            alone * (some - more) + every * more,
-            every * asks,
-            alone * (ranks * asks),
+            steady,
+            steady.beside(every * asks, min),
+            steady.beside(alone * (ranks * asks), max),
             first_alone + (first_every - first_alone) * asks,
             first_every,
             first_alone,
         )
+
+
+def most_of_a_rank(users: int, ranks: int, chance: float) -> float:
+    """The mean of the most prompts that any rank has, where each of the users, divided evenly, has one with this
+    chance: the sum over x of the chance that not all ranks have x or fewer."""
+    if ranks == 1 or chance == 1:
+        return math.ceil(users / ranks) * chance
+    fewer, fuller = divmod(users, ranks)  # so many ranks have one user more than the others
+    mean = (fewer + 1) * chance
+    least = max(0, math.floor(mean - _FAR * math.sqrt(mean) - _FAR))  # fewer are never the most
+    below, most = [0.0, 0.0], float(least)
+    for count in range(least, fewer + 1):
+        below = [sum_ + _binomial(size, count, chance) for size, sum_ in zip((fewer, fewer + 1), below, strict=True)]
+        beyond = 1 - below[0] ** (ranks - fuller) * below[1] ** fuller
+        most += beyond
+        if beyond < _NEVER:
+            break
+    return most
+
+
+def _binomial(size: int, count: int, chance: float) -> float:
+    """The chance that so many of `size` users have a prompt."""
+    if count > size:
+        return 0.0
+    ways = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
+    return math.exp(ways + count * math.log(chance) + (size - count) * math.log1p(-chance))
