@@ -73,7 +73,7 @@ class EngineProfile:
     requests of its own (attention data-parallel). dequantise: by storage format, the share of its bandwidth that a
     product of few rows keeps. copies: the kernels that move a prompt's rows around its attention; None where attention
     reads and writes what is before and after it. kinds: of the devices that it runs on, all of them where none is
-    named. offered: whether plan takes it. sources: of every figure, by its field in engines.toml.
+    named. offered: whether plan takes it by name. sources: of every figure, by its field in engines.toml.
     """
 
     name: str
