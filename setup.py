@@ -1,0 +1,93 @@
+"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built; pyproject.toml says all else.
+
+They are plain C functions that ctypes calls, so one wheel serves every Python of a platform. Where there is no compiler
+the package is built without them, and runs on torch alone.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+FOLDER = Path("ridgeline", "ops", "kernels")
+LIBRARY = "libridgeline.so"
+FLAGS = "-std=gnu++20 -O3 -g0 -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=fast -Wall -Wextra".split()
+LINK = "-shared -static-libstdc++ -static-libgcc -pthread".split()
+
+AVX512 = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mprefer-vector-width=512"
+SETS = {"plain": "-DLANES=4"}
+"""The instruction sets of this platform, and what compiles the kernels for each. The plain one comes first: of an inline
+function that several of them contain the linker takes the first, which every processor can run."""
+if platform.machine() in ("x86_64", "AMD64"):
+    SETS |= {
+        "avx2": "-DLANES=8 -mavx2 -mfma",
+        "avx512": f"-DLANES=16 {AVX512}",
+        "avx512_bf16": f"-DLANES=16 -DBF16_DOTS {AVX512} -mavx512bf16",
+    }
+
+
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, or one of the usual names."""
+    return os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++")), None)
+
+
+def compile_kernels(source: Path, library: Path) -> None:
+    """Compile the kernels for each instruction set and link them. Raises CalledProcessError or OSError."""
+    cxx = compiler()
+    if cxx is None:
+        raise FileNotFoundError("no C++ compiler (g++)")
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = {Path(folder, f"{name}.o"): (source / f"{name}.cpp", []) for name in ("library", "pool")}
+        for name, flags in SETS.items():
+            own = [*flags.split(), f"-DNAME={name}", f'-DNAME_IN_QUOTES="{name}"']
+            jobs[Path(folder, f"{name}.o")] = source / "kernels.cpp", own
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            commands = [[cxx, *FLAGS, *own, "-c", str(file), "-o", str(to)] for to, (file, own) in jobs.items()]
+            list(pool.map(lambda command: subprocess.run(command, check=True), commands))
+        library.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([cxx, *map(str, jobs), *LINK, "-o", str(library)], check=True)
+
+
+class BuildWithKernels(build_py):
+    """The package's Python files, and the kernels beside them."""
+
+    def run(self) -> None:
+        super().run()
+        self.library = Path("src" if self.editable_mode else self.build_lib) / FOLDER / LIBRARY
+        try:
+            compile_kernels(Path("src") / FOLDER / "native", self.library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"ridgeline is built without its own kernels, on torch alone: {error}", file=sys.stderr)
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """As build_py.get_outputs."""
+        own = [str(self.library)] if self.library.exists() else []
+        return [*super().get_outputs(include_bytecode), *own]
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for every Python of this platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class WithKernels(Distribution):
+    """A distribution with compiled parts, if there is a compiler."""
+
+    def has_ext_modules(self) -> bool:
+        return compiler() is not None
+
+
+setup(
+    distclass=WithKernels,
+    cmdclass={"build_py": BuildWithKernels, "bdist_wheel": PlatformWheel},
+)

@@ -1,0 +1,6 @@
+"""The kernels of our own, for the CPU: C++ in native/, compiled when the package is installed (setup.py), called through
+ctypes. Ops ask `native` for them and run on torch where it has none; torch's path is the reference of each kernel."""
+
+from ridgeline.ops.kernels.library import Library, native
+
+__all__ = ["Library", "native"]

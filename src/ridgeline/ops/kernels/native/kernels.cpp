@@ -1,0 +1,26 @@
+// The kernels of the instruction set NAME, which the compiler was told to use.
+#include "kernels.h"
+
+#include "product.h"
+
+namespace {
+
+void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, Number out) {
+    if (x.type == FP32)
+        products<float, float>(pool, x, count, matrices);
+    else if (out == FP32)
+        products<bf16, float>(pool, x, count, matrices);
+    else
+        products<bf16, bf16>(pool, x, count, matrices);
+}
+
+void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, int activation) {
+    if (x.type == FP32)
+        gated_products<float>(pool, x, gate, up, activation);
+    else
+        gated_products<bf16>(pool, x, gate, up, activation);
+}
+
+}  // namespace
+
+extern const Kernels NAME = {NAME_IN_QUOTES, products_of, gated_products_of};

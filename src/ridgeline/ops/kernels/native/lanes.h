@@ -1,0 +1,99 @@
+// A register of fp32 numbers, by the compiler's own vector types: one source for every instruction set. LANES says how
+// many numbers a register has; each instruction set compiles these files with its own (see build.py).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+typedef float F __attribute__((vector_size(4 * LANES)));
+typedef uint32_t U __attribute__((vector_size(4 * LANES)));
+typedef int32_t I __attribute__((vector_size(4 * LANES)));
+// The same in memory, wherever it begins.
+typedef float F_in_memory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t U_in_memory __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
+
+inline F load(const float* from) { return *reinterpret_cast<const F_in_memory*>(from); }
+inline void store(float* to, F x) { *reinterpret_cast<F_in_memory*>(to) = x; }
+inline F all(float x) { return F{} + x; }
+inline U bits(F x) { return reinterpret_cast<U>(x); }
+inline F number(U x) { return reinterpret_cast<F>(x); }
+inline F where(I chosen, F x, F y) { return chosen ? x : y; }
+inline F larger(F x, F y) { return x > y ? x : y; }
+
+// -- bf16: the upper half of an fp32 number ---------------------------------------------------------------------------
+
+using bf16 = uint16_t;
+
+// 2 x LANES numbers, of which every other one widens by a shift, the rest by a mask: in a sum of products the order of
+// its terms is ours to choose, so numbers are kept as evens, then odds.
+inline U load_pairs(const bf16* from) { return *reinterpret_cast<const U_in_memory*>(from); }
+inline F evens(U pairs) { return number(pairs << 16); }
+inline F odds(U pairs) { return number(pairs & 0xffff0000u); }
+
+inline float widen(bf16 x) {
+    uint32_t wide = uint32_t(x) << 16;
+    float y;
+    std::memcpy(&y, &wide, 4);
+    return y;
+}
+
+// To the nearest, ties to even; NaN stays NaN.
+inline U rounded(F x) {
+    U u = bits(x);
+    U near = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return x != x ? (u >> 16) | 0x40u : near;
+}
+inline bf16 narrow(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    return x != x ? (u >> 16) | 0x40u : (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+}
+
+typedef uint16_t H __attribute__((vector_size(2 * LANES)));
+typedef uint16_t H_in_memory __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+inline F load(const bf16* from) {
+    return number(__builtin_convertvector(*reinterpret_cast<const H_in_memory*>(from), U) << 16);
+}
+inline void store(bf16* to, F x) {
+    *reinterpret_cast<H_in_memory*>(to) = __builtin_convertvector(rounded(x), H);
+}
+inline float get(const float* from) { return *from; }
+inline float get(const bf16* from) { return widen(*from); }
+inline void put(float* to, float x) { *to = x; }
+inline void put(bf16* to, float x) { *to = narrow(x); }
+
+// -- sums over the lanes ----------------------------------------------------------------------------------------------
+
+typedef float F4 __attribute__((vector_size(16)));
+typedef float F8 __attribute__((vector_size(32)));
+
+// The sum of each of four registers. Always by the same tree, so that a sum does not depend on its neighbours.
+inline F4 sums(F a, F b, F c, F d) {
+#if LANES == 16
+    auto halves = [](F x) {
+        return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+               __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+    };
+    F8 a8 = halves(a), b8 = halves(b), c8 = halves(c), d8 = halves(d);
+#elif LANES == 8
+    F8 a8 = a, b8 = b, c8 = c, d8 = d;
+#endif
+#if LANES >= 8
+    F8 ab = __builtin_shufflevector(a8, b8, 0, 8, 1, 9, 4, 12, 5, 13) +
+            __builtin_shufflevector(a8, b8, 2, 10, 3, 11, 6, 14, 7, 15);
+    F8 cd = __builtin_shufflevector(c8, d8, 0, 8, 1, 9, 4, 12, 5, 13) +
+            __builtin_shufflevector(c8, d8, 2, 10, 3, 11, 6, 14, 7, 15);
+    F8 abcd = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
+              __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+    return __builtin_shufflevector(abcd, abcd, 0, 1, 2, 3) + __builtin_shufflevector(abcd, abcd, 4, 5, 6, 7);
+#else
+    F4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    F4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+#endif
+}
+inline float sum(F x) { return sums(x, x, x, x)[0]; }
+
+}  // namespace

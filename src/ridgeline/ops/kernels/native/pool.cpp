@@ -1,0 +1,60 @@
+#include "pool.h"
+
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+inline void relax() { _mm_pause(); }
+#else
+inline void relax() { std::this_thread::yield(); }
+#endif
+
+namespace {
+
+// How long a worker looks out for the next call before it sleeps. Between two calls of a decode step lie some
+// microseconds of Python; a thread that sleeps takes 50 us and more to wake.
+constexpr auto LOOKOUT = std::chrono::microseconds(100);
+
+}  // namespace
+
+Pool::Pool(int threads) {
+    for (int i = 1; i < threads; ++i) workers.emplace_back([this] { work(); });
+}
+
+Pool::~Pool() {
+    ending = true;
+    call.fetch_add(1);
+    call.notify_all();
+    for (auto& worker : workers) worker.join();
+}
+
+void Pool::start(int count, Task what, void* with) {
+    task = what, context = with, items = count;
+    next.store(0, std::memory_order_relaxed);
+    open.store(true);
+    call.fetch_add(1);
+    call.notify_all();
+    take();
+    // Who is not in by now finds nothing to do; who is in has an item in hand.
+    open.store(false);
+    while (inside.load() != 0) relax();
+}
+
+void Pool::take() {
+    for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) task(context, item);
+}
+
+void Pool::work() {
+    for (uint32_t seen = 0;;) {
+        auto until = std::chrono::steady_clock::now() + LOOKOUT;
+        for (int turns = 0; call.load() == seen; ++turns) {
+            relax();
+            if (turns % 64 == 63 && std::chrono::steady_clock::now() > until) call.wait(seen);
+        }
+        seen = call.load();
+        if (ending) return;
+        inside.fetch_add(1);
+        if (open.load()) take();
+        inside.fetch_sub(1);
+    }
+}

@@ -1,0 +1,270 @@
+// y = x W^T + b for matrices as checkpoints store them: row-major, an output a row, mapped from the file.
+//
+// An output is a sum over the inputs that is kept in the lanes of one register for BLOCK inputs at a time; then the lanes
+// are added by one tree. No step of that depends on how many rows there are or on who computes them, so a row's result is
+// the same, bit for bit, alone and in any batch. It needs no packed copy of the matrix either: a tile of R rows and 4
+// outputs loads R + 4 registers for 4 R multiplications, which keeps the units busy.
+//
+// Sums are fp32. bf16 is widened to fp32 on its way (x once a block of rows, W four outputs at a time) or, where the
+// processor multiplies bf16, goes in as it is.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+
+#include "kernels.h"
+#include "lanes.h"
+#include "pool.h"
+
+#ifdef BF16_DOTS
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int64_t BLOCK = 1024;            // inputs
+constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
+constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
+constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
+constexpr int64_t MOST_ROWS = 96;          // at a time
+constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
+
+// -- what is multiplied with what -------------------------------------------------------------------------------------
+
+// fp32 numbers.
+struct Singles {
+    using Number = float;
+    static constexpr int64_t STEP = LANES;
+    static F at(const float* from) { return load(from); }
+    static F add(F sum, F x, F w) { return sum + x * w; }
+};
+
+#ifdef BF16_DOTS
+// Pairs of bf16 numbers, both products of a pair added to one fp32 sum.
+struct Pairs {
+    using Number = bf16;
+    static constexpr int64_t STEP = 2 * LANES;
+    static U at(const bf16* from) { return load_pairs(from); }
+    static F add(F sum, U x, U w) {
+        return reinterpret_cast<F>(
+            _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w)));
+    }
+};
+template <class Stored> using DotsOf = std::conditional_t<std::is_same_v<Stored, bf16>, Pairs, Singles>;
+#else
+template <class Stored> using DotsOf = Singles;
+#endif
+
+constexpr int64_t whole(int64_t inputs) { return (inputs + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
+
+// A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
+template <class Number> inline void lay_out(const Number* from, int64_t inputs, Number* to) {
+    std::memcpy(to, from, inputs * sizeof(Number));
+    std::fill(to + inputs, to + whole(inputs), Number{});
+}
+inline void lay_out(const bf16* from, int64_t inputs, float* to) {
+    auto widened = [](U pairs, float* to) { store(to, evens(pairs)), store(to + LANES, odds(pairs)); };
+    int64_t i = 0;
+    for (; i + 2 * LANES <= inputs; i += 2 * LANES) widened(load_pairs(from + i), to + i);
+    if (i == inputs) return;
+    bf16 rest[2 * LANES] = {};
+    std::memcpy(rest, from + i, (inputs - i) * sizeof(bf16));
+    widened(load_pairs(rest), to + i);
+}
+
+// to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs.
+template <class Dots, int R, class Number = typename Dots::Number>
+inline void tile(const Number* x, int64_t x_stride, const Number* const w[OUTPUTS], int64_t inputs, float* to) {
+    const Number *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
+    F sum[R][OUTPUTS] = {};
+    for (int64_t i = 0; i < inputs; i += Dots::STEP) {
+        auto a = Dots::at(w0 + i), b = Dots::at(w1 + i), c = Dots::at(w2 + i), d = Dots::at(w3 + i);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            auto own = Dots::at(x + r * x_stride + i);
+            sum[r][0] = Dots::add(sum[r][0], own, a);
+            sum[r][1] = Dots::add(sum[r][1], own, b);
+            sum[r][2] = Dots::add(sum[r][2], own, c);
+            sum[r][3] = Dots::add(sum[r][3], own, d);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+        for (int o = 0; o < OUTPUTS; ++o) to[r * OUTPUTS + o] += added[o];
+    }
+}
+
+// The same for any number of rows.
+template <class Dots, class Number = typename Dots::Number>
+inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Number* const w[OUTPUTS], int64_t inputs,
+                  float* to) {
+    int64_t r = 0;
+    for (; r + ROWS <= rows; r += ROWS) tile<Dots, ROWS>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
+    for (; r + 2 <= rows; r += 2) tile<Dots, 2>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
+    for (; r < rows; ++r) tile<Dots, 1>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
+}
+
+// -- a block of rows --------------------------------------------------------------------------------------------------
+
+// Memory of a thread that lasts from call to call.
+template <class Number> struct Scratch {
+    Number* of(int64_t numbers) {
+        if (numbers > size) {
+            held.reset(static_cast<Number*>(std::aligned_alloc(64, (numbers * sizeof(Number) + 63) / 64 * 64)));
+            size = numbers;
+        }
+        return held.get();
+    }
+    struct Free {
+        void operator()(Number* p) const { std::free(p); }
+    };
+    std::unique_ptr<Number, Free> held;
+    int64_t size = 0;
+};
+
+// Rows of x as tiles read them: where they are, or laid out in the thread's scratch.
+template <class Stored, class Number> struct Laid {
+    const Number* at;
+    int64_t stride;
+
+    Laid(const Stored* x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t call, int64_t block) {
+        if constexpr (std::is_same_v<Stored, Number>)
+            if (inputs == whole(inputs)) {
+                at = x, stride = x_stride;
+                return;
+            }
+        thread_local Scratch<Number> scratch;
+        thread_local uint64_t held_call;
+        thread_local int64_t held_block;
+        stride = whole(inputs);
+        Number* to = scratch.of(rows * stride);
+        at = to;
+        if (held_call == call && held_block == block) return;
+        for (int64_t r = 0; r < rows; ++r) lay_out(x + r * x_stride, inputs, to + r * stride);
+        held_call = call, held_block = block;
+    }
+};
+
+// to[r][o] = x[r] . W[o] for a block of rows and 4 outputs, of which `outputs` are there.
+template <class Stored, class Number = typename DotsOf<Stored>::Number>
+inline void panel(const Laid<Stored, Number>& x, int64_t rows, const Stored* w, int64_t outputs, int64_t inputs, float* to) {
+    alignas(64) thread_local Number laid[OUTPUTS][BLOCK];
+    std::fill(to, to + rows * OUTPUTS, 0.0f);
+    for (int64_t i = 0; i < inputs; i += BLOCK) {
+        const int64_t count = std::min(BLOCK, inputs - i);
+        const Number* own[OUTPUTS];
+        for (int o = 0; o < OUTPUTS; ++o) {
+            const Stored* from = w + std::min<int64_t>(o, outputs - 1) * inputs + i;
+            if constexpr (std::is_same_v<Stored, Number>)
+                if (count == whole(count)) {
+                    own[o] = from;
+                    continue;
+                }
+            lay_out(from, count, laid[o]);
+            own[o] = laid[o];
+        }
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, whole(count), to);
+    }
+}
+
+// -- activations ------------------------------------------------------------------------------------------------------
+
+enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2 };
+
+inline float activated(int activation, float x) {
+    switch (activation) {
+        case SILU: return x / (1.0f + std::exp(-x));
+        case GELU: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
+        case GELU_TANH: return 0.5f * x * (1.0f + std::tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+        case RELU: return std::max(x, 0.0f);
+        case RELU2: return std::max(x, 0.0f) * std::max(x, 0.0f);
+        default: return x;
+    }
+}
+
+// -- the call ---------------------------------------------------------------------------------------------------------
+
+inline uint64_t next_call() {
+    static std::atomic<uint64_t> calls{0};
+    return ++calls;
+}
+
+// How a call is cut into items: the rows into blocks, and for each block every matrix into stretches of outputs.
+struct Cut {
+    int64_t rows, outputs, blocks;
+    uint64_t call = next_call();
+
+    Cut(const Rows& x, int64_t number_bytes, int64_t stored_bytes) {
+        rows = std::clamp(ROW_BYTES / (whole(x.width) * number_bytes) / ROWS * ROWS, int64_t(2 * ROWS), MOST_ROWS);
+        outputs = std::max<int64_t>(ITEM_BYTES / (x.width * stored_bytes) / OUTPUTS, 1) * OUTPUTS;
+        blocks = (x.count + rows - 1) / rows;
+    }
+    int64_t stretches(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
+};
+
+// A block of rows of x, ready to be multiplied.
+template <class Stored> struct Block {
+    int64_t first, rows, inputs;
+    Laid<Stored, typename DotsOf<Stored>::Number> laid;
+
+    Block(const Rows& x, const Cut& cut, int64_t block)
+        : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
+          laid(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
+
+    // to[r][o] = x[r] . W[first + o] + b[first + o] for `outputs` of at most 4.
+    void product(const Matrix& matrix, int64_t first, int64_t outputs, float* to) const {
+        panel<Stored>(laid, rows, static_cast<const Stored*>(matrix.weight) + first * inputs, outputs, inputs, to);
+        if (!matrix.bias) return;
+        const auto* bias = static_cast<const Stored*>(matrix.bias) + first;
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t o = 0; o < outputs; ++o) to[r * OUTPUTS + o] += get(bias + o);
+    }
+    template <class Out> void put_out(const float* sums, const Matrix& matrix, int64_t output, int64_t outputs) const {
+        Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
+        for (int64_t r = 0; r < rows; ++r)
+            for (int64_t o = 0; o < outputs; ++o) put(y + r * matrix.y_stride + o, sums[r * OUTPUTS + o]);
+    }
+};
+
+template <class Stored, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
+    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), sizeof(Stored));
+    int64_t all = 0;
+    for (int m = 0; m < count; ++m) all += cut.stretches(matrices[m]);
+    pool.run(int(cut.blocks * all), [&](int item) {
+        const Block<Stored> block(x, cut, item / all);
+        const Matrix* matrix = matrices;
+        int64_t stretch = item % all;
+        for (; stretch >= cut.stretches(*matrix); ++matrix) stretch -= cut.stretches(*matrix);
+        float sums[MOST_ROWS * OUTPUTS];
+        const int64_t end = std::min((stretch + 1) * cut.outputs, matrix->outputs);
+        for (int64_t o = stretch * cut.outputs; o < end; o += OUTPUTS) {
+            const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
+            block.product(*matrix, o, there, sums);
+            block.template put_out<Out>(sums, *matrix, o, there);
+        }
+    });
+}
+
+template <class Stored>
+void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, int activation) {
+    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), 2 * sizeof(Stored));
+    const int64_t all = cut.stretches(gate);
+    pool.run(int(cut.blocks * all), [&](int item) {
+        const Block<Stored> block(x, cut, item / all);
+        float gates[MOST_ROWS * OUTPUTS], ups[MOST_ROWS * OUTPUTS];
+        const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
+        for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
+            const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
+            block.product(gate, o, there, gates);
+            block.product(up, o, there, ups);
+            for (int64_t i = 0; i < block.rows * OUTPUTS; ++i) gates[i] = activated(activation, gates[i]) * ups[i];
+            block.template put_out<Stored>(gates, gate, o, there);
+        }
+    });
+}
+
+}  // namespace
