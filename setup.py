@@ -1,4 +1,5 @@
-"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built; pyproject.toml says all else.
+"""Compiles the kernels of `src/ridgeline/ops/kernels/native` into the package when it is built; pyproject.toml says all
+else.
 
 They are plain C functions that ctypes calls, so one wheel serves every Python of a platform. Where there is no compiler
 the package is built without them, and runs on torch alone.
@@ -19,13 +20,23 @@ from setuptools.command.build_py import build_py
 
 FOLDER = Path("ridgeline", "ops", "kernels")
 LIBRARY = "libridgeline.so"
-FLAGS = "-std=gnu++20 -O3 -g0 -fPIC -fvisibility=hidden -fno-math-errno -ffp-contract=fast -Wall -Wextra".split()
-LINK = "-shared -static-libstdc++ -static-libgcc -pthread".split()
+FLAGS = [
+    "-std=gnu++20",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+    "-Wall",
+    "-Wextra",
+]
+LINK = ["-shared", "-static-libstdc++", "-static-libgcc", "-pthread"]
 
 AVX512 = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mprefer-vector-width=512"
 SETS = {"plain": "-DLANES=4"}
-"""The instruction sets of this platform, and what compiles the kernels for each. The plain one comes first: of an inline
-function that several of them contain the linker takes the first, which every processor can run."""
+"""The instruction sets of this platform, and what compiles the kernels for each. The plain one comes first: of an
+inline function that several of them contain the linker takes the first, which every processor can run."""
 if platform.machine() in ("x86_64", "AMD64"):
     SETS |= {
         "avx2": "-DLANES=8 -mavx2 -mfma",

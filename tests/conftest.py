@@ -13,6 +13,7 @@ from hypothesis import settings
 from ridgeline.calibrate import estimate
 from ridgeline.calibrate.estimate import probed
 from ridgeline.calibrate.timer import Timer
+from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Device
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +32,15 @@ def data_dir() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}: set RIDGELINE_DATA")
     return folder
+
+
+@pytest.fixture
+def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without our kernels: what a test sees is what torch dispatches."""
+    monkeypatch.setenv("RIDGELINE_KERNELS", "off")
+    library.cache_clear()
+    yield
+    library.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,8 @@ from support.checkpoints import random_ours
 from support.engines import complete, token_engine
 from support.wall_models import HEADLESS, MODELS, wall_model
 
+pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
+
 
 class AuditedRunner(Runner):
     """A Runner whose every forward is audited."""

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Segment, Work
 
+pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
 NAMES = ("gate_proj", "up_proj", "down_proj")
 
 

@@ -29,6 +29,7 @@ class Trial:
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """The model with random weights."""
         built = build(Fields(self.config, f"the trial {self.name}"), dtype)
+        built.fuse()
         fill_dummy(built)
         return built.to(device)
 

@@ -28,6 +28,7 @@ from ridgeline.engine.sampling import (
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
+from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
 
@@ -58,6 +59,8 @@ class Runner:
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
+        if kernels := library():
+            kernels.threads(torch.get_num_threads())
         kv = PagedKV(self.store.layers, self.store.layout.groups, batch)
         encoder, tokens = batch.encoder, batch.tokens
         encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None

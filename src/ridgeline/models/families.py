@@ -143,7 +143,9 @@ def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:
             f"{' and '.join(narrowed)} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
             "use the unquantised checkpoint"
         )
-    return build(fields, shard=shard, recipe=recipe)
+    model = build(fields, shard=shard, recipe=recipe)
+    model.fuse()
+    return model
 
 
 def stored_dtype(fields: Fields) -> torch.dtype:

@@ -13,6 +13,7 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import DTYPES, library
 from ridgeline.ops.kv import Kept
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
@@ -126,6 +127,12 @@ class Model(nn.Module, ABC):
     def _module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
+
+    def fuse(self) -> None:
+        """Have our kernels do at once what they can, where this machine has them (`ops/kernels`)."""
+        if library() is not None and self.storage.dtype in DTYPES:
+            for _, op in self.ops():
+                op.fuse()
 
     @property
     def runs(self) -> bool:

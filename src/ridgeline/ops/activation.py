@@ -4,14 +4,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.linear import Projections, products_cost
+from ridgeline.ops.kernels import native
+from ridgeline.ops.linear import Projections, product_kernel, products_cost
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Kernel
 
@@ -38,7 +38,7 @@ class ActivatedProjections(Projections):
     The gate is the first of two matrices, or the first part of a fused one.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("products", "activate")
+    parts: tuple[str, ...] = ("products", "activate")
     FLOPS_PER_ELEMENT = 5  # exp or tanh counted as one, with the products around it
 
     def __init__(self, specs: Mapping[str, MatrixSpec], activation: str) -> None:
@@ -52,6 +52,11 @@ class ActivatedProjections(Projections):
 
     def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
         """x_TI [rows, inputs] -> [rows, width]."""
+        if self.fused and (kernels := native(x_TI)):
+            gate, up = (matrix.operands for matrix in self.matrices)
+            assert gate is not None, "what is fused has operands"
+            assert up is not None
+            return kernels.gated_products(x_TI, gate, up, self.activation)
         return self.activate(*self.products(x_TI))
 
     def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
@@ -61,6 +66,11 @@ class ActivatedProjections(Projections):
         activated = self.function(x_TF)
         return activated if up_TF is None else activated * up_TF
 
+    @property
+    def fusible(self) -> bool:
+        """As Op.fusible: of a gate and what it gates, each a matrix that our kernels take."""
+        return self.gated and len(self.matrices) == 2 and all(matrix.operands for matrix in self.matrices)
+
     def cost_of(self, rows: int) -> Cost:
         """The products and the activation; what lies between them needs no memory."""
         products, first = products_cost(rows, self.matrices), self.matrices[0]
@@ -69,7 +79,10 @@ class ActivatedProjections(Projections):
         return replace(products + own, activation_bytes=moved)
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the products, then the activation over what they left in memory."""
+        """As Op.kernels_of: the products, then the activation over what they left in memory; or both at once."""
+        if self.fused:
+            name = product_kernel(self.kind, rows, self.matrices[0])
+            return (Kernel(name, self.number_format, len(self.matrices), self.cost_of(rows)),)
         streams = 3 if self.gated else 2
         dtype = self.matrices[0].spec.dtype
         activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)

@@ -6,7 +6,7 @@ G = H / K, D head dim, W width of a value.
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class Attention(Op):
     """
 
     kind = "attention"
-    parts: ClassVar[tuple[str, ...]] = ("rotate", "attend")
+    parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
     ROTATE_FLOPS = 3  # of each entry
 

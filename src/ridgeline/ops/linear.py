@@ -1,6 +1,6 @@
 """Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import cast
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import native
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
@@ -81,7 +82,10 @@ class Head(Linear):
 
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
-        logits_RV = super().forward(x_RI)
+        if (kernels := native(x_RI)) and (operands := self.matrix.operands):
+            (logits_RV,) = kernels.products(x_RI, (operands,), torch.float32)
+        else:
+            logits_RV = super().forward(x_RI)
         if self.softcap is not None:  # in the model's dtype, as the reference has it
             logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
         return logits_RV.float()
@@ -135,9 +139,7 @@ class Projections(Op):
     def products(self, x_TI: Tensor) -> tuple[Tensor, ...]:
         """As forward."""
         parts: list[Tensor] = []
-        for name in self.names:
-            matrix: Matrix = getattr(self, name)
-            y_TO = matrix.product(x_TI)
+        for matrix, y_TO in zip(self.matrices, products(x_TI, self.matrices), strict=True):
             parts += torch.split(y_TO, list(matrix.spec.own_parts), dim=-1) if matrix.spec.parts else (y_TO,)
         return tuple(parts)
 
@@ -170,6 +172,14 @@ class Projections(Op):
 
     def extra_repr(self) -> str:
         return f"{self.matrices[0].inputs} -> {' + '.join(str(matrix.outputs) for matrix in self.matrices)}"
+
+
+def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
+    """The product of the same rows with each matrix: in one call, where our kernels take them all."""
+    operands = [own for matrix in matrices if (own := matrix.operands)]
+    if len(operands) == len(matrices) and (kernels := native(x_TI)):
+        return kernels.products(x_TI, operands)
+    return [matrix.product(x_TI) for matrix in matrices]
 
 
 def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
+from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.stored import weight
 
@@ -91,6 +92,9 @@ class RMSNorm(Norm):
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
+        if kernels := native(x_xD):
+            x_ND = x_xD.view(-1, self.width) if x_xD.is_contiguous() else x_xD.reshape(-1, self.width)
+            return kernels.norm(x_ND, self.weight, self.eps, from_one=self.from_one).view(x_xD.shape)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.from_one:
             return (normed * self.scale).to(x_xD.dtype)
@@ -118,7 +122,7 @@ class AddNorm(Norm):
     """A residual addition and the norm of its sum. One boundary, which a kernel may do at once: the sum is written and
     normalised without being read again."""
 
-    parts: ClassVar[tuple[str, ...]] = ("add", "normalise")
+    parts: tuple[str, ...] = ("add", "normalise")
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Two of [rows, width] -> their sum, in the place of x, and its norm."""
@@ -138,6 +142,8 @@ class AddNorm(Norm):
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the sum goes through memory between the two."""
+        if self.fused:
+            return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)
         return (
@@ -148,6 +154,14 @@ class AddNorm(Norm):
 
 class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
+
+    fusible = True
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """As AddNorm.forward."""
+        if self.fused and (kernels := native(x_TD)):
+            return x_TD, kernels.norm(x_TD, self.weight, self.eps, from_one=self.from_one, added_ND=y_TD)
+        return super().forward(x_TD, y_TD)
 
 
 class AddLayerNorm(AddNorm, LayerNorm):

@@ -53,11 +53,13 @@ class Op(Stored, ABC):
     milliseconds, and a plan would wait for thousands of them.
 
     kind: what it is called in tables. parts: the methods that its forward calls, where it runs kernels of several
-    classes. reads_context: whether its cost depends on `Work.attention`, that is on how long the sequences are.
+    classes. fused: whether one kernel of ours does all of it (`fuse`). reads_context: whether its cost depends on
+    `Work.attention`, that is on how long the sequences are.
     """
 
     kind: ClassVar[str]
-    parts: ClassVar[tuple[str, ...]] = ("forward",)
+    parts: tuple[str, ...] = ("forward",)
+    fused = False
     reads_context: ClassVar[bool] = False
 
     def cost(self, work: Work, space: Space = TOKENS) -> Cost:
@@ -70,6 +72,16 @@ class Op(Stored, ABC):
         has less to move than those that do it in parts: what they move adds up to `cost` or more."""
         rows = work.rows.get(space, 0)
         return self.kernels_of(rows) if rows else ()
+
+    @property
+    def fusible(self) -> bool:
+        """Whether there is a kernel of ours that does at once what torch does in parts."""
+        return False
+
+    def fuse(self) -> None:
+        """From now on have that kernel do it, as this machine has it. What it must cost is the same."""
+        if self.fusible:
+            self.fused, self.parts = True, ("forward",)
 
     @abstractmethod
     def cost_of(self, rows: int) -> Cost:

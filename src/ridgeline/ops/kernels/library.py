@@ -6,7 +6,7 @@ Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 import ctypes
 import os
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -18,9 +18,16 @@ VARIABLE = "RIDGELINE_KERNELS"
 """The environment variable that chooses an instruction set, or `off`."""
 
 _NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
+DTYPES = frozenset(_NUMBERS)
+"""What kernels read."""
+
 _ACTIVATIONS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
 }  # fmt: skip
+
+
+Operands = tuple[Tensor, Tensor | None]
+"""A matrix [O, I] and its bias [O], in the dtype of what it is multiplied with."""
 
 
 class _Matrix(Structure):
@@ -32,10 +39,10 @@ class _Rows(Structure):
 
 
 class Library:
-    """The kernels of one instruction set. A tensor that `takes` is not true of is not for them."""
+    """The kernels of one instruction set, for tensors that `native` names it for."""
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
-        """name: of an instruction set; the best one that this processor runs where it is empty. Raises ValueError for one
+        """name: of an instruction set; where it is empty, the best that this processor runs. Raises ValueError for one
         that it does not run, OSError where the library is not there."""
         self._c = ctypes.CDLL(str(path))
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
@@ -46,20 +53,16 @@ class Library:
         self._c.ridgeline_threads.argtypes = (c_int,)
         self._c.ridgeline_products.argtypes = (POINTER(_Rows), c_int, POINTER(_Matrix), c_int)
         self._c.ridgeline_gated_products.argtypes = (POINTER(_Rows), POINTER(_Matrix), POINTER(_Matrix), c_int)
-        for name in ("ridgeline_threads", "ridgeline_products", "ridgeline_gated_products"):
-            getattr(self._c, name).restype = None
+        self._c.ridgeline_norms.argtypes = (POINTER(_Rows), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
+        for name in ("threads", "products", "gated_products", "norms"):
+            getattr(self._c, f"ridgeline_{name}").restype = None
 
     def threads(self, count: int) -> None:
         """How many threads a call has from now on, the caller's included."""
         self._c.ridgeline_threads(count)
 
-    @staticmethod
-    def takes(x: Tensor) -> bool:
-        """Whether kernels read such a tensor: fp32 or bf16 rows in this machine's memory."""
-        return x.device.type == "cpu" and x.dtype in _NUMBERS and x.stride(-1) == 1
-
     def products(
-        self, x_TI: Tensor, matrices: Sequence[tuple[Tensor, Tensor | None]], out: torch.dtype | None = None
+        self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
         """x W^T + b for each W [O, I] and b [O] -> [T, O] of each, in the dtype of x or in fp32."""
         dtype = out or x_TI.dtype
@@ -68,20 +71,27 @@ class Library:
         self._c.ridgeline_products(_rows(x_TI), len(own), own, _NUMBERS[dtype])
         return results
 
-    def gated_products(
-        self, x_TI: Tensor, gate: tuple[Tensor, Tensor | None], up: tuple[Tensor, Tensor | None], activation: str
-    ) -> Tensor:
+    def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
         y_TF = x_TI.new_empty(len(x_TI), len(gate[0]))
         self._c.ridgeline_gated_products(_rows(x_TI), _matrix(gate, y_TF), _matrix(up, y_TF), _ACTIVATIONS[activation])
         return y_TF
+
+    def norm(
+        self, x_ND: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
+    ) -> Tensor:
+        """RMS norm of rows [N, D]; `added_ND` is added to them first, in their place. from_one: as of RMSNorm."""
+        y_ND = x_ND.new_empty(x_ND.shape)
+        added, stride = (None, 0) if added_ND is None else (added_ND.data_ptr(), added_ND.stride(0))
+        self._c.ridgeline_norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
+        return y_ND
 
 
 def _rows(x_TI: Tensor) -> _Rows:
     return _Rows(_NUMBERS[x_TI.dtype], x_TI.data_ptr(), len(x_TI), x_TI.shape[1], x_TI.stride(0))
 
 
-def _matrix(own: tuple[Tensor, Tensor | None], y_TO: Tensor) -> _Matrix:
+def _matrix(own: Operands, y_TO: Tensor) -> _Matrix:
     weight, bias = own
     return _Matrix(
         weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight), y_TO.data_ptr(), y_TO.stride(0)
@@ -89,9 +99,16 @@ def _matrix(own: tuple[Tensor, Tensor | None], y_TO: Tensor) -> _Matrix:
 
 
 @cache
-def native() -> Library | None:
-    """The kernels to use in this process; None where they are off or were not compiled. Raises ValueError."""
+def library() -> Library | None:
+    """The kernels of this process; None where they are off or were not compiled. Raises ValueError."""
     name = os.environ.get(VARIABLE, "")
     if name == "off" or not PATH.exists():
         return None
     return Library(PATH, name)
+
+
+def native(x_TI: Tensor) -> Library | None:
+    """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
+    if x_TI.device.type != "cpu" or x_TI.dtype not in _NUMBERS or x_TI.stride(-1) != 1:
+        return None
+    return library()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat, arithmetic
+from ridgeline.ops.kernels import Operands
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, Stored, weight
 
@@ -64,6 +65,11 @@ class Matrix(Stored, ABC):
     def product(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
         return x_TI.new_empty(len(x_TI), self.outputs) if x_TI.is_meta else self.computed(x_TI)
+
+    @property
+    def operands(self) -> Operands | None:
+        """What our kernels multiply rows with; None where they know no such form."""
+        return None
 
     @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import Operands, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.stored import weight
 
@@ -18,8 +19,15 @@ class PlainMatrix(Matrix):
         shape = (self.inputs, self.outputs) if spec.transposed else (self.outputs, self.inputs)
         self.weight = weight(*shape, dtype=spec.dtype)
 
+    @property
+    def operands(self) -> Operands | None:
+        """What our kernels multiply with; None where the checkpoint stores the weight transposed."""
+        return None if self.spec.transposed else (self.weight, self.own_bias)
+
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
+        if (kernels := native(x_TI)) and (operands := self.operands):
+            return kernels.products(x_TI, (operands,))[0]
         return functional.linear(x_TI, self.weight.t() if self.spec.transposed else self.weight, self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:

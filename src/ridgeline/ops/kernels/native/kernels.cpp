@@ -1,6 +1,7 @@
 // The kernels of the instruction set NAME, which the compiler was told to use.
 #include "kernels.h"
 
+#include "norm.h"
 #include "product.h"
 
 namespace {
@@ -14,6 +15,11 @@ void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, N
         products<bf16, bf16>(pool, x, count, matrices);
 }
 
+void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
+              bool from_one) {
+    (x.type == FP32 ? norms<float> : norms<bf16>)(pool, x, y, y_stride, to, weight, eps, from_one);
+}
+
 void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, int activation) {
     if (x.type == FP32)
         gated_products<float>(pool, x, gate, up, activation);
@@ -23,4 +29,4 @@ void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matr
 
 }  // namespace
 
-extern const Kernels NAME = {NAME_IN_QUOTES, products_of, gated_products_of};
+extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of};

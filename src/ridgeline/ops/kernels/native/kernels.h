@@ -26,6 +26,8 @@ struct Kernels {
     const char* name;
     // y = x W^T + b for each of `count` matrices; y of type `out`.
     void (*products)(Pool&, const Rows& x, int count, const Matrix* matrices, Number out);
+    // x += y where there is a y, then to = norm(x) * weight, `to` without gaps. from_one: 1 is added to the weight.
+    void (*norms)(Pool&, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps, bool from_one);
     // y = act(x Wg^T + bg) * (x Wu^T + bu), to where the gate's results go.
     void (*gated_products)(Pool&, const Rows& x, const Matrix& gate, const Matrix& up, int activation);
 };

@@ -69,6 +69,11 @@ EXPORTED void ridgeline_products(const Rows* x, int count, const Matrix* matrice
     kernels->products(Turn(), *x, count, matrices, Number(out));
 }
 
+EXPORTED void ridgeline_norms(const Rows* x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
+                              int from_one) {
+    kernels->norms(Turn(), *x, y, y_stride, to, weight, eps, from_one);
+}
+
 EXPORTED void ridgeline_gated_products(const Rows* x, const Matrix* gate, const Matrix* up, int activation) {
     kernels->gated_products(Turn(), *x, *gate, *up, activation);
 }

@@ -1,0 +1,119 @@
+"""Our kernels against float64 and torch, on awkward sizes; a row alone against itself in any batch, bit for bit."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
+from ridgeline.ops.kernels import Library, library, native
+from ridgeline.ops.kernels.library import PATH
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+
+pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no compiler when the package was built")
+SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300)]
+ROWS = [1, 2, 3, 5, 7, 16, 97, 130]
+BOTH = [torch.float32, torch.bfloat16]
+# Of the largest result: sums of so many products in fp32, and what rounding to bf16 takes away.
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
+
+
+@pytest.fixture(params=["plain", "best"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """Those that every processor runs, and this one's."""
+    yield Library(name="plain" if request.param == "plain" else "")
+    library.cache_clear()
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Random numbers, as many for a shape each time."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def off(ours: Tensor, exact: Tensor) -> float:
+    """The largest difference, in parts of the largest result."""
+    return float((ours.double() - exact).abs().max() / exact.abs().max())
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+def test_products(kernels: Library, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    """Two matrices at once, one with a bias, in fp32 and in the dtype of the rows, from rows that do not touch."""
+    first, second = (normal(outputs + extra, inputs, dtype=dtype, seed=extra) for extra in (0, 2))
+    bias = normal(outputs, dtype=dtype)
+    for rows in ROWS:
+        x_TI = normal(rows, inputs + 3, dtype=dtype, seed=rows)[:, :inputs]
+        x, exact = x_TI.double(), (first.double(), second.double())
+        wide = kernels.products(x_TI, [(first, bias), (second, None)], torch.float32)
+        assert off(wide[0], x @ exact[0].T + bias.double()) < ROUNDING[torch.float32]
+        assert off(wide[1], x @ exact[1].T) < ROUNDING[torch.float32]
+        narrow = kernels.products(x_TI, [(first, bias), (second, None)])
+        assert all(torch.equal(one, other.to(dtype)) for one, other in zip(narrow, wide, strict=True))
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+def test_a_row_does_not_depend_on_its_neighbours(
+    kernels: Library, inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    """Alone, in any batch, on one thread or two."""
+    weight, x_TI = normal(outputs, inputs, dtype=dtype), normal(max(ROWS), inputs, dtype=dtype, seed=1)
+    alone = [kernels.products(x_I[None], [(weight, None)], torch.float32)[0] for x_I in x_TI]
+    for rows in ROWS:
+        for threads in (1, 2):
+            kernels.threads(threads)
+            (together,) = kernels.products(x_TI[:rows], [(weight, None)], torch.float32)
+            assert torch.equal(together, torch.cat(alone[:rows]))
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_gated_products(kernels: Library, activation: str, dtype: torch.dtype) -> None:
+    """The op that fuses them, against what torch does in parts, in float64."""
+    spec = MatrixSpec(70, 37, dtype, bias=True)
+    op = ActivatedProjections({"gate": spec, "up": spec}, activation)
+    assert op.fusible
+    for parameter in op.parameters():
+        parameter.data.copy_(normal(*parameter.shape))
+    gate, up = (op.matrix(name) for name in ("gate", "up"))
+    for rows in ROWS:
+        x_TI = normal(rows, 70, dtype=dtype, seed=rows)
+        products = [functional.linear(x_TI.double(), m.weight.double(), m.bias.double()) for m in (gate, up)]
+        exact = ACTIVATIONS[activation](products[0]) * products[1]
+        ours = kernels.gated_products(x_TI, gate.operands, up.operands, activation)
+        assert off(ours, exact) < 4 * ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("from_one", [False, True])
+@pytest.mark.parametrize("width", [1, 7, 64, 129, 1024])
+def test_norms(kernels: Library, width: int, dtype: torch.dtype, *, from_one: bool) -> None:
+    """As torch rounds them: in bf16 at most the last bit differs, where the sum of squares does."""
+    op = AddRMSNorm(width, 1e-6, dtype, from_one=from_one)
+    op.weight.data.copy_(normal(width, seed=9))
+    for rows in (1, 3, 300):
+        x_TD, y_TD = normal(rows, width, dtype=dtype), normal(rows, width, dtype=dtype, seed=1)
+        expected_x = x_TD + y_TD
+        expected = RMSNorm.computed(op, expected_x.double().to(dtype))
+        ours = kernels.norm(x_TD, op.weight, op.eps, from_one=from_one, added_ND=y_TD)
+        assert torch.equal(x_TD, expected_x)
+        torch.testing.assert_close(ours, expected, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+def test_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other dtypes, devices and columns go to torch; `off` and a set that is not there are as they say."""
+    assert native(normal(2, 3)) is not None
+    assert native(normal(2, 3).half()) is None
+    assert native(normal(2, 3).T) is None
+    assert native(normal(2, 3).to("meta")) is None
+    library.cache_clear()
+    monkeypatch.setenv("RIDGELINE_KERNELS", "off")
+    assert native(normal(2, 3)) is None
+    library.cache_clear()
+    monkeypatch.setenv("RIDGELINE_KERNELS", "sse9")
+    with pytest.raises(ValueError, match="sse9"):
+        library()
+    library.cache_clear()
