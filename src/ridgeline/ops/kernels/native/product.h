@@ -28,6 +28,7 @@ namespace {
 constexpr int64_t BLOCK = 1024;            // inputs
 constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
 constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
+constexpr int64_t FEW_ROWS = ROWS;         // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
 constexpr int64_t MOST_ROWS = 96;          // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
@@ -39,7 +40,24 @@ struct Singles {
     using Number = float;
     static constexpr int64_t STEP = LANES;
     static F at(const float* from) { return load(from); }
+    static F w_at(const float* from) { return load(from); }
     static F add(F sum, F x, F w) { return sum + x * w; }
+};
+
+// bf16 of W, widened as it comes, with fp32 of x that were laid out in the same order: for so few rows that keeping it
+// widened does not pay. Adds what Singles would, in the same order.
+struct Widening {
+    using Number = float;
+    static constexpr int64_t STEP = 2 * LANES;
+    struct Pair {
+        F evens, odds;
+    };
+    static Pair at(const float* from) { return {load(from), load(from + LANES)}; }
+    static Pair w_at(const bf16* from) {
+        const U pairs = load_pairs(from);
+        return {evens(pairs), odds(pairs)};
+    }
+    static F add(F sum, Pair x, Pair w) { return sum + x.evens * w.evens + x.odds * w.odds; }
 };
 
 #ifdef BF16_DOTS
@@ -48,6 +66,7 @@ struct Pairs {
     using Number = bf16;
     static constexpr int64_t STEP = 2 * LANES;
     static U at(const bf16* from) { return load_pairs(from); }
+    static U w_at(const bf16* from) { return load_pairs(from); }
     static F add(F sum, U x, U w) {
         return reinterpret_cast<F>(
             _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w)));
@@ -59,6 +78,11 @@ template <class Stored> using DotsOf = Singles;
 #endif
 
 constexpr int64_t whole(int64_t inputs) { return (inputs + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
+
+// Bring a stretch of memory nearer: the processor's own guesses end at a page's end.
+template <class Number> inline void fetch(const Number* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) __builtin_prefetch(from + i);
+}
 
 // A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
 template <class Number> inline void lay_out(const Number* from, int64_t inputs, Number* to) {
@@ -76,12 +100,14 @@ inline void lay_out(const bf16* from, int64_t inputs, float* to) {
 }
 
 // to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs.
-template <class Dots, int R, class Number = typename Dots::Number>
-inline void tile(const Number* x, int64_t x_stride, const Number* const w[OUTPUTS], int64_t inputs, float* to) {
-    const Number *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
+template <class Dots, int R, class Number, class Weight>
+inline void tile(const Number* x, int64_t x_stride, const Weight* const w[OUTPUTS], int64_t inputs, int64_t ahead, float* to) {
+    const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
     F sum[R][OUTPUTS] = {};
     for (int64_t i = 0; i < inputs; i += Dots::STEP) {
-        auto a = Dots::at(w0 + i), b = Dots::at(w1 + i), c = Dots::at(w2 + i), d = Dots::at(w3 + i);
+        __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
+        __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
+        auto a = Dots::w_at(w0 + i), b = Dots::w_at(w1 + i), c = Dots::w_at(w2 + i), d = Dots::w_at(w3 + i);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             auto own = Dots::at(x + r * x_stride + i);
@@ -99,13 +125,13 @@ inline void tile(const Number* x, int64_t x_stride, const Number* const w[OUTPUT
 }
 
 // The same for any number of rows.
-template <class Dots, class Number = typename Dots::Number>
-inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Number* const w[OUTPUTS], int64_t inputs,
-                  float* to) {
+template <class Dots, class Number, class Weight>
+inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const w[OUTPUTS], int64_t inputs,
+                  int64_t ahead, float* to) {
     int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS) tile<Dots, ROWS>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
-    for (; r + 2 <= rows; r += 2) tile<Dots, 2>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
-    for (; r < rows; ++r) tile<Dots, 1>(x + r * x_stride, x_stride, w, inputs, to + r * OUTPUTS);
+    for (; r + ROWS <= rows; r += ROWS) tile<Dots, ROWS>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
+    for (; r + 2 <= rows; r += 2) tile<Dots, 2>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
+    for (; r < rows; ++r) tile<Dots, 1>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
 }
 
 // -- a block of rows --------------------------------------------------------------------------------------------------
@@ -156,18 +182,23 @@ inline void panel(const Laid<Stored, Number>& x, int64_t rows, const Stored* w, 
     std::fill(to, to + rows * OUTPUTS, 0.0f);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
+        const Stored* from[OUTPUTS];
+        for (int o = 0; o < OUTPUTS; ++o) from[o] = w + std::min<int64_t>(o, outputs - 1) * inputs + i;
+        if constexpr (std::is_same_v<Stored, Number>) {
+            if (count == whole(count)) {
+                tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, count, OUTPUTS * inputs, to);
+                continue;
+            }
+        } else if (rows <= FEW_ROWS && count == whole(count)) {
+            tiles<Widening>(x.at + i, x.stride, rows, from, count, OUTPUTS * inputs, to);
+            continue;
+        }
         const Number* own[OUTPUTS];
         for (int o = 0; o < OUTPUTS; ++o) {
-            const Stored* from = w + std::min<int64_t>(o, outputs - 1) * inputs + i;
-            if constexpr (std::is_same_v<Stored, Number>)
-                if (count == whole(count)) {
-                    own[o] = from;
-                    continue;
-                }
-            lay_out(from, count, laid[o]);
-            own[o] = laid[o];
+            fetch(from[o] + OUTPUTS * inputs, count);
+            lay_out(from[o], count, laid[o]), own[o] = laid[o];
         }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, whole(count), to);
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, whole(count), 0, to);
     }
 }
 
