@@ -25,8 +25,9 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 1024;            // inputs
+constexpr int64_t BLOCK = 512;             // inputs
 constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
+constexpr int PANEL = 2 * OUTPUTS;         // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
 constexpr int64_t FEW_ROWS = ROWS;         // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
@@ -99,9 +100,10 @@ inline void lay_out(const bf16* from, int64_t inputs, float* to) {
     widened(load_pairs(rest), to + i);
 }
 
-// to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs.
+// to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs. What stands `ahead` in W is
+// fetched on the way.
 template <class Dots, int R, class Number, class Weight>
-inline void tile(const Number* x, int64_t x_stride, const Weight* const w[OUTPUTS], int64_t inputs, int64_t ahead, float* to) {
+inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, int64_t ahead, float* to) {
     const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
     F sum[R][OUTPUTS] = {};
     for (int64_t i = 0; i < inputs; i += Dots::STEP) {
@@ -120,18 +122,22 @@ inline void tile(const Number* x, int64_t x_stride, const Weight* const w[OUTPUT
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
         F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) to[r * OUTPUTS + o] += added[o];
+        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[o];
     }
 }
 
-// The same for any number of rows.
+// The same for a panel, of which so many halves are there, and any number of rows.
 template <class Dots, class Number, class Weight>
-inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const w[OUTPUTS], int64_t inputs,
+inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
                   int64_t ahead, float* to) {
+    auto both = [&]<int R>(int64_t r) {
+        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS)
+            tile<Dots, R>(x + r * x_stride, x_stride, w + half, inputs, ahead, to + r * PANEL + half);
+    };
     int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS) tile<Dots, ROWS>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
-    for (; r + 2 <= rows; r += 2) tile<Dots, 2>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
-    for (; r < rows; ++r) tile<Dots, 1>(x + r * x_stride, x_stride, w, inputs, ahead, to + r * OUTPUTS);
+    for (; r + ROWS <= rows; r += ROWS) both.template operator()<ROWS>(r);
+    for (; r + 2 <= rows; r += 2) both.template operator()<2>(r);
+    for (; r < rows; ++r) both.template operator()<1>(r);
 }
 
 // -- a block of rows --------------------------------------------------------------------------------------------------
@@ -175,30 +181,43 @@ template <class Stored, class Number> struct Laid {
     }
 };
 
-// to[r][o] = x[r] . W[o] for a block of rows and 4 outputs, of which `outputs` are there.
+// Up to 8 rows of W, from one matrix or two, and how far ahead of each the one stands that its place has next.
+template <class Stored> struct Panel {
+    const Stored* w[PANEL];
+    int halves;
+    int64_t ahead;
+
+    // Rows of a matrix from `first` on, `count` of at most 4, into one half.
+    void fill(int half, const Matrix& matrix, int64_t first, int64_t count, int64_t inputs) {
+        for (int64_t o = 0; o < OUTPUTS; ++o)  // what is missing is computed with the last one, and dropped
+            w[half * OUTPUTS + o] = static_cast<const Stored*>(matrix.weight) + (first + std::min(o, count - 1)) * inputs;
+    }
+};
+
+// to[r][o] = x[r] . W[o] for a block of rows and the outputs of a panel.
 template <class Stored, class Number = typename DotsOf<Stored>::Number>
-inline void panel(const Laid<Stored, Number>& x, int64_t rows, const Stored* w, int64_t outputs, int64_t inputs, float* to) {
-    alignas(64) thread_local Number laid[OUTPUTS][BLOCK];
-    std::fill(to, to + rows * OUTPUTS, 0.0f);
+inline void multiply(const Laid<Stored, Number>& x, int64_t rows, const Panel<Stored>& panel, int64_t inputs, float* to) {
+    alignas(64) thread_local Number laid[PANEL][BLOCK];
+    std::fill(to, to + rows * PANEL, 0.0f);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
-        const Stored* from[OUTPUTS];
-        for (int o = 0; o < OUTPUTS; ++o) from[o] = w + std::min<int64_t>(o, outputs - 1) * inputs + i;
+        const Stored* from[PANEL];
+        for (int o = 0; o < panel.halves * OUTPUTS; ++o) from[o] = panel.w[o] + i;
         if constexpr (std::is_same_v<Stored, Number>) {
             if (count == whole(count)) {
-                tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, count, OUTPUTS * inputs, to);
+                tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
                 continue;
             }
         } else if (rows <= FEW_ROWS && count == whole(count)) {
-            tiles<Widening>(x.at + i, x.stride, rows, from, count, OUTPUTS * inputs, to);
+            tiles<Widening>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
             continue;
         }
-        const Number* own[OUTPUTS];
-        for (int o = 0; o < OUTPUTS; ++o) {
-            fetch(from[o] + OUTPUTS * inputs, count);
+        const Number* own[PANEL];
+        for (int o = 0; o < panel.halves * OUTPUTS; ++o) {
+            fetch(from[o] + panel.ahead, count);
             lay_out(from[o], count, laid[o]), own[o] = laid[o];
         }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, whole(count), 0, to);
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, whole(count), 0, to);
     }
 }
 
@@ -229,71 +248,83 @@ struct Cut {
     int64_t rows, outputs, blocks;
     uint64_t call = next_call();
 
-    Cut(const Rows& x, int64_t number_bytes, int64_t stored_bytes) {
+    // number_bytes: of x as it is laid out. row_bytes: of all rows of W that one output takes.
+    Cut(const Rows& x, int64_t number_bytes, int64_t row_bytes) {
         rows = std::clamp(ROW_BYTES / (whole(x.width) * number_bytes) / ROWS * ROWS, int64_t(2 * ROWS), MOST_ROWS);
-        outputs = std::max<int64_t>(ITEM_BYTES / (x.width * stored_bytes) / OUTPUTS, 1) * OUTPUTS;
+        outputs = std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL;
         blocks = (x.count + rows - 1) / rows;
     }
     int64_t stretches(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
-// A block of rows of x, ready to be multiplied.
+// A block of rows of x, ready to be multiplied, and the sums of a panel.
 template <class Stored> struct Block {
     int64_t first, rows, inputs;
     Laid<Stored, typename DotsOf<Stored>::Number> laid;
+    alignas(64) float sums[MOST_ROWS * PANEL];
 
     Block(const Rows& x, const Cut& cut, int64_t block)
         : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
           laid(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
-    // to[r][o] = x[r] . W[first + o] + b[first + o] for `outputs` of at most 4.
-    void product(const Matrix& matrix, int64_t first, int64_t outputs, float* to) const {
-        panel<Stored>(laid, rows, static_cast<const Stored*>(matrix.weight) + first * inputs, outputs, inputs, to);
+    void run(const Panel<Stored>& panel) { multiply<Stored>(laid, rows, panel, inputs, sums); }
+
+    // Add the bias of `count` outputs to the sums that begin at `place` of a panel.
+    void add_bias(const Matrix& matrix, int64_t output, int64_t count, int place) {
         if (!matrix.bias) return;
-        const auto* bias = static_cast<const Stored*>(matrix.bias) + first;
+        const auto* bias = static_cast<const Stored*>(matrix.bias) + output;
         for (int64_t r = 0; r < rows; ++r)
-            for (int64_t o = 0; o < outputs; ++o) to[r * OUTPUTS + o] += get(bias + o);
+            for (int64_t o = 0; o < count; ++o) sums[r * PANEL + place + o] += get(bias + o);
     }
-    template <class Out> void put_out(const float* sums, const Matrix& matrix, int64_t output, int64_t outputs) const {
+    // Put the first `count` sums of each row where the matrix has its outputs.
+    template <class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
         Out* y = static_cast<Out*>(matrix.y) + first * matrix.y_stride + output;
         for (int64_t r = 0; r < rows; ++r)
-            for (int64_t o = 0; o < outputs; ++o) put(y + r * matrix.y_stride + o, sums[r * OUTPUTS + o]);
+            for (int64_t o = 0; o < count; ++o) put(y + r * matrix.y_stride + o, sums[r * PANEL + o]);
     }
 };
 
 template <class Stored, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
-    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), sizeof(Stored));
+    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), x.width * sizeof(Stored));
     int64_t all = 0;
     for (int m = 0; m < count; ++m) all += cut.stretches(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
-        const Block<Stored> block(x, cut, item / all);
+        Block<Stored> block(x, cut, item / all);
         const Matrix* matrix = matrices;
         int64_t stretch = item % all;
         for (; stretch >= cut.stretches(*matrix); ++matrix) stretch -= cut.stretches(*matrix);
-        float sums[MOST_ROWS * OUTPUTS];
         const int64_t end = std::min((stretch + 1) * cut.outputs, matrix->outputs);
-        for (int64_t o = stretch * cut.outputs; o < end; o += OUTPUTS) {
-            const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
-            block.product(*matrix, o, there, sums);
-            block.template put_out<Out>(sums, *matrix, o, there);
+        for (int64_t o = stretch * cut.outputs; o < end; o += PANEL) {
+            const int64_t there = std::min<int64_t>(PANEL, end - o);
+            Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * x.width};
+            for (int half = 0; half < panel.halves; ++half)
+                panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS, x.width);
+            block.run(panel);
+            block.add_bias(*matrix, o, there, 0);
+            block.template put_out<Out>(*matrix, o, there);
         }
     });
 }
 
 template <class Stored>
 void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, int activation) {
-    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), 2 * sizeof(Stored));
+    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), 2 * x.width * sizeof(Stored));
     const int64_t all = cut.stretches(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
-        const Block<Stored> block(x, cut, item / all);
-        float gates[MOST_ROWS * OUTPUTS], ups[MOST_ROWS * OUTPUTS];
+        Block<Stored> block(x, cut, item / all);
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
-            block.product(gate, o, there, gates);
-            block.product(up, o, there, ups);
-            for (int64_t i = 0; i < block.rows * OUTPUTS; ++i) gates[i] = activated(activation, gates[i]) * ups[i];
-            block.template put_out<Stored>(gates, gate, o, there);
+            Panel<Stored> panel{{}, 2, OUTPUTS * x.width};
+            panel.fill(0, gate, o, there, x.width), panel.fill(1, up, o, there, x.width);
+            block.run(panel);
+            block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
+            for (int64_t r = 0; r < block.rows; ++r)
+                for (int64_t g = 0; g < OUTPUTS; ++g) {
+                    float* sum = block.sums + r * PANEL + g;
+                    *sum = activated(activation, *sum) * sum[OUTPUTS];
+                }
+            block.template put_out<Stored>(gate, o, there);
         }
     });
 }
