@@ -8,6 +8,7 @@ import torch
 
 from ridgeline.cli import options
 from ridgeline.host import GIB, available_memory, processor
+from ridgeline.ops.kernels import state
 from ridgeline.version import __version__
 
 _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "numpy")
@@ -21,6 +22,7 @@ def env(as_json: options.Json = False) -> None:
         "system": platform.platform(),
         "processor": processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "kernels": state(),
         "memory available": f"{available_memory() / GIB:.1f} GiB",
         **{name: version(name) for name in _PACKAGES},
     }

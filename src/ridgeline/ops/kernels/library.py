@@ -107,6 +107,16 @@ def library() -> Library | None:
     return Library(PATH, name)
 
 
+def state() -> str:
+    """Which kernels this process has, in words, and what to do where it has none."""
+    kernels = library()
+    if kernels is not None:
+        return kernels.name
+    if PATH.exists():
+        return f"torch's ({VARIABLE}=off)"
+    return "torch's: there was no C++ compiler when ridgeline was installed (apt install g++, then install it again)"
+
+
 def native(x_TI: Tensor) -> Library | None:
     """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
     if x_TI.device.type != "cpu" or x_TI.dtype not in _NUMBERS or x_TI.stride(-1) != 1:
