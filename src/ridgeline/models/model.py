@@ -13,7 +13,7 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import DTYPES, library
+from ridgeline.ops.kernels import NUMBERS, library
 from ridgeline.ops.kv import Kept
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
@@ -130,7 +130,7 @@ class Model(nn.Module, ABC):
 
     def fuse(self) -> None:
         """Have our kernels do at once what they can, where this machine has them (`ops/kernels`)."""
-        if library() is not None and self.storage.dtype in DTYPES:
+        if library() is not None and self.storage.dtype in NUMBERS:
             for _, op in self.ops():
                 op.fuse()
 

@@ -5,10 +5,11 @@ Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,9 +18,8 @@ PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
 """The environment variable that chooses an instruction set, or `off`."""
 
-_NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
-DTYPES = frozenset(_NUMBERS)
-"""What kernels read."""
+NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
+"""What kernels read, as they call it."""
 
 _ACTIVATIONS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
@@ -34,7 +34,9 @@ class _Matrix(Structure):
     _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64))
 
 
-class _Rows(Structure):
+class RowsOf(Structure):
+    """Rows of numbers in memory, as kernels take them."""
+
     _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
@@ -50,31 +52,38 @@ class Library:
         if chosen is None:
             raise ValueError(f"{VARIABLE} is {name}, which is not one of this processor's; leave it out, or give off")
         self.name: str = chosen.decode()
-        self._c.ridgeline_threads.argtypes = (c_int,)
-        self._c.ridgeline_products.argtypes = (POINTER(_Rows), c_int, POINTER(_Matrix), c_int)
-        self._c.ridgeline_gated_products.argtypes = (POINTER(_Rows), POINTER(_Matrix), POINTER(_Matrix), c_int)
-        self._c.ridgeline_norms.argtypes = (POINTER(_Rows), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
-        for name in ("threads", "products", "gated_products", "norms"):
-            getattr(self._c, f"ridgeline_{name}").restype = None
+        self._threads = self.function("threads", c_int)
+        self._products = self.function("products", POINTER(RowsOf), c_int, POINTER(_Matrix), c_int)
+        self._gated_products = self.function(
+            "gated_products", POINTER(RowsOf), POINTER(_Matrix), POINTER(_Matrix), c_int
+        )
+        self._norms = self.function("norms", POINTER(RowsOf), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
 
     def threads(self, count: int) -> None:
         """How many threads a call has from now on, the caller's included."""
-        self._c.ridgeline_threads(count)
+        self._threads(count)
+
+    def function(self, name: str, *types: type) -> Callable[..., None]:
+        """The function ridgeline_NAME, of arguments of these types, which gives nothing."""
+        function = getattr(self._c, f"ridgeline_{name}")
+        if function.argtypes is None:
+            function.restype, function.argtypes = None, types
+        return cast("Callable[..., None]", function)
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
         """x W^T + b for each W [O, I] and b [O] -> [T, O] of each, in the dtype of x or in fp32."""
         dtype = out or x_TI.dtype
-        results = tuple(x_TI.new_empty(len(x_TI), len(weight), dtype=dtype) for weight, _ in matrices)
+        results = tuple(x_TI.new_empty(x_TI.shape[0], weight.shape[0], dtype=dtype) for weight, _ in matrices)
         own = (_Matrix * len(results))(*map(_matrix, matrices, results))
-        self._c.ridgeline_products(_rows(x_TI), len(own), own, _NUMBERS[dtype])
+        self._products(_rows(x_TI), len(own), own, NUMBERS[dtype])
         return results
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
-        y_TF = x_TI.new_empty(len(x_TI), len(gate[0]))
-        self._c.ridgeline_gated_products(_rows(x_TI), _matrix(gate, y_TF), _matrix(up, y_TF), _ACTIVATIONS[activation])
+        y_TF = x_TI.new_empty(x_TI.shape[0], gate[0].shape[0])
+        self._gated_products(_rows(x_TI), _matrix(gate, y_TF), _matrix(up, y_TF), _ACTIVATIONS[activation])
         return y_TF
 
     def norm(
@@ -83,18 +92,18 @@ class Library:
         """RMS norm of rows [N, D]; `added_ND` is added to them first, in their place. from_one: as of RMSNorm."""
         y_ND = x_ND.new_empty(x_ND.shape)
         added, stride = (None, 0) if added_ND is None else (added_ND.data_ptr(), added_ND.stride(0))
-        self._c.ridgeline_norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
+        self._norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
         return y_ND
 
 
-def _rows(x_TI: Tensor) -> _Rows:
-    return _Rows(_NUMBERS[x_TI.dtype], x_TI.data_ptr(), len(x_TI), x_TI.shape[1], x_TI.stride(0))
+def _rows(x_TI: Tensor) -> RowsOf:
+    return RowsOf(NUMBERS[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
 def _matrix(own: Operands, y_TO: Tensor) -> _Matrix:
     weight, bias = own
     return _Matrix(
-        weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight), y_TO.data_ptr(), y_TO.stride(0)
+        weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.shape[0], y_TO.data_ptr(), y_TO.stride(0)
     )
 
 
@@ -119,6 +128,6 @@ def state() -> str:
 
 def native(x_TI: Tensor) -> Library | None:
     """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
-    if x_TI.device.type != "cpu" or x_TI.dtype not in _NUMBERS or x_TI.stride(-1) != 1:
+    if x_TI.device.type != "cpu" or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
         return None
     return library()

@@ -1,8 +1,10 @@
 // The kernels of the instruction set NAME, which the compiler was told to use.
 #include "kernels.h"
 
+#include "attention.h"
 #include "norm.h"
 #include "product.h"
+#include "rotary.h"
 
 namespace {
 
@@ -27,6 +29,22 @@ void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matr
         gated_products<bf16>(pool, x, gate, up, activation);
 }
 
+void attend_of(Pool& pool, const AttentionLayer& layer, const Sequences& sequences, const NewRows& rows, const Rows& q,
+               void* to) {
+    if (layer.type == FP32) {
+        keep<float>(pool, layer, rows);
+        Attend<float>(layer, sequences, q, to).run(pool);
+    } else {
+        keep<bf16>(pool, layer, rows);
+        Attend<bf16>(layer, sequences, q, to).run(pool);
+    }
+}
+
+void rotate_of(Pool& pool, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+               int64_t start, int64_t half) {
+    (type == FP32 ? rotate<float> : rotate<bf16>)(pool, rows, lots, count, cos, sin, start, half);
+}
+
 }  // namespace
 
-extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of};
+extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, attend_of, rotate_of};

@@ -22,6 +22,45 @@ struct Rows {
     int64_t count, width, stride;
 };
 
+// Which keys a query sees: those up to its own position, of these the last `reach_size`, of these the ones in its own chunk
+// of so many, or all.
+enum Reach : int { CAUSAL, WINDOW, CHUNKED, CROSS };
+
+// One layer's attention, and its pages: in each, K [kv_heads, page_size, k_dim] and V likewise. v: null where a value is
+// the first v_dim numbers of its key. page_stride: numbers from page to page. softcap: 0 for none. sinks: one a head, of
+// the type of all else, or null.
+struct AttentionLayer {
+    Number type;
+    Reach reach;
+    int64_t reach_size, heads, kv_heads, k_dim, v_dim;
+    float scale, softcap;
+    const void* sinks;
+    void *k, *v;
+    int64_t page_stride, page_size;
+};
+
+// The sequences of a step. starts: count + 1 numbers, the rows of each. lengths: positions it has, the step's included, or
+// that the encoder gave it. pages: those of sequence s from offsets[s] on, the first of which begins with position firsts[s].
+struct Sequences {
+    int64_t count;
+    const int32_t *starts, *lengths, *firsts, *offsets, *pages;
+};
+
+// Keys and values that the step adds. slots: page x page_size + offset of each row.
+struct NewRows {
+    int64_t count;
+    const void *k, *v;
+    int64_t k_stride, v_stride;
+    const int64_t* slots;
+};
+
+// Rows of heads to be turned. stride: numbers from row to row; results lie row after row.
+struct Heads {
+    const void* at;
+    int64_t heads, dim, stride;
+    void* to;
+};
+
 struct Kernels {
     const char* name;
     // y = x W^T + b for each of `count` matrices; y of type `out`.
@@ -30,6 +69,11 @@ struct Kernels {
     void (*norms)(Pool&, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps, bool from_one);
     // y = act(x Wg^T + bg) * (x Wu^T + bu), to where the gate's results go.
     void (*gated_products)(Pool&, const Rows& x, const Matrix& gate, const Matrix& up, int activation);
+    // Keeps new keys and values, then attends the rows of q [rows, heads, k_dim] -> to [rows, heads, v_dim].
+    void (*attend)(Pool&, const AttentionLayer&, const Sequences&, const NewRows&, const Rows& q, void* to);
+    // Turns the entries [start, start + 2 half) of each head of `count` lots, by cos and sin [rows, half].
+    void (*rotate)(Pool&, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+                   int64_t start, int64_t half);
 };
 
 extern const Kernels plain, avx2, avx512, avx512_bf16;

@@ -95,5 +95,45 @@ inline F4 sums(F a, F b, F c, F d) {
 #endif
 }
 inline float sum(F x) { return sums(x, x, x, x)[0]; }
+inline float largest(F x) {
+    float most = x[0];
+    for (int lane = 1; lane < LANES; ++lane) most = x[lane] > most ? x[lane] : most;
+    return most;
+}
+
+// -- functions --------------------------------------------------------------------------------------------------------
+
+// e^x for x up to 88, to 1e-7 of itself; 0 below -87, where fp32 runs out of numbers; NaN stays NaN.
+inline F exponential(F x) {
+    // x = n ln 2 + r, with n whole: adding 1.5 x 2^23 leaves it in the lowest bits. ln 2 in two parts, of which the first
+    // has few bits, so that n times it is exact.
+    const F least = all(-87.0f), large = all(12582912.0f);
+    const F inside = least > x ? least : x;
+    const F shifted = inside * 1.44269504f + large;
+    const F n = shifted - large;
+    const F r = (inside - n * 0.693359375f) - n * -2.12194440e-4f;
+    // (e^r - 1 - r) / r^2 for |r| up to ln 2 / 2: the polynomial of least relative error in e^r, 3e-9.
+    F p = all(0.001381453825f);
+    p = p * r + 0.008368745446f;
+    p = p * r + 0.04166838899f;
+    p = p * r + 0.1666652113f;
+    p = p * r + 0.4999999404f;
+    const F e_r = (p * r) * r + r + 1.0f;
+    const F two_n = number((bits(shifted) << 23) + 0x3f800000u);
+    return where(x < least, all(0.0f), e_r * two_n);
+}
+
+// tanh x, to 2e-7 of itself.
+inline F tangent(F x) {
+    const F size = number(bits(x) & 0x7fffffffu), square = x * x;
+    const F e = exponential(size * -2.0f);
+    const F far = number(bits((1.0f - e) / (1.0f + e)) | (bits(x) & 0x80000000u));
+    // Near 0 the difference has no digits left: the series.
+    F p = all(62.0f / 2835);
+    p = p * square - 17.0f / 315;
+    p = p * square + 2.0f / 15;
+    p = p * square - 1.0f / 3;
+    return where(size < all(0.25f), (p * square) * x + x, far);
+}
 
 }  // namespace

@@ -77,3 +77,13 @@ EXPORTED void ridgeline_norms(const Rows* x, const void* y, int64_t y_stride, vo
 EXPORTED void ridgeline_gated_products(const Rows* x, const Matrix* gate, const Matrix* up, int activation) {
     kernels->gated_products(Turn(), *x, *gate, *up, activation);
 }
+
+EXPORTED void ridgeline_attend(const AttentionLayer* layer, const Sequences* sequences, const NewRows* rows, const Rows* q,
+                               void* to) {
+    kernels->attend(Turn(), *layer, *sequences, *rows, *q, to);
+}
+
+EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+                               int64_t start, int64_t half) {
+    kernels->rotate(Turn(), Number(type), rows, lots, count, cos, sin, start, half);
+}

@@ -29,7 +29,7 @@ constexpr int64_t BLOCK = 512;             // inputs
 constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
 constexpr int PANEL = 2 * OUTPUTS;         // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
-constexpr int64_t FEW_ROWS = ROWS;         // for which W is widened as it comes
+constexpr int64_t PASSING_ROWS = ROWS;     // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
 constexpr int64_t MOST_ROWS = 96;          // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
@@ -208,7 +208,7 @@ inline void multiply(const Laid<Stored, Number>& x, int64_t rows, const Panel<St
                 tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
                 continue;
             }
-        } else if (rows <= FEW_ROWS && count == whole(count)) {
+        } else if (rows <= PASSING_ROWS && count == whole(count)) {
             tiles<Widening>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
             continue;
         }
@@ -225,13 +225,19 @@ inline void multiply(const Laid<Stored, Number>& x, int64_t rows, const Panel<St
 
 enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2 };
 
-inline float activated(int activation, float x) {
+// erf of each lane.
+inline F error_function(F x) {
+    for (int lane = 0; lane < LANES; ++lane) x[lane] = std::erf(x[lane]);
+    return x;
+}
+
+inline F activated(int activation, F x) {
     switch (activation) {
-        case SILU: return x / (1.0f + std::exp(-x));
-        case GELU: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
-        case GELU_TANH: return 0.5f * x * (1.0f + std::tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-        case RELU: return std::max(x, 0.0f);
-        case RELU2: return std::max(x, 0.0f) * std::max(x, 0.0f);
+        case SILU: return x / (exponential(-x) + 1.0f);
+        case GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
+        case GELU_TANH: return x * 0.5f * (tangent((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
+        case RELU: return where(x > 0.0f, x, F{});
+        case RELU2: return where(x > 0.0f, x * x, F{});
         default: return x;
     }
 }
@@ -261,7 +267,7 @@ struct Cut {
 template <class Stored> struct Block {
     int64_t first, rows, inputs;
     Laid<Stored, typename DotsOf<Stored>::Number> laid;
-    alignas(64) float sums[MOST_ROWS * PANEL];
+    alignas(64) float sums[(MOST_ROWS + LANES / OUTPUTS) * PANEL];
 
     Block(const Rows& x, const Cut& cut, int64_t block)
         : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
@@ -275,6 +281,19 @@ template <class Stored> struct Block {
         const auto* bias = static_cast<const Stored*>(matrix.bias) + output;
         for (int64_t r = 0; r < rows; ++r)
             for (int64_t o = 0; o < count; ++o) sums[r * PANEL + place + o] += get(bias + o);
+    }
+    // The first half of the panel becomes act(first) * second.
+    void gate(int activation) {
+        constexpr int EACH = LANES / OUTPUTS;  // rows a register
+        for (int64_t r = 0; r < rows; r += EACH) {
+            float first[LANES], second[LANES];
+            for (int i = 0; i < LANES; ++i) {  // past the last row: whatever is there, dropped
+                const float* sum = sums + (r + i / OUTPUTS) * PANEL + i % OUTPUTS;
+                first[i] = sum[0], second[i] = sum[OUTPUTS];
+            }
+            store(first, activated(activation, load(first)) * load(second));
+            for (int i = 0; i < LANES; ++i) sums[(r + i / OUTPUTS) * PANEL + i % OUTPUTS] = first[i];
+        }
     }
     // Put the first `count` sums of each row where the matrix has its outputs.
     template <class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
@@ -319,11 +338,7 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
             panel.fill(0, gate, o, there, x.width), panel.fill(1, up, o, there, x.width);
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
-            for (int64_t r = 0; r < block.rows; ++r)
-                for (int64_t g = 0; g < OUTPUTS; ++g) {
-                    float* sum = block.sums + r * PANEL + g;
-                    *sum = activated(activation, *sum) * sum[OUTPUTS];
-                }
+            block.gate(activation);
             block.template put_out<Stored>(gate, o, there);
         }
     });

@@ -1,0 +1,146 @@
+"""Attention over pages, and the rotary embedding before it, as functions of tensors.
+
+Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value.
+"""
+
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ridgeline.ops.kernels.library import NUMBERS, Library, RowsOf
+
+_REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
+
+
+class _Layer(Structure):
+    _fields_ = (
+        ("type", c_int), ("reach", c_int), ("reach_size", c_int64),
+        ("heads", c_int64), ("kv_heads", c_int64), ("k_dim", c_int64), ("v_dim", c_int64),
+        ("scale", c_float), ("softcap", c_float), ("sinks", c_void_p),
+        ("k", c_void_p), ("v", c_void_p), ("page_stride", c_int64), ("page_size", c_int64),
+    )  # fmt: skip
+
+
+class _Sequences(Structure):
+    _fields_ = (
+        ("count", c_int64), ("starts", c_void_p), ("lengths", c_void_p), ("firsts", c_void_p), ("offsets", c_void_p),
+        ("pages", c_void_p),
+    )  # fmt: skip
+
+
+class _NewRows(Structure):
+    _fields_ = (
+        ("count", c_int64), ("k", c_void_p), ("v", c_void_p), ("k_stride", c_int64), ("v_stride", c_int64),
+        ("slots", c_void_p),
+    )  # fmt: skip
+
+
+class _Heads(Structure):
+    _fields_ = (("at", c_void_p), ("heads", c_int64), ("dim", c_int64), ("stride", c_int64), ("to", c_void_p))
+
+
+class Sequences:
+    """The sequences of a step as the layers of one KV group see them: made once, used by each of them."""
+
+    def __init__(
+        self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
+    ) -> None:
+        """starts: B + 1 numbers, the rows of each. lengths: positions that each has, those of the step included, or
+        that its encoder gave it. pages: those that each one's rows see; firsts: the position with which they begin."""
+        offsets = accumulate(map(len, pages), initial=0)
+        # Kept, because the structure holds addresses only.
+        self._arrays = [_int32(numbers) for numbers in (starts, lengths, firsts, offsets, chain.from_iterable(pages))]
+        self.struct = _Sequences(len(lengths), *(array.ctypes.data for array in self._arrays))
+
+
+def _int32(numbers: "Sequence[int] | accumulate[int] | chain[int]") -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
+    return np.fromiter(numbers, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What a layer's attention is beside its sizes. reach, size: as of Reach. softcap, sinks_H: as of Attention."""
+
+    reach: str
+    size: int
+    scale: float
+    softcap: float | None
+    sinks_H: Tensor | None
+
+
+class PagedAttention:
+    """The attention of one layer, over its pages."""
+
+    def __init__(
+        self, library: Library, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, value_dim: int
+    ) -> None:
+        """k_PKSD, v_PKSW: views of all pages, of S positions each; W 0 where the value is the first `value_dim` entries
+        of the key. Pages lie a fixed distance apart, each head's positions in one piece."""
+        _, kv_heads, size, dim = k_PKSD.shape
+        latent = v_PKSW.shape[3] == 0
+        assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
+        assert latent or v_PKSW.stride()[1:] == (size * value_dim, value_dim, 1)
+        self._attend = library.function(
+            "attend", POINTER(_Layer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsOf), c_void_p
+        )
+        self._number, self._shape, self._scoring = NUMBERS[k_PKSD.dtype], (heads, value_dim), scoring
+        sinks = None if scoring.sinks_H is None else scoring.sinks_H.data_ptr()
+        self._layer = _Layer(
+            self._number, _REACHES[scoring.reach], scoring.size, heads, kv_heads, dim, value_dim,
+            scoring.scale, scoring.softcap or 0.0, sinks, k_PKSD.data_ptr(), None if latent else v_PKSW.data_ptr(),
+            k_PKSD.stride(0), size,
+        )  # fmt: skip
+
+    def attend(
+        self, sequences: Sequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
+    ) -> Tensor:
+        """Put the new rows, if any, into slots int64 (page x S + offset), then attend -> [T, H, W]."""
+        q_THD = _rows(q_THD)
+        new = _NewRows(0)
+        if k_NKD is not None:
+            k_NKD = _rows(k_NKD)
+            new = _NewRows(len(slots_N), k_NKD.data_ptr(), None, k_NKD.stride(0), 0, slots_N.data_ptr())
+            if self._layer.v:
+                assert v_NKW is not None, "what is kept of v is given"
+                v_NKW = _rows(v_NKW)
+                new.v, new.v_stride = v_NKW.data_ptr(), v_NKW.stride(0)
+        out_THW = q_THD.new_empty(len(q_THD), *self._shape)
+        q = RowsOf(self._number, q_THD.data_ptr(), len(q_THD), q_THD.shape[1] * q_THD.shape[2], q_THD.stride(0))
+        self._attend(byref(self._layer), byref(sequences.struct), byref(new), byref(q), out_THW.data_ptr())
+        return out_THW
+
+
+def rotate(library: Library, lots: Sequence[Tensor], angles: tuple[Tensor, Tensor], start: int) -> list[Tensor]:
+    """As rotary.rotate, of several x_THD of the same rows at once."""
+    function = library.function(
+        "rotate", c_int, c_int64, POINTER(_Heads), c_int, c_void_p, c_void_p, c_int64, c_int64
+    )  # fmt: skip
+    lots = [_rows(x_THD) for x_THD in lots]
+    results = [torch.empty(x_THD.shape, dtype=x_THD.dtype) for x_THD in lots]
+    heads = [
+        _Heads(x.data_ptr(), x.shape[1], x.shape[2], x.stride(0), to.data_ptr())
+        for x, to in zip(lots, results, strict=True)
+    ]
+    cos, sin = (x.contiguous() for x in angles)
+    number = NUMBERS[lots[0].dtype]
+    function(
+        number,
+        len(cos),
+        (_Heads * len(heads))(*heads),
+        len(heads),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        start,
+        cos.shape[-1],
+    )
+    return results
+
+
+def _rows(x_THD: Tensor) -> Tensor:
+    """With each row in one piece, whatever lies between rows."""
+    return x_THD if x_THD.stride()[1:] == (x_THD.shape[2], 1) else x_THD.contiguous()

@@ -1,0 +1,525 @@
+// Attention over pages of keys and values, for decode and prefill alike.
+//
+// A query's result is put together from fixed blocks of key positions: of each block its largest score, the sum of the
+// exponentials over that, and the values weighted by them (Milakov and Gimelshein, arXiv:1805.02867; FlashAttention: Dao
+// et al., arXiv:2205.14135). Blocks lie at multiples of BLOCK whatever is asked for and are merged in the order of their
+// positions, and inside of one, keys that a query does not see weigh exactly 0. So the result of a row is the same, bit
+// for bit, alone and in any batch, with its prompt in any chunks, by any number of threads.
+//
+// K and V are read where they are, once for all rows of an item: the heads that share them, of as many queries as fit a
+// core's cache.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "product.h"
+
+namespace {
+
+constexpr int64_t BLOCK_KEYS = 128;
+constexpr int64_t ITEM_ROWS = 72;    // heads x queries of an item: their queries, scores and results stay in L2
+constexpr int64_t FEW_ROWS = 16;     // with so many an item may be cut at blocks of keys too
+constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
+constexpr int KEYS = 4;              // of a tile of scores: as many as `sums` takes
+constexpr int MOST_TILE_ROWS = 6;    // of a tile of weighted values
+constexpr int64_t UNIT = 2 * LANES;  // columns: what one load of bf16 numbers has
+constexpr float NOTHING = -std::numeric_limits<float>::infinity();
+
+// -- scores -----------------------------------------------------------------------------------------------------------
+
+// to[r][j] = scale q[r] . k[j] for R rows and 4 keys. Keys of another type than the queries are widened on the way, with
+// the same sums as `lay_out` would lead to.
+template <class Dots, int R, class Key, class Number = typename Dots::Number>
+inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
+    const Key *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
+    F sum[R][KEYS] = {};
+    auto add = [&](int64_t i, auto a, auto b, auto c, auto d) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            auto own = Dots::at(q + r * q_stride + i);
+            sum[r][0] = Dots::add(sum[r][0], own, a);
+            sum[r][1] = Dots::add(sum[r][1], own, b);
+            sum[r][2] = Dots::add(sum[r][2], own, c);
+            sum[r][3] = Dots::add(sum[r][3], own, d);
+        }
+    };
+    if constexpr (std::is_same_v<Key, Number>) {
+        for (int64_t i = 0; i < dim; i += Dots::STEP)
+            add(i, Dots::at(k0 + i), Dots::at(k1 + i), Dots::at(k2 + i), Dots::at(k3 + i));
+    } else {
+        for (int64_t i = 0; i < dim; i += UNIT) {
+            U a = load_pairs(k0 + i), b = load_pairs(k1 + i), c = load_pairs(k2 + i), d = load_pairs(k3 + i);
+            add(i, evens(a), evens(b), evens(c), evens(d));
+            add(i + LANES, odds(a), odds(b), odds(c), odds(d));
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]) * scale;
+        std::memcpy(to + r * BLOCK_KEYS, &added, sizeof(added));
+    }
+}
+
+// The same for rows from `row` on, in tiles of R and less.
+template <class Dots, int R, class Key, class Number = typename Dots::Number>
+inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* const* k, int64_t dim, float scale,
+                       float* to) {
+    for (; row + R <= rows; row += R)
+        score_tile<Dots, R>(q + row * dim, dim, k, dim, scale, to + row * BLOCK_KEYS);
+    if constexpr (R > 1)
+        if (row < rows) score_rows<Dots, R - 1>(q, row, rows, k, dim, scale, to);
+}
+
+// A row of results, from the order of `lay_out`.
+inline void lay_back(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
+inline void lay_back(const float* from, int64_t width, bf16* to) {
+    int64_t i = 0;
+    for (; i + UNIT <= width; i += UNIT) {
+        U pairs = rounded(load(from + i)) | (rounded(load(from + i + LANES)) << 16);
+        std::memcpy(to + i, &pairs, sizeof(pairs));
+    }
+    for (int64_t rest = 0; i + rest < width; ++rest) to[i + rest] = narrow(from[i + rest / 2 + rest % 2 * LANES]);
+}
+
+// -- weighted values --------------------------------------------------------------------------------------------------
+
+// Values of one key at a time, as fp32.
+template <class Stored> struct Wide {
+    using Weight = float;
+    using Register = F;
+    static constexpr int64_t KEYS = 1;
+    // A unit of columns of KEYS values.
+    static void read(const Stored* const* v, int64_t column, F& a, F& b) {
+        if constexpr (std::is_same_v<Stored, float>) {
+            a = load(*v + column), b = load(*v + column + LANES);
+        } else {
+            U pairs = load_pairs(*v + column);
+            a = evens(pairs), b = odds(pairs);
+        }
+    }
+    static F weight(const float* w) { return all(*w); }
+    static F add(F sum, F w, F v) { return sum + w * v; }
+};
+
+#ifdef BF16_DOTS
+// Values of two keys at a time, column beside column, as the processor multiplies them; so weights are bf16 too.
+struct Woven {
+    using Weight = bf16;
+    using Register = U;
+    static constexpr int64_t KEYS = 2;
+    static void read(const bf16* const* v, int64_t column, U& a, U& b) {
+        U first = load_pairs(v[0] + column), second = load_pairs(v[1] + column);
+        a = (first & 0xffffu) | (second << 16), b = (first >> 16) | (second & 0xffff0000u);
+    }
+    static U weight(const bf16* w) {
+        uint32_t pair;
+        std::memcpy(&pair, w, 4);
+        return U{} + pair;
+    }
+    static F add(F sum, U w, U v) { return Pairs::add(sum, w, v); }
+};
+template <class Stored> using ValuesOf = std::conditional_t<std::is_same_v<Stored, bf16>, Woven, Wide<Stored>>;
+#else
+template <class Stored> using ValuesOf = Wide<Stored>;
+#endif
+
+// The units of columns that a tile of R rows has, so that its sums and what they are made of fill the registers.
+template <int R> constexpr int units_of() {
+    if (LANES == 16) return R <= 2 ? 4 : 2;
+    return R == 1 ? 4 : R <= 3 ? 2 : 1;
+}
+
+// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns.
+// at(key, c, a, b): gives the c-th unit of a key's values.
+template <class Values, int R, int C, class At>
+inline void weigh_tile(const typename Values::Weight* weights, int64_t w_stride, int64_t from, int64_t to, At&& at, float* o,
+                       int64_t o_stride) {
+    F sum[R][C][2] = {};
+    for (int64_t key = from; key < to; key += Values::KEYS) {
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            typename Values::Register a, b;
+            at(key, c, a, b);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                auto w = Values::weight(weights + r * w_stride + key);
+                sum[r][c][0] = Values::add(sum[r][c][0], w, a);
+                sum[r][c][1] = Values::add(sum[r][c][1], w, b);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) {
+            store(o + r * o_stride + c * UNIT, sum[r][c][0]);
+            store(o + r * o_stride + c * UNIT + LANES, sum[r][c][1]);
+        }
+}
+
+// -- an item ----------------------------------------------------------------------------------------------------------
+
+// What one item computes: the rows of some queries of a sequence, for the heads that share a KV head, over some blocks of
+// the keys [from, to) that any of them sees. kept: where the partial results of its blocks go, if others of the same rows
+// have the rest of them; -1 where it has them all.
+struct Part {
+    int64_t sequence, kv_head, query, queries, from, to, block, blocks, kept;
+};
+
+// Of a block, or of all up to one: for each row its largest score, the sum of exponentials over that, and the values
+// weighted by them, in the order of `lay_out`.
+struct Partial {
+    float *most, *total, *values;
+
+    static int64_t numbers(int64_t rows, int64_t width) { return rows * (width + 2); }
+    Partial(float* at, int64_t rows, int64_t width) : most(at + rows * width), total(most + rows), values(at) {}
+};
+
+template <class Stored> class Attend {
+    using Dots = DotsOf<Stored>;
+    using Number = typename Dots::Number;
+    using Values = ValuesOf<Stored>;
+    using Weight = typename Values::Weight;
+    using Register = typename Values::Register;
+    static constexpr int64_t PAIR = Values::KEYS;
+    static constexpr int64_t ROW = BLOCK_KEYS * sizeof(float) / sizeof(Weight);  // of weights, in the place of scores
+
+  public:
+    Attend(const AttentionLayer& layer, const Sequences& all, const Rows& q, void* to)
+        : layer(layer), all(all), q(q), out(static_cast<Stored*>(to)), sharers(layer.heads / layer.kv_heads),
+          dim(whole(layer.k_dim)), width(whole(layer.v_dim)) {}
+
+    void run(Pool& pool) {
+        cut(pool.threads());
+        thread_local Scratch<float> scratch;
+        kept = scratch.of(kept_numbers);
+        pool.run(int(parts.size()), [&](int item) { attend(parts[item]); });
+        if (!merged.empty()) pool.run(int(merged.size()), [&](int item) { merge_kept(merged[item]); });
+    }
+
+  private:
+    // -- how a call is cut into items --
+
+    int64_t queries_of(int64_t sequence) const { return all.starts[sequence + 1] - all.starts[sequence]; }
+    // The position of a sequence's first query of the step.
+    int64_t position(int64_t sequence) const { return all.lengths[sequence] - queries_of(sequence); }
+    int64_t first_seen(int64_t position) const {
+        if (layer.reach == WINDOW) return std::max<int64_t>(0, position - layer.reach_size + 1);
+        if (layer.reach == CHUNKED) return position / layer.reach_size * layer.reach_size;
+        return 0;
+    }
+    int64_t blocks_from(int64_t queries) const {
+        int64_t count = 0;
+        for (int64_t s = 0; s < all.count; ++s) count += (queries_of(s) + queries - 1) / queries;
+        return count * layer.kv_heads;
+    }
+
+    void cut(int64_t threads) {
+        const int64_t wanted = threads == 1 ? 1 : threads * ITEMS_A_THREAD;
+        int64_t queries = std::max<int64_t>(ITEM_ROWS / sharers, 1);
+        while (queries > 1 && queries * sharers > FEW_ROWS && blocks_from(queries) < wanted) queries = (queries + 1) / 2;
+        int64_t blocks = 0;
+        for (int64_t s = 0; s < all.count; ++s)
+            for (int64_t query = 0; query < queries_of(s); query += queries)
+                for (int64_t head = 0; head < layer.kv_heads; ++head) {
+                    parts.push_back(part_of(s, head, query, std::min(queries, queries_of(s) - query)));
+                    blocks += parts.back().blocks;
+                }
+        if (threads > 1 && queries * sharers <= FEW_ROWS) cut_at_blocks((blocks + wanted - 1) / wanted);
+    }
+
+    Part part_of(int64_t s, int64_t head, int64_t query, int64_t queries) const {
+        const int64_t first = position(s) + query, last = first + queries - 1;
+        const bool whole_encoder = layer.reach == CROSS;
+        const int64_t from = first_seen(first), to = whole_encoder ? all.lengths[s] : last + 1;
+        const int64_t block = from / BLOCK_KEYS;
+        return {s, head, query, queries, from, to, block, (to + BLOCK_KEYS - 1) / BLOCK_KEYS - block, -1};
+    }
+
+    // Items of more than `most` blocks of keys become several.
+    void cut_at_blocks(int64_t most) {
+        std::vector<Part> whole_parts;
+        whole_parts.swap(parts);
+        for (Part part : whole_parts) {
+            if (part.blocks > most) {
+                part.kept = kept_numbers;
+                merged.push_back(part);
+                kept_numbers += part.blocks * Partial::numbers(part.queries * sharers, width);
+            }
+            for (int64_t block = 0; block < std::max<int64_t>(part.blocks, 1); block += most) {
+                Part piece = part;
+                piece.block += block, piece.blocks = std::min(most, part.blocks - block);
+                if (part.kept >= 0) piece.kept += block * Partial::numbers(part.queries * sharers, width);
+                parts.push_back(piece);
+            }
+        }
+    }
+
+    // -- one item --
+
+    // The memory of a thread, of the rows in hand.
+    struct Memory {
+        Scratch<Number> q, key;
+        Scratch<float> scores, results, block;
+        Scratch<Register> panel;
+        const Stored *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
+    };
+
+    void attend(const Part& part) const {
+        alignas(64) thread_local Memory memory;
+        const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
+        lay_queries(part, memory.q.of(rows * dim));
+        Partial results(memory.results.of(numbers), rows, width);
+        begin(results, rows);
+        for (int64_t b = 0; b < part.blocks; ++b) {
+            Partial own(part.kept < 0 ? memory.block.of(numbers) : kept + part.kept + b * numbers, rows, width);
+            attend_block(part, part.block + b, memory, own);
+            if (part.kept < 0) merge(results, own, rows);
+        }
+        if (part.kept < 0) end(part, results);
+    }
+
+    void merge_kept(const Part& part) const {
+        thread_local Scratch<float> scratch;
+        const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
+        Partial results(scratch.of(numbers), rows, width);
+        begin(results, rows);
+        for (int64_t b = 0; b < part.blocks; ++b) merge(results, Partial(kept + part.kept + b * numbers, rows, width), rows);
+        end(part, results);
+    }
+
+    // Rows are query after query, the heads of each together.
+    void lay_queries(const Part& part, Number* to) const {
+        for (int64_t query = 0; query < part.queries; ++query) {
+            const Stored* from = static_cast<const Stored*>(q.at) +
+                                 (all.starts[part.sequence] + part.query + query) * q.stride +
+                                 part.kv_head * sharers * layer.k_dim;
+            for (int64_t head = 0; head < sharers; ++head, to += dim) lay_out(from + head * layer.k_dim, layer.k_dim, to);
+        }
+    }
+
+    void attend_block(const Part& part, int64_t block, Memory& memory, Partial& own) const {
+        const int64_t start = block * BLOCK_KEYS, rows = part.queries * sharers;
+        const int64_t from = std::max<int64_t>(part.from - start, 0), to = std::min(part.to - start, BLOCK_KEYS);
+        find(part, start, from, to, memory);
+        float* scores = memory.scores.of(rows * BLOCK_KEYS);
+        score(part, start, from, to, memory, scores);
+        for (int64_t row = 0; row < rows; ++row) {
+            const int64_t at = position(part.sequence) + part.query + row / sharers;
+            const int64_t sees = layer.reach == CROSS ? to : std::min(at + 1 - start, to);
+            soften(scores + row * BLOCK_KEYS, from, to, std::max(first_seen(at) - start, from), sees, own.most[row],
+                   own.total[row]);
+        }
+        weigh(part, start, from, to, memory, scores, own.values);
+    }
+
+    // Where the keys and values of the block are. Tiles read a few beside the ones that are asked for: these are ones that
+    // may be read, and weigh nothing.
+    void find(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory) const {
+        const int64_t size = layer.page_size, first = all.firsts[part.sequence];
+        const int32_t* pages = all.pages + all.offsets[part.sequence];
+        const Stored *k = static_cast<const Stored*>(layer.k), *v = static_cast<const Stored*>(layer.v);
+        for (int64_t key = from; key < to;) {
+            const int64_t entry = (start + key - first) / size, offset = (start + key - first) % size;
+            const int64_t page = pages[entry] * layer.page_stride, slot = part.kv_head * size + offset;
+            const int64_t stop = std::min(to, key + size - offset);
+            const Stored *own_k = k + page + slot * layer.k_dim, *own_v = v ? v + page + slot * layer.v_dim : own_k;
+            for (; key < stop; ++key, own_k += layer.k_dim, own_v += v ? layer.v_dim : layer.k_dim)
+                memory.keys[key] = own_k, memory.values[key] = own_v;
+        }
+        auto borrow = [&](int64_t key, int64_t of) { memory.keys[key] = memory.keys[of], memory.values[key] = memory.values[of]; };
+        for (int64_t key = from / KEYS * KEYS; key < from; ++key) borrow(key, from);
+        for (int64_t key = to; key % KEYS; ++key) borrow(key, to - 1);
+    }
+
+    void score(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory, float* scores) const {
+        const int64_t rows = part.queries * sharers, at = position(part.sequence) + part.query;
+        const Number* queries = memory.q.of(rows * dim);
+        const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= ROWS);
+        for (int64_t key = from / KEYS * KEYS; key < to; key += KEYS) {
+            for (int64_t own = key; own < key + KEYS; ++own)  // values are on their way while keys are read
+                for (int64_t i = 0; i < layer.v_dim; i += 64 / sizeof(Stored)) __builtin_prefetch(memory.values[own] + i, 0, 2);
+            const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(start + key - at, 0) * sharers;
+            if (in_place) {
+                score_rows<Dots, ROWS>(queries, row, rows, memory.keys + key, dim, layer.scale, scores + key);
+                continue;
+            }
+            Number* laid = memory.key.of(KEYS * dim);
+            const Number* own[KEYS];
+            for (int j = 0; j < KEYS; ++j) {
+                lay_out(memory.keys[key + j], layer.k_dim, laid + j * dim);
+                own[j] = laid + j * dim;
+            }
+            score_rows<Dots, ROWS>(queries, row, rows, own, dim, layer.scale, scores + key);
+        }
+    }
+
+    // Scores of a row, of which it sees [first, stop) of [from, to), become their weights, in the same place.
+    void soften(float* scores, int64_t from, int64_t to, int64_t first, int64_t stop, float& most, float& total) const {
+        const int64_t begin = from / LANES * LANES, end = (to + LANES - 1) / LANES * LANES;
+        if (layer.softcap > 0)
+            for (int64_t i = begin; i < end; i += LANES)
+                store(scores + i, tangent(load(scores + i) / layer.softcap) * layer.softcap);
+        std::fill(scores + begin, scores + std::min(first, end), NOTHING);
+        std::fill(scores + std::max(stop, begin), scores + end, NOTHING);
+        F largest_of = ::all(NOTHING);
+        for (int64_t i = begin; i < end; i += LANES) largest_of = larger(largest_of, load(scores + i));
+        most = largest(largest_of);
+        const float base = most == NOTHING ? 0.0f : most;
+        F sum_of = {};
+        auto* weights = reinterpret_cast<Weight*>(scores);
+        for (int64_t i = begin; i < end; i += LANES) {
+            F weight = exponential(load(scores + i) - base);
+            sum_of += weight;
+            store(weights + i, weight);
+        }
+        total = sum(sum_of);
+    }
+
+    // values[row] = the block's values by the row's weights.
+    void weigh(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory, const float* scores,
+               float* values) const {
+        const Weighing own{reinterpret_cast<const Weight*>(scores), values, part.queries * sharers, width,
+                           from / PAIR * PAIR, (to + PAIR - 1) / PAIR * PAIR,
+                           layer.reach == CROSS ? BLOCK_KEYS : position(part.sequence) + part.query + 1 - start, sharers};
+        if (own.rows <= MOST_TILE_ROWS && width == layer.v_dim)
+            weigh_in_place<MOST_TILE_ROWS>(own, memory.values);
+        else
+            weigh_laid(own, memory);
+    }
+
+    // What is weighed. seen: how many keys of the block its first row sees.
+    struct Weighing {
+        const Weight* weights;
+        float* values;
+        int64_t rows, width, from, to, seen, sharers;
+
+        template <int R, int C, class At> void tile(int64_t row, int64_t column, const At& at) const {
+            const int64_t sees = (seen + (row + R - 1) / sharers + PAIR - 1) / PAIR * PAIR;
+            weigh_tile<Values, R, C>(weights + row * ROW, ROW, from, std::min(sees, to), at, values + row * width + column,
+                                     width);
+        }
+        // Tiles of R rows and less.
+        template <int R, int C, class At> void tiles(int64_t row, int64_t column, const At& at) const {
+            for (; row + R <= rows; row += R) tile<R, C>(row, column, at);
+            if constexpr (R > 1)
+                if (row < rows) tiles<R - 1, C>(row, column, at);
+        }
+    };
+
+    template <int R> static void weigh_in_place(const Weighing& own, const Stored* const* v) {
+        if constexpr (R > 1)
+            if (own.rows < R) return weigh_in_place<R - 1>(own, v);
+        constexpr int C = units_of<R>();
+        int64_t column = 0;
+        auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
+        for (; column + C * UNIT <= own.width; column += C * UNIT) own.template tile<R, C>(0, column, at);
+        for (; column < own.width; column += UNIT) own.template tile<R, 1>(0, column, at);
+    }
+
+    // For many rows, which share the work of laying values out.
+    void weigh_laid(const Weighing& own, Memory& memory) const {
+        constexpr int C = units_of<MOST_TILE_ROWS>();
+        auto* panel = memory.panel.of(BLOCK_KEYS / PAIR * C * 2);
+        for (int64_t column = 0; column < width; column += C * UNIT) {
+            const int units = int(std::min<int64_t>(C, (width - column) / UNIT));
+            for (int64_t key = own.from; key < own.to; key += PAIR)
+                for (int c = 0; c < units; ++c) {
+                    auto* to = panel + (key / PAIR * units + c) * 2;
+                    read_unit(memory.values + key, column + c * UNIT, to[0], to[1]);
+                }
+            auto at = [&](int64_t key, int c, auto& a, auto& b) {
+                const auto* from = panel + (key / PAIR * units + c) * 2;
+                a = from[0], b = from[1];
+            };
+            if (units == C)
+                own.template tiles<MOST_TILE_ROWS, C>(0, column, at);
+            else
+                own.template tiles<MOST_TILE_ROWS, 1>(0, column, at);
+        }
+    }
+
+    // A unit of columns of PAIR values, filled up with zeros where they end.
+    void read_unit(const Stored* const* v, int64_t column, Register& a, Register& b) const {
+        if (column + UNIT <= layer.v_dim) return Values::read(v, column, a, b);
+        Stored rest[PAIR][UNIT] = {};
+        const Stored* own[PAIR];
+        for (int64_t j = 0; j < PAIR; ++j) {
+            std::memcpy(rest[j], v[j] + column, (layer.v_dim - column) * sizeof(Stored));
+            own[j] = rest[j];
+        }
+        Values::read(own, 0, a, b);
+    }
+
+    // -- results --
+
+    static void begin(Partial& results, int64_t rows) {
+        std::fill(results.values, results.most, 0.0f);
+        std::fill(results.most, results.total, NOTHING);
+        std::fill(results.total, results.total + rows, 0.0f);
+    }
+
+    // One function for all who merge, so that all round alike.
+    __attribute__((noinline)) void merge(Partial& results, const Partial& own, int64_t rows) const {
+        for (int64_t row = 0; row < rows; ++row) {
+            if (own.total[row] == 0) continue;  // it sees nothing of the block
+            const float most = std::max(results.most[row], own.most[row]);
+            const F factors = exponential(F{results.most[row] - most, own.most[row] - most});
+            const F before = ::all(factors[0]), now = ::all(factors[1]);
+            results.most[row] = most;
+            results.total[row] = results.total[row] * factors[0] + own.total[row] * factors[1];
+            float *to = results.values + row * width, *from = own.values + row * width;
+            for (int64_t i = 0; i < width; i += LANES) store(to + i, load(to + i) * before + load(from + i) * now);
+        }
+    }
+
+    // Results of the part's rows, divided by their sums, to where they go.
+    __attribute__((noinline)) void end(const Part& part, Partial& results) const {
+        for (int64_t row = 0; row < part.queries * sharers; ++row) {
+            const int64_t head = part.kv_head * sharers + row % sharers;
+            const int64_t query = all.starts[part.sequence] + part.query + row / sharers;
+            float share = 1.0f, total = results.total[row];
+            if (layer.sinks) {
+                const float sink = get(static_cast<const Stored*>(layer.sinks) + head);
+                const float most = std::max(results.most[row], sink);
+                const F factors = exponential(F{results.most[row] - most, sink - most});
+                share = factors[0], total = total * share + factors[1];
+            }
+            share = total == 0 ? 0.0f : share / total;
+            float* values = results.values + row * width;
+            for (int64_t i = 0; i < width; i += LANES) store(values + i, load(values + i) * share);
+            lay_back(values, layer.v_dim, out + (query * layer.heads + head) * layer.v_dim);
+        }
+    }
+
+    const AttentionLayer& layer;
+    const Sequences& all;
+    const Rows& q;
+    Stored* out;
+    const int64_t sharers, dim, width;
+    std::vector<Part> parts, merged;
+    float* kept = nullptr;
+    int64_t kept_numbers = 0;
+};
+
+// Put new rows of K and V into their slots.
+template <class Stored> void keep(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
+    constexpr int64_t ROWS_AN_ITEM = 16;
+    auto copy = [&](const void* from, int64_t stride, void* to, int64_t dim, int64_t row) {
+        const int64_t page = rows.slots[row] / layer.page_size, offset = rows.slots[row] % layer.page_size;
+        const Stored* own = static_cast<const Stored*>(from) + row * stride;
+        Stored* slot = static_cast<Stored*>(to) + page * layer.page_stride + offset * dim;
+        for (int64_t head = 0; head < layer.kv_heads; ++head)
+            std::memcpy(slot + head * layer.page_size * dim, own + head * dim, dim * sizeof(Stored));
+    };
+    pool.run(int((rows.count + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), [&](int item) {
+        const int64_t end = std::min(rows.count, (item + 1) * ROWS_AN_ITEM);
+        for (int64_t row = item * ROWS_AN_ITEM; row < end; ++row) {
+            copy(rows.k, rows.k_stride, layer.k, layer.k_dim, row);
+            if (layer.v) copy(rows.v, rows.v_stride, layer.v, layer.v_dim, row);
+        }
+    });
+}
+
+}  // namespace

@@ -1,0 +1,46 @@
+// Rotary position embedding (Su et al., arXiv:2104.09864), in fp32 whatever the heads are stored in.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "lanes.h"
+#include "pool.h"
+
+namespace {
+
+// A head's entries i and i + half, from `start` on, turned by the angle of i; the others as they are.
+template <class Stored>
+inline void turn(const Stored* from, Stored* to, int64_t dim, const float* cos, const float* sin, int64_t start,
+                 int64_t half) {
+    const Stored *first = from + start, *second = first + half;
+    Stored *to_first = to + start, *to_second = to_first + half;
+    std::copy(from, first, to);
+    std::copy(second + half, from + dim, to_second + half);
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        F a = load(first + i), b = load(second + i), c = load(cos + i), s = load(sin + i);
+        store(to_first + i, a * c - b * s), store(to_second + i, b * c + a * s);
+    }
+    for (; i < half; ++i) {
+        float a = get(first + i), b = get(second + i), c = cos[i], s = sin[i];
+        put(to_first + i, a * c - b * s), put(to_second + i, b * c + a * s);
+    }
+}
+
+template <class Stored>
+void rotate(Pool& pool, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin, int64_t start,
+            int64_t half) {
+    constexpr int64_t ROWS_AN_ITEM = 8;
+    pool.run(int((rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), [&](int item) {
+        const int64_t end = std::min(rows, (item + 1) * ROWS_AN_ITEM);
+        for (int64_t row = item * ROWS_AN_ITEM; row < end; ++row)
+            for (const Heads* lot = lots; lot < lots + count; ++lot)
+                for (int64_t head = 0; head < lot->heads; ++head)
+                    turn(static_cast<const Stored*>(lot->at) + row * lot->stride + head * lot->dim,
+                         static_cast<Stored*>(lot->to) + (row * lot->heads + head) * lot->dim, lot->dim, cos + row * half,
+                         sin + row * half, start, half);
+    });
+}
+
+}  // namespace

@@ -1,0 +1,68 @@
+"""Attention over paged KV memory by our own kernels: each page is read where it lies, once for all heads that share it.
+
+Shapes as in attention.py and batch.py.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.batch import Batch
+from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
+from ridgeline.ops.kernels.library import NUMBERS
+from ridgeline.ops.kv import KVGroup, KVSpec
+from ridgeline.ops.paged import LayerPages, PagedKV
+
+
+def native_takes(op: Attention) -> bool:
+    """Whether our kernels compute such an op: one that keeps its keys and values, in a format that they read, and adds
+    no bias of the positions to its scores."""
+    return op.spec.kept and op.bias is None and op.spec.dtype in NUMBERS
+
+
+class NativePages:
+    """The pages of a model's layers, on the CPU, as our kernels take them; made once."""
+
+    def __init__(self, library: Library, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup]) -> None:
+        self.library, self.layers, self.groups = library, layers, groups
+        self._kernels: dict[Attention, PagedAttention] = {}
+
+    def kernel(self, op: Attention) -> PagedAttention:
+        """The attention of an op that they take."""
+        if op not in self._kernels:
+            pages, reach = self.layers[op.layer], op.reach
+            scoring = Scoring(reach.kind, reach.size, op.scale, op.softcap, op.sinks_H)
+            self._kernels[op] = PagedAttention(self.library, op.heads, scoring, pages.k, pages.v, op.value_dim)
+        return self._kernels[op]
+
+
+class NativeKV:
+    """A KVContext over pages by our kernels; what they do not take is left to torch's `PagedKV`."""
+
+    def __init__(self, pages: NativePages, batch: Batch) -> None:
+        self.pages, self.batch = pages, batch
+        self._views: dict[int, Sequences] = {}
+        self._torch: PagedKV | None = None
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend."""
+        if not native_takes(op):
+            return self._others().attend(op, q_THD, k_NKD, v_NKW)
+        group = self.pages.layers[op.layer].group
+        slots_N = self.batch.tables[group].slots_N
+        return self.pages.kernel(op).attend(self._view(group), q_THD, k_NKD, v_NKW, slots_N)
+
+    def _view(self, group: int) -> Sequences:
+        if group not in self._views:
+            spec, tables = self.pages.groups[group].spec, self.batch.tables[group]
+            assert isinstance(spec, KVSpec), "a state is not attended to"
+            lengths = self.batch.lengths if spec.grows else self.batch.encoded
+            self._views[group] = Sequences(self.batch.tokens.starts, lengths, tables.first, tables.pages)
+        return self._views[group]
+
+    def _others(self) -> PagedKV:
+        if self._torch is None:
+            self._torch = PagedKV(self.pages.layers, self.pages.groups, self.batch)
+        return self._torch

@@ -1,0 +1,325 @@
+"""Our own attention over pages against torch's over whole sequences, and its results against themselves, bit for bit."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ridgeline.ops.attention import Attention, attend_segment, value_of
+from ridgeline.ops.batch import Batch, Rows, Tables
+from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels.attention import rotate
+from ridgeline.ops.kernels.library import PATH
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
+from ridgeline.ops.paged import LayerPages
+from ridgeline.ops.paged_native import NativeKV, NativePages, native_takes
+from ridgeline.ops.rotary import Rope, RotaryTable
+from ridgeline.ops.rotary import rotate as rotate_by_torch
+from ridgeline.ops.work import CAUSAL, CROSS, Reach
+
+pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the kernels were not compiled")
+
+
+@cache
+def sets() -> tuple[str, ...]:
+    """The instruction sets that this processor runs."""
+    return tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16") if _runs(name))
+
+
+def _runs(name: str) -> bool:
+    try:
+        Library(name=name)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.fixture(params=["plain", "avx2", "avx512", "avx512_bf16"])
+def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """The kernels of each instruction set."""
+    if request.param not in sets():
+        pytest.skip(f"this processor does not run {request.param}")
+    yield Library(name=request.param)
+    Library().threads(1)  # what other tests find: the best set, one thread
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op, and the memory that it reads."""
+
+    heads: tuple[int, int] = (2, 2)  # of K and V, and queries to each
+    dim: int = 32
+    width: int = 32
+    latent: bool = False
+    reach: Reach = CAUSAL
+    softcap: float | None = None
+    sinks: bool = False
+    scale: float | None = None
+    page_size: int = 16
+    dtype: torch.dtype = torch.float32
+
+    def op(self) -> Attention:
+        """The op; its sinks are random."""
+        spec = KVSpec(self.heads[0], self.dim, 0 if self.latent else self.width, self.reach, self.dtype)
+        op = Attention(
+            0, self.heads[0] * self.heads[1], spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
+            value_dim=self.width if self.latent else None,
+        )  # fmt: skip
+        if op.sinks_H is not None:
+            op.sinks_H.data = torch.randn(op.heads, generator=torch.Generator().manual_seed(1)).to(self.dtype)
+        return op
+
+
+@dataclass(frozen=True)
+class Sequence_:
+    """Queries, keys and values of every position of a sequence."""
+
+    q_LHD: Tensor
+    k_LKD: Tensor
+    v_LKW: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.k_LKD)
+
+
+def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> Sequence_:
+    """One of random numbers, whose scores are large enough to matter."""
+    g = torch.Generator().manual_seed(seed)
+    kv_heads, sharers = case.heads
+
+    def numbers(rows: int, heads: int, dim: int) -> Tensor:
+        return torch.randn(rows, heads, dim, generator=g).to(case.dtype)
+
+    return Sequence_(
+        2 * numbers(length if queries is None else queries, kv_heads * sharers, case.dim),
+        numbers(length, kv_heads, case.dim),
+        None if case.latent else numbers(length, kv_heads, case.width),
+    )
+
+
+class Memory:
+    """Pages in random order, NaN wherever nothing was written, and the tables of sequences that run in steps."""
+
+    def __init__(self, library: Library, case: Case, pages: int, seed: int = 0) -> None:
+        self.case, self.op = case, case.op()
+        self.group = KVGroup(self.op.spec, (0,), case.page_size)
+        page_bytes = int(case.page_size * self.op.spec.slot_bytes)
+        buffer = torch.full((pages + 1, -(-2 * page_bytes // 16) * 16), 0xFF, dtype=torch.uint8)
+        buffer[NULL_PAGE] = 0
+        self.store = LayerPages(buffer, self.op.spec, case.page_size, place=1)
+        self.free = (torch.randperm(pages, generator=torch.Generator().manual_seed(seed)) + 1).tolist()
+        self.tables: dict[int, list[int]] = {}
+        self.native = NativePages(library, {0: self.store}, [self.group])
+
+    def step(self, sequences: Sequence[Sequence_], runs: Sequence[range]) -> Tensor:
+        """Run these positions of each, the next ones or the first of it -> [rows, heads, W], sequence after sequence."""
+        size, cross = self.case.page_size, self.case.reach.kind == "cross"
+        slots: list[int] = []
+        pages: list[list[int]] = []
+        firsts: list[int] = []
+        for index, (own, run) in enumerate(zip(sequences, runs, strict=True)):
+            table = self.tables.setdefault(index, [])
+            stop = len(own) if cross else run.stop
+            while len(table) * size < stop:
+                table.append(self.free.pop())
+            slots += [table[p // size] * size + p % size for p in self.written(own, run)]
+            first = 0 if cross else self.op.spec.first_seen(run.start) // size
+            pages.append(table[first:])
+            firsts.append(first * size)
+        nothing = torch.empty(0, dtype=torch.int64)
+        starts = [0, *accumulate(map(len, runs))]
+        lengths, encoded = [run.stop for run in runs], [len(own) for own in sequences]
+        rows = Rows(nothing, nothing, starts)
+        tables = Tables(torch.tensor(slots, dtype=torch.int64), pages, firsts)
+        kv = NativeKV(self.native, Batch(rows, rows, nothing, lengths, encoded, [tables]))
+        new = [self.written(own, run) for own, run in zip(sequences, runs, strict=True)]
+        q_THD = torch.cat([own.q_LHD[run.start : run.stop] for own, run in zip(sequences, runs, strict=True)])
+        k_NKD = torch.cat([own.k_LKD[p.start : p.stop] for own, p in zip(sequences, new, strict=True)])
+        values = [own.v_LKW[p.start : p.stop] for own, p in zip(sequences, new, strict=True) if own.v_LKW is not None]
+        return kv.attend(
+            self.op, q_THD, k_NKD if len(k_NKD) else None, torch.cat(values) if len(k_NKD) and values else None
+        )
+
+    def written(self, own: Sequence_, run: range) -> range:
+        """Which keys a step adds: an encoder's all at once."""
+        if self.case.reach.kind != "cross":
+            return run
+        return range(0 if run.start else len(own))
+
+
+def steps(library: Library, case: Case, sequences: Sequence[Sequence_], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Sequences that run in chunks of these lengths, one chunk of each a step: results of each [L, heads, W]."""
+    memory = Memory(library, case, sum(-(-len(own) // case.page_size) for own in sequences))
+    ends = [[0, *accumulate(cut)] for cut in cuts]
+    out: list[list[Tensor]] = [[] for _ in sequences]
+    for turn in range(max(map(len, cuts))):
+        runs = [range(end[min(turn, len(end) - 1)], end[min(turn + 1, len(end) - 1)]) for end in ends]
+        parts = torch.split(memory.step(sequences, runs), [len(run) for run in runs])
+        for own, part in zip(out, parts, strict=True):
+            own.append(part)
+    return [torch.cat(own) for own in out]
+
+
+def by_torch(case: Case, own: Sequence_) -> Tensor:
+    """The whole sequence by torch, in fp32 of the same numbers."""
+    op = replace(case, dtype=torch.float32).op()
+    if op.sinks_H is not None:
+        op.sinks_H.data = case.op().sinks_H.float()  # type: ignore[union-attr]
+    k_LKD = own.k_LKD.float()
+    v_LKW = value_of(op, k_LKD, None if own.v_LKW is None else own.v_LKW.float())
+    return attend_segment(op, own.q_LHD.float(), k_LKD.transpose(0, 1), v_LKW.transpose(0, 1))
+
+
+def close(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal but for rounding: of fp32 sums, or of what is stored as bf16, weights of values among it."""
+    bound = 1e-5 if ours.dtype == torch.float32 else 1e-2
+    return bool((ours.float() - theirs).abs().max() <= bound * theirs.abs().max())
+
+
+REACHES = [CAUSAL, Reach("window", 1), Reach("window", 100), Reach("chunked", 48), Reach("chunked", 300), CROSS]
+CASES = st.builds(
+    Case,
+    heads=st.sampled_from([(1, 1), (2, 1), (1, 2), (3, 3), (2, 4), (1, 5), (1, 7), (1, 16)]),
+    dim=st.sampled_from([1, 4, 6, 20, 32, 64, 72, 128]),
+    width=st.sampled_from([1, 4, 10, 32, 48, 64, 80, 128]),
+    reach=st.sampled_from(REACHES),
+    softcap=st.sampled_from([None, None, 2.0, 50.0]),
+    sinks=st.booleans(),
+    scale=st.sampled_from([None, 0.3]),
+    page_size=st.sampled_from([1, 4, 16, 64]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+CUTS = st.lists(st.sampled_from([1, 1, 2, 7, 33, 64, 150]), min_size=1, max_size=4)
+
+
+@settings(max_examples=100)
+@given(case=CASES, cuts=st.lists(CUTS, min_size=1, max_size=4), encoded=st.integers(1, 200), latent=st.booleans())
+def test_attention_is_torchs(case: Case, cuts: list[list[int]], encoded: int, latent: bool) -> None:
+    """Every reach and all that an op says of itself, for first chunks, later ones and decodes of several sequences."""
+    if latent:
+        case = replace(case, latent=True, width=min(case.width, case.dim))
+    lengths = [sum(cut) for cut in cuts]
+    cross = case.reach.kind == "cross"
+    sequences = [
+        sequence(case, encoded + n if cross else length, n, queries=length) for n, length in enumerate(lengths)
+    ]
+    theirs = [by_torch(case, own) for own in sequences]
+    for name in sets():
+        ours = steps(Library(name=name), case, sequences, cuts)
+        assert all(close(own, reference) for own, reference in zip(ours, theirs, strict=True)), name
+    Library()
+
+
+WHOLE = 300
+PLAIN = Case(heads=(2, 3), dim=128, width=128)
+BITWISE = {
+    "fp32": PLAIN,
+    "bf16": replace(PLAIN, dtype=torch.bfloat16),
+    "window": replace(PLAIN, reach=Reach("window", 77), dtype=torch.bfloat16),
+    "chunked": replace(PLAIN, reach=Reach("chunked", 90)),
+    "awkward": Case(heads=(1, 7), dim=72, width=20, softcap=5.0, sinks=True, page_size=4, dtype=torch.bfloat16),
+    "latent": Case(heads=(1, 16), dim=72, width=64, latent=True, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", BITWISE)
+def test_a_row_is_the_same_however_it_is_run(name: str, library: Library) -> None:
+    """Bit for bit: alone, in a batch, in chunks of 1, 7 and 64, and by two threads, which cut a step differently."""
+    case = BITWISE[name]
+    own, others = sequence(case, WHOLE, 0), [sequence(case, length, length) for length in (1, 40, 200)]
+    (alone,) = steps(library, case, [own], [[WHOLE]])
+    for size in (1, 7, 64):
+        chunks = [min(size, WHOLE - start) for start in range(0, WHOLE, size)]
+        for threads in (1, 2):
+            library.threads(threads)
+            assert torch.equal(steps(library, case, [own], [chunks])[0], alone)
+    first, *_ = steps(library, case, [own, *others], [[WHOLE], *([len(other)] for other in others)])
+    assert torch.equal(first, alone)
+
+
+def test_two_threads_share_one_long_sequence(library: Library) -> None:
+    """A decode step over one KV head is cut at blocks of keys, and its parts put together again."""
+    case = Case(heads=(1, 2), dim=64, width=64)
+    own = sequence(case, 1000, 0)
+    library.threads(1)
+    (alone,) = steps(library, case, [own], [[990, *[1] * 10]])
+    library.threads(2)
+    (shared,) = steps(library, case, [own], [[990, *[1] * 10]])
+    assert torch.equal(shared, alone)
+    assert close(shared, by_torch(case, own))
+
+
+def test_nan_is_not_hidden(library: Library) -> None:
+    """A query that is not a number gives no number, and no other row is touched; nor by keys that it does not see."""
+    case = replace(PLAIN, heads=(1, 1))
+    own = sequence(case, 40, 0)
+    (sound,) = steps(library, case, [own], [[40]])
+    own.q_LHD[17] = math.nan
+    (ours,) = steps(library, case, [own], [[40]])
+    assert ours[17].isnan().all()
+    others = [row for row in range(40) if row != 17]
+    assert torch.equal(ours[others], sound[others])
+    own.k_LKD[20] = math.nan
+    (ours,) = steps(library, case, [own], [[40]])
+    assert torch.equal(ours[:17], sound[:17])
+    assert ours[20:].isnan().all()
+
+
+def test_exponentials(library: Library) -> None:
+    """Two keys weigh 1 and e^x: to 3e-7 of that, down to where fp32 ends."""
+    case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0)
+    x_N = torch.cat([torch.linspace(-90, 0, 1500), -torch.logspace(-8, 1, 500)])
+    own = Sequence_(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
+    shares = []
+    for values in ((1.0, 0.0), (0.0, 1.0)):
+        v_LKW = torch.tensor(values)[:, None, None].expand(2, 2000, 1)
+        (out,) = steps(library, case, [replace(own, v_LKW=v_LKW)], [[2]])
+        shares.append(out[1, :, 0].double())
+    exact = x_N.double().exp()
+    held = exact > 1e-37
+    error = (shares[1] / shares[0] / exact - 1).abs()
+    assert error[held].max() < 3e-7
+    assert (shares[1][~held] < 1.2e-37).all()
+
+
+def test_soft_caps(library: Library) -> None:
+    """A capped score is cap x tanh(score / cap): its exponential is, to 1e-6 of the cap."""
+    cap = 20.0
+    case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0, softcap=cap)
+    x_N = torch.cat([-torch.logspace(-4, 2, 1000), torch.linspace(-60, 0, 1000)])
+    own = Sequence_(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
+    v_LKW = torch.tensor([0.0, 1.0])[:, None, None].expand(2, 2000, 1)
+    (out,) = steps(library, case, [replace(own, v_LKW=v_LKW)], [[2]])
+    share = out[1, :, 0].double()
+    assert ((share / (1 - share)).log() - cap * (x_N.double() / cap).tanh()).abs().max() < 1e-6 * cap
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("dim", "turned", "start"), [(128, 128, 0), (80, 32, 0), (24, 6, 10), (2, 2, 0)])
+def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtype, library: Library) -> None:
+    """Whole heads, a part of each, and what follows a latent's value, of rows that lie apart in memory."""
+    g = torch.Generator().manual_seed(0)
+    positions_T = torch.tensor([0, 1, 2, 70, 1000, 5000, 5001, 5002, 9, 40_000])
+    angles = RotaryTable(Rope(turned, 10_000.0))(positions_T)
+    both = torch.randn(10, 7, dim, generator=g).to(dtype)
+    lots = (both[:, :5], both[:, 5:])
+    for ours, x_THD in zip(rotate(library, lots, angles, start), lots, strict=True):
+        theirs = rotate_by_torch(x_THD, angles, start)
+        assert ours.dtype == dtype
+        assert torch.allclose(ours, theirs, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+def test_what_the_kernels_do_not_take() -> None:
+    """Biases of positions, other formats, and what is nowhere kept."""
+    assert native_takes(PLAIN.op())
+    spec = PLAIN.op().spec
+    assert not native_takes(Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1))
+    assert not native_takes(Attention(0, 6, replace(spec, dtype=torch.float16)))
+    assert not native_takes(Attention(0, 6, replace(spec, reach=Reach("full"))))
