@@ -23,6 +23,7 @@ constexpr int64_t FEW_ROWS = 16;     // with so many an item may be cut at block
 constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
 constexpr int KEYS = 4;              // of a tile of scores: as many as `sums` takes
 constexpr int MOST_TILE_ROWS = 6;    // of a tile of weighted values
+constexpr int64_t GROUP = 8;         // keys whose values are weighed together, where they lie
 constexpr int64_t UNIT = 2 * LANES;  // columns: what one load of bf16 numbers has
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
@@ -130,12 +131,20 @@ template <int R> constexpr int units_of() {
     return R == 1 ? 4 : R <= 3 ? 2 : 1;
 }
 
-// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns.
+// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns; added to what is there
+// if these keys are not the first.
 // at(key, c, a, b): gives the c-th unit of a key's values.
 template <class Values, int R, int C, class At>
-inline void weigh_tile(const typename Values::Weight* weights, int64_t w_stride, int64_t from, int64_t to, At&& at, float* o,
-                       int64_t o_stride) {
+inline void weigh_tile(const typename Values::Weight* weights, int64_t w_stride, int64_t from, int64_t to, bool first,
+                       const At& at, float* o, int64_t o_stride) {
     F sum[R][C][2] = {};
+    if (!first) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c)
+                for (int half = 0; half < 2; ++half) sum[r][c][half] = load(o + r * o_stride + c * UNIT + half * LANES);
+    }
     for (int64_t key = from; key < to; key += Values::KEYS) {
 #pragma GCC unroll 4
         for (int c = 0; c < C; ++c) {
@@ -258,23 +267,38 @@ template <class Stored> class Attend {
 
     // -- one item --
 
-    // The memory of a thread, of the rows in hand.
+    // A block of keys as an item sees it: [from, to) of those from position `start` on, and where they and their values are.
+    struct Block {
+        int64_t start, from, to;
+        const Stored *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
+    };
+
+    // The memory of a thread, for the rows in hand.
     struct Memory {
         Scratch<Number> q, key;
         Scratch<float> scores, results, block;
         Scratch<Register> panel;
-        const Stored *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
+        Block blocks[2];
     };
+    static Memory& memory_of_thread() {
+        thread_local Memory memory;
+        Memory* own = &memory;
+        asm("" : "+r"(own));  // else the compiler asks for its address again and again, in the innermost loops
+        return *own;
+    }
 
     void attend(const Part& part) const {
-        alignas(64) thread_local Memory memory;
+        Memory& memory = memory_of_thread();
         const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
         lay_queries(part, memory.q.of(rows * dim));
         Partial results(memory.results.of(numbers), rows, width);
         begin(results, rows);
+        if (part.blocks) find(part, part.block, memory.blocks[0]);
         for (int64_t b = 0; b < part.blocks; ++b) {
+            Block &block = memory.blocks[b % 2], &next = memory.blocks[(b + 1) % 2];
+            if (b + 1 < part.blocks) find(part, part.block + b + 1, next);
             Partial own(part.kept < 0 ? memory.block.of(numbers) : kept + part.kept + b * numbers, rows, width);
-            attend_block(part, part.block + b, memory, own);
+            attend_block(part, block, b + 1 < part.blocks ? next : block, memory, own);
             if (part.kept < 0) merge(results, own, rows);
         }
         if (part.kept < 0) end(part, results);
@@ -299,65 +323,73 @@ template <class Stored> class Attend {
         }
     }
 
-    void attend_block(const Part& part, int64_t block, Memory& memory, Partial& own) const {
-        const int64_t start = block * BLOCK_KEYS, rows = part.queries * sharers;
-        const int64_t from = std::max<int64_t>(part.from - start, 0), to = std::min(part.to - start, BLOCK_KEYS);
-        find(part, start, from, to, memory);
+    // next: the block that is read after this one.
+    void attend_block(const Part& part, const Block& block, const Block& next, Memory& memory, Partial& own) const {
+        const int64_t rows = part.queries * sharers;
         float* scores = memory.scores.of(rows * BLOCK_KEYS);
-        score(part, start, from, to, memory, scores);
-        for (int64_t row = 0; row < rows; ++row) {
-            const int64_t at = position(part.sequence) + part.query + row / sharers;
-            const int64_t sees = layer.reach == CROSS ? to : std::min(at + 1 - start, to);
-            soften(scores + row * BLOCK_KEYS, from, to, std::max(first_seen(at) - start, from), sees, own.most[row],
-                   own.total[row]);
+        score(part, block, memory, scores);
+        for (int64_t query = 0, row = 0; query < part.queries; ++query) {
+            const int64_t at = position(part.sequence) + part.query + query;
+            const int64_t first = layer.reach == CROSS ? block.from : std::max(first_seen(at) - block.start, block.from);
+            const int64_t stop = layer.reach == CROSS ? block.to : std::min(at + 1 - block.start, block.to);
+            for (int64_t head = 0; head < sharers; ++head, ++row)
+                soften(scores + row * BLOCK_KEYS, block, first, stop, own.most[row], own.total[row]);
         }
-        weigh(part, start, from, to, memory, scores, own.values);
+        weigh(part, block, next, memory, scores, own.values);
     }
 
-    // Where the keys and values of the block are. Tiles read a few beside the ones that are asked for: these are ones that
-    // may be read, and weigh nothing.
-    void find(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory) const {
+    // Tiles read a few keys beside those that are asked for: they are given ones that may be read, and weigh nothing.
+    __attribute__((noinline)) void find(const Part& part, int64_t number, Block& block) const {
         const int64_t size = layer.page_size, first = all.firsts[part.sequence];
         const int32_t* pages = all.pages + all.offsets[part.sequence];
         const Stored *k = static_cast<const Stored*>(layer.k), *v = static_cast<const Stored*>(layer.v);
-        for (int64_t key = from; key < to;) {
-            const int64_t entry = (start + key - first) / size, offset = (start + key - first) % size;
+        block.start = number * BLOCK_KEYS;
+        block.from = std::max<int64_t>(part.from - block.start, 0), block.to = std::min(part.to - block.start, BLOCK_KEYS);
+        for (int64_t key = block.from; key < block.to;) {
+            const int64_t entry = (block.start + key - first) / size, offset = (block.start + key - first) % size;
             const int64_t page = pages[entry] * layer.page_stride, slot = part.kv_head * size + offset;
-            const int64_t stop = std::min(to, key + size - offset);
+            const int64_t stop = std::min(block.to, key + size - offset);
             const Stored *own_k = k + page + slot * layer.k_dim, *own_v = v ? v + page + slot * layer.v_dim : own_k;
             for (; key < stop; ++key, own_k += layer.k_dim, own_v += v ? layer.v_dim : layer.k_dim)
-                memory.keys[key] = own_k, memory.values[key] = own_v;
+                block.keys[key] = own_k, block.values[key] = own_v;
         }
-        auto borrow = [&](int64_t key, int64_t of) { memory.keys[key] = memory.keys[of], memory.values[key] = memory.values[of]; };
-        for (int64_t key = from / KEYS * KEYS; key < from; ++key) borrow(key, from);
-        for (int64_t key = to; key % KEYS; ++key) borrow(key, to - 1);
+        auto borrow = [&](int64_t key, int64_t of) { block.keys[key] = block.keys[of], block.values[key] = block.values[of]; };
+        for (int64_t key = block.from / KEYS * KEYS; key < block.from; ++key) borrow(key, block.from);
+        for (int64_t key = block.to; key % KEYS; ++key) borrow(key, block.to - 1);
     }
 
-    void score(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory, float* scores) const {
+    __attribute__((noinline)) void score(const Part& part, const Block& block, Memory& memory, float* scores) const {
         const int64_t rows = part.queries * sharers, at = position(part.sequence) + part.query;
         const Number* queries = memory.q.of(rows * dim);
         const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= ROWS);
-        for (int64_t key = from / KEYS * KEYS; key < to; key += KEYS) {
+        for (int64_t key = block.from / KEYS * KEYS; key < block.to; key += KEYS) {
             for (int64_t own = key; own < key + KEYS; ++own)  // values are on their way while keys are read
-                for (int64_t i = 0; i < layer.v_dim; i += 64 / sizeof(Stored)) __builtin_prefetch(memory.values[own] + i, 0, 2);
-            const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(start + key - at, 0) * sharers;
+                fetch(block.values[own], layer.v_dim);
+            const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(block.start + key - at, 0) * sharers;
             if (in_place) {
-                score_rows<Dots, ROWS>(queries, row, rows, memory.keys + key, dim, layer.scale, scores + key);
+                score_rows<Dots, ROWS>(queries, row, rows, block.keys + key, dim, layer.scale, scores + key);
                 continue;
             }
             Number* laid = memory.key.of(KEYS * dim);
             const Number* own[KEYS];
             for (int j = 0; j < KEYS; ++j) {
-                lay_out(memory.keys[key + j], layer.k_dim, laid + j * dim);
+                lay_out(block.keys[key + j], layer.k_dim, laid + j * dim);
                 own[j] = laid + j * dim;
             }
             score_rows<Dots, ROWS>(queries, row, rows, own, dim, layer.scale, scores + key);
         }
     }
 
-    // Scores of a row, of which it sees [first, stop) of [from, to), become their weights, in the same place.
-    void soften(float* scores, int64_t from, int64_t to, int64_t first, int64_t stop, float& most, float& total) const {
-        const int64_t begin = from / LANES * LANES, end = (to + LANES - 1) / LANES * LANES;
+    // What is read next is on its way to this core while it computes: a block's values during its scores, the next one's
+    // keys during its values. Where that block has no such key nothing is there to come, which is harmless.
+    static void fetch(const Stored* from, int64_t numbers) {
+        for (int64_t i = 0; i < numbers; i += 64 / sizeof(Stored)) __builtin_prefetch(from + i, 0, 2);
+    }
+
+    // Scores of a row, which sees [first, stop) of the block, become their weights, in the same place.
+    __attribute__((noinline)) void soften(float* scores, const Block& block, int64_t first, int64_t stop, float& most,
+                                          float& total) const {
+        const int64_t begin = block.from / LANES * LANES, end = (block.to + LANES - 1) / LANES * LANES;
         if (layer.softcap > 0)
             for (int64_t i = begin; i < end; i += LANES)
                 store(scores + i, tangent(load(scores + i) / layer.softcap) * layer.softcap);
@@ -378,15 +410,16 @@ template <class Stored> class Attend {
     }
 
     // values[row] = the block's values by the row's weights.
-    void weigh(const Part& part, int64_t start, int64_t from, int64_t to, Memory& memory, const float* scores,
-               float* values) const {
+    __attribute__((noinline)) void weigh(const Part& part, const Block& block, const Block& next, Memory& memory,
+                                         const float* scores, float* values) const {
+        const int64_t seen = position(part.sequence) + part.query + 1 - block.start;
         const Weighing own{reinterpret_cast<const Weight*>(scores), values, part.queries * sharers, width,
-                           from / PAIR * PAIR, (to + PAIR - 1) / PAIR * PAIR,
-                           layer.reach == CROSS ? BLOCK_KEYS : position(part.sequence) + part.query + 1 - start, sharers};
+                           block.from / PAIR * PAIR, (block.to + PAIR - 1) / PAIR * PAIR,
+                           layer.reach == CROSS ? BLOCK_KEYS : seen, sharers};
         if (own.rows <= MOST_TILE_ROWS && width == layer.v_dim)
-            weigh_in_place<MOST_TILE_ROWS>(own, memory.values);
+            weigh_in_place<MOST_TILE_ROWS>(own, block.values, next.keys);
         else
-            weigh_laid(own, memory);
+            weigh_laid(own, block.values, next.keys, memory);
     }
 
     // What is weighed. seen: how many keys of the block its first row sees.
@@ -395,39 +428,51 @@ template <class Stored> class Attend {
         float* values;
         int64_t rows, width, from, to, seen, sharers;
 
-        template <int R, int C, class At> void tile(int64_t row, int64_t column, const At& at) const {
-            const int64_t sees = (seen + (row + R - 1) / sharers + PAIR - 1) / PAIR * PAIR;
-            weigh_tile<Values, R, C>(weights + row * ROW, ROW, from, std::min(sees, to), at, values + row * width + column,
+        // How far the last of so many rows sees.
+        int64_t stop(int64_t row, int64_t count) const {
+            if (seen >= to) return to;  // as most do: a division less
+            return std::min(to, (seen + (row + count - 1) / sharers + PAIR - 1) / PAIR * PAIR);
+        }
+        template <int R, int C, class At>
+        void tile(int64_t row, int64_t column, int64_t first, int64_t end, const At& at) const {
+            weigh_tile<Values, R, C>(weights + row * ROW, ROW, first, end, first == from, at, values + row * width + column,
                                      width);
         }
         // Tiles of R rows and less.
         template <int R, int C, class At> void tiles(int64_t row, int64_t column, const At& at) const {
-            for (; row + R <= rows; row += R) tile<R, C>(row, column, at);
+            for (; row + R <= rows; row += R) tile<R, C>(row, column, from, stop(row, R), at);
             if constexpr (R > 1)
                 if (row < rows) tiles<R - 1, C>(row, column, at);
         }
     };
 
-    template <int R> static void weigh_in_place(const Weighing& own, const Stored* const* v) {
+    template <int R> static void weigh_in_place(const Weighing& own, const Stored* const* v, const Stored* const* next) {
         if constexpr (R > 1)
-            if (own.rows < R) return weigh_in_place<R - 1>(own, v);
+            if (own.rows < R) return weigh_in_place<R - 1>(own, v, next);
         constexpr int C = units_of<R>();
-        int64_t column = 0;
-        auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
-        for (; column + C * UNIT <= own.width; column += C * UNIT) own.template tile<R, C>(0, column, at);
-        for (; column < own.width; column += UNIT) own.template tile<R, 1>(0, column, at);
+        const int64_t stop = own.stop(0, R);
+        for (int64_t key = own.from; key < stop; key += GROUP) {  // so that memory is read in the order in which it lies
+            const int64_t end = std::min(key + GROUP, stop);
+            int64_t column = 0;
+            auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
+            for (int64_t ahead = key; ahead < end; ++ahead) fetch(next[ahead], own.width);
+            for (; column + C * UNIT <= own.width; column += C * UNIT) own.template tile<R, C>(0, column, key, end, at);
+            for (; column < own.width; column += UNIT) own.template tile<R, 1>(0, column, key, end, at);
+        }
     }
 
     // For many rows, which share the work of laying values out.
-    void weigh_laid(const Weighing& own, Memory& memory) const {
+    void weigh_laid(const Weighing& own, const Stored* const* v, const Stored* const* next, Memory& memory) const {
         constexpr int C = units_of<MOST_TILE_ROWS>();
         auto* panel = memory.panel.of(BLOCK_KEYS / PAIR * C * 2);
         for (int64_t column = 0; column < width; column += C * UNIT) {
             const int units = int(std::min<int64_t>(C, (width - column) / UNIT));
+            if (column == 0)
+                for (int64_t key = own.from; key < own.to; ++key) fetch(next[key], width);
             for (int64_t key = own.from; key < own.to; key += PAIR)
                 for (int c = 0; c < units; ++c) {
                     auto* to = panel + (key / PAIR * units + c) * 2;
-                    read_unit(memory.values + key, column + c * UNIT, to[0], to[1]);
+                    read_unit(v + key, column + c * UNIT, to[0], to[1]);
                 }
             auto at = [&](int64_t key, int c, auto& a, auto& b) {
                 const auto* from = panel + (key / PAIR * units + c) * 2;

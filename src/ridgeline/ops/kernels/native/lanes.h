@@ -16,7 +16,7 @@ typedef uint32_t U_in_memory __attribute__((vector_size(4 * LANES), aligned(2), 
 
 inline F load(const float* from) { return *reinterpret_cast<const F_in_memory*>(from); }
 inline void store(float* to, F x) { *reinterpret_cast<F_in_memory*>(to) = x; }
-inline F all(float x) { return F{} + x; }
+inline F all(float x) { return x - F{}; }  // not x + 0, which turns -0 to 0 and so is computed
 inline U bits(F x) { return reinterpret_cast<U>(x); }
 inline F number(U x) { return reinterpret_cast<F>(x); }
 inline F where(I chosen, F x, F y) { return chosen ? x : y; }
@@ -95,10 +95,14 @@ inline F4 sums(F a, F b, F c, F d) {
 #endif
 }
 inline float sum(F x) { return sums(x, x, x, x)[0]; }
+// The largest lane: of those whose number has another lowest bit, then another next to that, ...
 inline float largest(F x) {
-    float most = x[0];
-    for (int lane = 1; lane < LANES; ++lane) most = x[lane] > most ? x[lane] : most;
-    return most;
+    for (int apart = 1; apart < LANES; apart *= 2) {
+        I other;
+        for (int lane = 0; lane < LANES; ++lane) other[lane] = lane ^ apart;
+        x = larger(x, __builtin_shuffle(x, other));
+    }
+    return x[0];
 }
 
 // -- functions --------------------------------------------------------------------------------------------------------
