@@ -101,14 +101,16 @@ inline void lay_out(const bf16* from, int64_t inputs, float* to) {
 }
 
 // to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs. What stands `ahead` in W is
-// fetched on the way.
-template <class Dots, int R, class Number, class Weight>
+// fetched on the way, if anything.
+template <class Dots, int R, bool FETCH, class Number, class Weight>
 inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, int64_t ahead, float* to) {
     const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
     F sum[R][OUTPUTS] = {};
     for (int64_t i = 0; i < inputs; i += Dots::STEP) {
-        __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
-        __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
+        if constexpr (FETCH) {
+            __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
+            __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
+        }
         auto a = Dots::w_at(w0 + i), b = Dots::w_at(w1 + i), c = Dots::w_at(w2 + i), d = Dots::w_at(w3 + i);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
@@ -131,11 +133,14 @@ template <class Dots, class Number, class Weight>
 inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight* const* w, int halves, int64_t inputs,
                   int64_t ahead, float* to) {
     auto both = [&]<int R>(int64_t r) {
-        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS)
-            tile<Dots, R>(x + r * x_stride, x_stride, w + half, inputs, ahead, to + r * PANEL + half);
+        for (int half = 0; half < halves * OUTPUTS; half += OUTPUTS) {
+            const auto own = ahead && r == 0 ? tile<Dots, R, true, Number, Weight> : tile<Dots, R, false, Number, Weight>;
+            own(x + r * x_stride, x_stride, w + half, inputs, ahead, to + r * PANEL + half);
+        }
     };
+    // The last four go by twos: one row alone has too few sums to keep the units busy.
     int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS) both.template operator()<ROWS>(r);
+    for (; r + ROWS <= rows && (ROWS > 4 || r + 4 != rows); r += ROWS) both.template operator()<ROWS>(r);
     for (; r + 2 <= rows; r += 2) both.template operator()<2>(r);
     for (; r < rows; ++r) both.template operator()<1>(r);
 }
