@@ -29,7 +29,7 @@ constexpr int64_t BLOCK = 512;             // inputs
 constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
 constexpr int PANEL = 2 * OUTPUTS;         // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
-constexpr int64_t PASSING_ROWS = ROWS;     // for which W is widened as it comes
+constexpr int64_t PASSING_ROWS = 8;        // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
 constexpr int64_t MOST_ROWS = 96;          // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
