@@ -1,4 +1,4 @@
-"""Our own attention over pages against torch's over whole sequences, and its results against themselves, bit for bit."""
+"""Our attention over pages against torch's over whole sequences, and its results against themselves, bit for bit."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Sequence_:
+class Inputs:
     """Queries, keys and values of every position of a sequence."""
 
     q_LHD: Tensor
@@ -89,7 +89,7 @@ class Sequence_:
         return len(self.k_LKD)
 
 
-def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> Sequence_:
+def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> Inputs:
     """One of random numbers, whose scores are large enough to matter."""
     g = torch.Generator().manual_seed(seed)
     kv_heads, sharers = case.heads
@@ -97,7 +97,7 @@ def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> 
     def numbers(rows: int, heads: int, dim: int) -> Tensor:
         return torch.randn(rows, heads, dim, generator=g).to(case.dtype)
 
-    return Sequence_(
+    return Inputs(
         2 * numbers(length if queries is None else queries, kv_heads * sharers, case.dim),
         numbers(length, kv_heads, case.dim),
         None if case.latent else numbers(length, kv_heads, case.width),
@@ -118,8 +118,8 @@ class Memory:
         self.tables: dict[int, list[int]] = {}
         self.native = NativePages(library, {0: self.store}, [self.group])
 
-    def step(self, sequences: Sequence[Sequence_], runs: Sequence[range]) -> Tensor:
-        """Run these positions of each, the next ones or the first of it -> [rows, heads, W], sequence after sequence."""
+    def step(self, sequences: Sequence[Inputs], runs: Sequence[range]) -> Tensor:
+        """Run these positions of each, its first or next ones -> [rows, heads, W], sequence after sequence."""
         size, cross = self.case.page_size, self.case.reach.kind == "cross"
         slots: list[int] = []
         pages: list[list[int]] = []
@@ -147,14 +147,14 @@ class Memory:
             self.op, q_THD, k_NKD if len(k_NKD) else None, torch.cat(values) if len(k_NKD) and values else None
         )
 
-    def written(self, own: Sequence_, run: range) -> range:
+    def written(self, own: Inputs, run: range) -> range:
         """Which keys a step adds: an encoder's all at once."""
         if self.case.reach.kind != "cross":
             return run
         return range(0 if run.start else len(own))
 
 
-def steps(library: Library, case: Case, sequences: Sequence[Sequence_], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
+def steps(library: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Sequences that run in chunks of these lengths, one chunk of each a step: results of each [L, heads, W]."""
     memory = Memory(library, case, sum(-(-len(own) // case.page_size) for own in sequences))
     ends = [[0, *accumulate(cut)] for cut in cuts]
@@ -167,7 +167,7 @@ def steps(library: Library, case: Case, sequences: Sequence[Sequence_], cuts: Se
     return [torch.cat(own) for own in out]
 
 
-def by_torch(case: Case, own: Sequence_) -> Tensor:
+def by_torch(case: Case, own: Inputs) -> Tensor:
     """The whole sequence by torch, in fp32 of the same numbers."""
     op = replace(case, dtype=torch.float32).op()
     if op.sinks_H is not None:
@@ -276,7 +276,7 @@ def test_exponentials(library: Library) -> None:
     """Two keys weigh 1 and e^x: to 3e-7 of that, down to where fp32 ends."""
     case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0)
     x_N = torch.cat([torch.linspace(-90, 0, 1500), -torch.logspace(-8, 1, 500)])
-    own = Sequence_(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
+    own = Inputs(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
     shares = []
     for values in ((1.0, 0.0), (0.0, 1.0)):
         v_LKW = torch.tensor(values)[:, None, None].expand(2, 2000, 1)
@@ -294,7 +294,7 @@ def test_soft_caps(library: Library) -> None:
     cap = 20.0
     case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0, softcap=cap)
     x_N = torch.cat([-torch.logspace(-4, 2, 1000), torch.linspace(-60, 0, 1000)])
-    own = Sequence_(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
+    own = Inputs(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
     v_LKW = torch.tensor([0.0, 1.0])[:, None, None].expand(2, 2000, 1)
     (out,) = steps(library, case, [replace(own, v_LKW=v_LKW)], [[2]])
     share = out[1, :, 0].double()

@@ -27,10 +27,12 @@ from ridgeline.engine.sampling import (
 )
 from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
 from ridgeline.models.model import Model
+from ridgeline.ops.attention import KVContext
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.paged import PagedKV
+from ridgeline.ops.paged_native import NativeKV, NativePages
 
 HEAD_ROWS = 256
 """Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary
@@ -48,6 +50,8 @@ class Runner:
         self.model = model
         self.store = KVStore(layout, device)
         self.builder = BatchBuilder(layout.groups, device)
+        kernels = library() if device.type == "cpu" else None
+        self.native = NativePages(kernels, self.store.layers, layout.groups) if kernels else None
 
     def prepare(self, plan: StepPlan) -> Batch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
@@ -61,10 +65,16 @@ class Runner:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
         if kernels := library():
             kernels.threads(torch.get_num_threads())
-        kv = PagedKV(self.store.layers, self.store.layout.groups, batch)
+        kv = self._context(batch)
         encoder, tokens = batch.encoder, batch.tokens
         encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None
         return self.model.hidden(tokens.ids_N, tokens.positions_N, kv, batch.wanted_R, encoded_ED)
+
+    def _context(self, batch: Batch) -> KVContext:
+        """Where the batch's keys and values are, and who attends to them."""
+        if self.native is not None:
+            return NativeKV(self.native, batch)
+        return PagedKV(self.store.layers, self.store.layout.groups, batch)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
+from ridgeline.ops.kernels import native
+from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
@@ -105,6 +107,9 @@ class Attention(Op):
         """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
         position."""
         start = 0 if self.spec.v_dim else self.value_dim
+        if kernels := native(q_THD):
+            q_THD, k_TKD = rotate_natively(kernels, (q_THD, k_TKD), angles, start)
+            return q_THD, k_TKD
         return rotate(q_THD, angles, start), rotate(k_TKD, angles, start)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:

@@ -323,7 +323,9 @@ template <class Stored> class Attend {
         }
     }
 
-    // next: the block that is read after this one.
+    // next: the block that is read after this one. What comes next is fetched while this is computed: values during the
+    // scores, the next block's keys during the values. Where it has no such key, nothing is there to come, which does no
+    // harm.
     void attend_block(const Part& part, const Block& block, const Block& next, Memory& memory, Partial& own) const {
         const int64_t rows = part.queries * sharers;
         float* scores = memory.scores.of(rows * BLOCK_KEYS);
@@ -363,8 +365,7 @@ template <class Stored> class Attend {
         const Number* queries = memory.q.of(rows * dim);
         const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= ROWS);
         for (int64_t key = block.from / KEYS * KEYS; key < block.to; key += KEYS) {
-            for (int64_t own = key; own < key + KEYS; ++own)  // values are on their way while keys are read
-                fetch(block.values[own], layer.v_dim);
+            for (int64_t own = key; own < key + KEYS; ++own) fetch(block.values[own], layer.v_dim);
             const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(block.start + key - at, 0) * sharers;
             if (in_place) {
                 score_rows<Dots, ROWS>(queries, row, rows, block.keys + key, dim, layer.scale, scores + key);
@@ -378,12 +379,6 @@ template <class Stored> class Attend {
             }
             score_rows<Dots, ROWS>(queries, row, rows, own, dim, layer.scale, scores + key);
         }
-    }
-
-    // What is read next is on its way to this core while it computes: a block's values during its scores, the next one's
-    // keys during its values. Where that block has no such key nothing is there to come, which is harmless.
-    static void fetch(const Stored* from, int64_t numbers) {
-        for (int64_t i = 0; i < numbers; i += 64 / sizeof(Stored)) __builtin_prefetch(from + i, 0, 2);
     }
 
     // Scores of a row, which sees [first, stop) of the block, become their weights, in the same place.
