@@ -18,6 +18,7 @@ import torch
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, SampleRow, sample
+from ridgeline.ops.kernels import library
 
 PEAKED, FLAT = 6.0, 0.5
 
@@ -75,6 +76,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if kernels := library():
+        kernels.threads(args.threads)
     if not args.json:
         print(f"{args.vocab} tokens, {args.threads} threads, median of {args.repeats} [quartiles], ms")
     for row_count in args.rows:

@@ -1,10 +1,12 @@
-"""The sampler on a device, run on CPU tensors: against the CPU's own sampler, and as a step on a device that is fake.
+"""The samplers on a device, run on CPU tensors, and on our kernels: against the one in numpy, their reference. And a
+step on a device that is fake.
 
 Tokens must be the same except where a decision lies so near to a boundary that fp32 sums made in another order decide
 otherwise; how near is worked out in float64 by full sorts, and nearly all rows must be farther away than that.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, PromptLogprob, RowFailure, Sampled, SampleRow, groups, sample, score
 from ridgeline.engine.sampling.groups import groups_of
+from ridgeline.engine.sampling.in_numpy import sample_in_numpy, score_in_numpy
 from ridgeline.engine.sampling.logits import adjust
 from ridgeline.engine.sampling.on_device import choose, sample_on_device, score_on_device, shares_of
 from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.ops.kernels import library
+
+Sampler = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
+BOTH = pytest.mark.parametrize(
+    "sampler", [pytest.param(sample_on_device, id="device"), pytest.param(sample, id="kernels", marks=needs_kernels)]
+)
 
 NEAR = 1e-6
 """Share of the mass by which sums in fp32 may move a boundary."""
@@ -78,10 +89,10 @@ def assert_reports_agree(found: Sampled, expected: Sampled, tolerance: float) ->
         assert [share for _, share in ours] == pytest.approx([share for _, share in theirs], abs=tolerance)
 
 
-def assert_as_on_the_cpu(logits: torch.Tensor, rows: list[SampleRow]) -> int:
+def assert_as_in_numpy(sampler: Sampler, logits: torch.Tensor, rows: list[SampleRow]) -> int:
     """Compare all rows that are not near to a boundary; how many those are."""
     decided = 0
-    ours, theirs = sample_on_device(logits, rows), sample(logits, rows)
+    ours, theirs = sampler(logits, rows), sample_in_numpy(logits.numpy(), rows)
     for found, expected, row, logits_V in zip(ours, theirs, rows, logits.numpy(), strict=True):
         if isinstance(expected, RowFailure):
             assert found == expected
@@ -93,31 +104,38 @@ def assert_as_on_the_cpu(logits: torch.Tensor, rows: list[SampleRow]) -> int:
     return decided
 
 
+@BOTH
 @pytest.mark.parametrize("vocabulary", [2, 33, 127, 128, 129, 1000, 5003])
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
-def test_tokens_and_log_probabilities_are_those_of_the_cpu(vocabulary: int, fields: dict[str, Any]) -> None:
+def test_tokens_and_log_probabilities_are_those_of_numpy(
+    sampler: Sampler, vocabulary: int, fields: dict[str, Any]
+) -> None:
     """Flat, peaked and tied logits; each row at a position of its own; some batches with log-probabilities."""
     rng = np.random.default_rng(vocabulary)
     decided = 0
     for std, logprobs in ((0.01, None), (0.4, 2), (4.0, None), (4.0, 0), (15.0, 1)):
         logits = torch.from_numpy((rng.standard_normal((12, vocabulary)) * std).astype(np.float32))
         logits[6:] = (logits[6:] * 4).round() / 4  # ties
-        decided += assert_as_on_the_cpu(logits, rows_of(fields | {"logprobs": logprobs}, 12, vocabulary))
+        decided += assert_as_in_numpy(sampler, logits, rows_of(fields | {"logprobs": logprobs}, 12, vocabulary))
     assert decided >= 57, "of 60"
 
 
-def test_a_vocabulary_of_many_blocks() -> None:
+@BOTH
+def test_a_vocabulary_of_many_blocks(sampler: Sampler) -> None:
     """So many tokens that boundaries are near more often; still, most rows decide."""
     rng = np.random.default_rng(1)
     decided = 0
     for fields in FIELDS:
         logits = torch.from_numpy((rng.standard_normal((6, 40_009)) * 3).astype(np.float32))
-        decided += assert_as_on_the_cpu(logits, rows_of(fields, 6, 40_009))
+        decided += assert_as_in_numpy(sampler, logits, rows_of(fields, 6, 40_009))
     assert decided >= 0.75 * 6 * len(FIELDS)
 
 
+@BOTH
 @pytest.mark.parametrize("most_logits", [groups.MOST_LOGITS, 1500])
-def test_mixed_rows_in_one_batch_get_what_each_gets_alone(most_logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_rows_in_one_batch_get_what_each_gets_alone(
+    sampler: Sampler, most_logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of all settings in turn, with bitmasks and failures among them, in groups of any size."""
     monkeypatch.setattr(groups, "MOST_LOGITS", most_logits)
     vocabulary, rng = 700, np.random.default_rng(3)
@@ -130,13 +148,14 @@ def test_mixed_rows_in_one_batch_get_what_each_gets_alone(most_logits: int, monk
     ]
     logits = torch.from_numpy((rng.standard_normal((len(rows), vocabulary)) * 3).astype(np.float32))
     logits[5, 77], logits[20, 3], logits[40] = math.nan, math.inf, -math.inf
-    together = sample_on_device(logits, rows)
-    assert together == [sample_on_device(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
+    together = sampler(logits, rows)
+    assert together == [sampler(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)]
     assert [index for index, result in enumerate(together) if isinstance(result, RowFailure)] == [5, 20, 40]
-    assert assert_as_on_the_cpu(logits, rows) >= 0.95 * len(rows)
+    assert assert_as_in_numpy(sampler, logits, rows) >= 0.95 * len(rows)
 
 
-def test_scores_of_known_tokens_are_those_of_the_cpu() -> None:
+@pytest.mark.parametrize("scored", [score_on_device, pytest.param(score, marks=needs_kernels)])
+def test_scores_of_known_tokens_are_those_of_numpy(scored: Callable[..., Any]) -> None:
     """Also of a token that is all but impossible, of one that is impossible, and of rows that fail."""
     rng = np.random.default_rng(5)
     logits = torch.from_numpy((rng.standard_normal((40, 333)) * 6).astype(np.float32))
@@ -145,7 +164,8 @@ def test_scores_of_known_tokens_are_those_of_the_cpu() -> None:
     logits[6:20] = logits[6:20].round()  # ties
     tokens = [2, 2, 2, *rng.integers(0, 333, 37).tolist()]
     alternatives = [index % 4 for index in range(40)]
-    ours, theirs = score_on_device(logits, tokens, alternatives), score(logits, tokens, alternatives)
+    ours = scored(logits, tokens, alternatives)
+    theirs = score_in_numpy(logits.numpy(), tokens, alternatives)
     assert ours[3:6] == theirs[3:6]
     assert all(isinstance(result, RowFailure) for result in ours[3:6])
     expected = torch.log_softmax(logits.double(), dim=1)

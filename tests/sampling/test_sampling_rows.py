@@ -1,6 +1,7 @@
 """A row among others: its neighbours do not change it, its failure does not touch them; greedy, logprobs, history.
 
-Each test runs with both samplers, that of the CPU and that of other devices.
+Each test runs with every sampler: that of the CPU, which are our kernels where there are some, the one in numpy, and
+that of other devices.
 """
 
 import math
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import History, RowFailure, Sampled, SampleRow, sampler
 from ridgeline.engine.sampling import sample as cpu_sample
+from ridgeline.engine.sampling.in_numpy import sample_in_numpy
 from ridgeline.engine.sampling.on_device import sample_on_device
 
 Sample = Callable[[torch.Tensor, list[SampleRow]], list[Sampled | RowFailure]]
@@ -30,9 +32,13 @@ FIELDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[cpu_sample, sample_on_device], ids=["cpu", "device"])
+def numpy_sample(logits: torch.Tensor, rows: list[SampleRow]) -> list[Sampled | RowFailure]:
+    return sample_in_numpy(logits.contiguous().numpy(), rows)
+
+
+@pytest.fixture(scope="module", params=[cpu_sample, numpy_sample, sample_on_device], ids=["cpu", "numpy", "device"])
 def sample(request: pytest.FixtureRequest) -> Sample:
-    """Either sampler; logits on the CPU can be given to both."""
+    """Any sampler; logits on the CPU can be given to all."""
     sampler: Sample = request.param
     return sampler
 
@@ -216,11 +222,13 @@ class MadeAsRead(Sequence[SampleRow]):
         return self.rows[index]
 
 
-@pytest.mark.parametrize("anywhere", [False, True])
-def test_each_row_is_made_once(anywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("anywhere", [sample_in_numpy, sample_on_device, None])
+def test_each_row_is_made_once(anywhere: Sample | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were made again for every reading took a device's sampler 130 times as long, at 256 rows."""
-    if anywhere:
-        monkeypatch.setattr(sampler, "_sample_on_cpu", sample_on_device)
+    if anywhere is not None:
+        monkeypatch.setattr(sampler, "native", lambda x: None)
+        given = (lambda x, rows: anywhere(torch.from_numpy(x), rows)) if anywhere is sample_on_device else anywhere
+        monkeypatch.setattr(sampler, "sample_in_numpy", given)
     rows, logits = rows_of(2), torch.randn(len(FIELDS), 300)
     made = MadeAsRead(rows)
     assert cpu_sample(logits, made) == cpu_sample(logits, rows)

@@ -16,38 +16,22 @@
     order.
 11. Processed log-probabilities, if asked for, of the distribution that was drawn from.
 
-Logits on another device are sampled there, many rows at once (on_device.py). Why a row at a time, in numpy, on the CPU:
-a row of 152k floats stays in a core's L2 cache through its passes, where a batch would stream from memory for each; no
-reduction runs across rows or is split among threads, so that a row's token cannot depend on its neighbours or on the
-thread count; and no pass waits for a thread pool to wake, which on a busy machine costs more than the pass.
+Where it is done: on our kernels (native.py) where this machine has them, else in numpy (in_numpy.py), which is their
+reference; logits on another device are sampled there, many rows at once (on_device.py).
 
-Legend: R rows, V vocabulary, C candidates.
+Legend: R rows, V vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
-from ridgeline.engine.sampling.logits import Report, adjust, candidates_report, log_softmax_report, needs_adjusting
+from ridgeline.engine.sampling.in_numpy import sample_in_numpy, score_in_numpy
+from ridgeline.engine.sampling.native import sample_natively, score_natively
 from ridgeline.engine.sampling.on_device import sample_on_device, score_on_device
-from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
-from ridgeline.engine.sampling.truncate import keep_min_p, keep_top_p, largest
-from ridgeline.engine.sampling.uniform import uniform
-
-
-class _Scratch:
-    """Memory that the rows of a call use in turn: fresh memory for each would cost page faults."""
-
-    __slots__ = ("adjusted_V", "weights_V")
-
-    def __init__(self, vocab_size: int) -> None:
-        self.adjusted_V = np.empty(vocab_size, np.float32)
-        self.weights_V = np.empty(vocab_size, np.float32)
+from ridgeline.engine.sampling.row import PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.ops.kernels import native
 
 
 def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
@@ -66,7 +50,12 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
     assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
     assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
     rows = list(rows)  # each is made when it is read, and is read several times
-    return _sample_on_cpu(logits_RV, rows) if logits_RV.device.type == "cpu" else sample_on_device(logits_RV, rows)
+    if logits_RV.device.type != "cpu":
+        return sample_on_device(logits_RV, rows)
+    logits_RV = logits_RV.detach().contiguous()
+    if kernels := native(logits_RV):
+        return sample_natively(kernels, logits_RV.numpy(), rows)
+    return sample_in_numpy(logits_RV.numpy(), rows)
 
 
 def score(logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]) -> list[PromptLogprob | RowFailure]:
@@ -76,88 +65,9 @@ def score(logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int])
     nothing but -inf.
     """
     assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
-    scored = _score_on_cpu if logits_RV.device.type == "cpu" else score_on_device
-    return scored(logits_RV, tokens, alternatives)
-
-
-def _score_on_cpu(
-    logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
-) -> list[PromptLogprob | RowFailure]:
-    scores: list[PromptLogprob | RowFailure] = []
-    spare_V = np.empty(logits_RV.shape[1], np.float32)
-    for logits_V, token, count in zip(logits_RV.detach().contiguous().numpy(), tokens, alternatives, strict=True):
-        top = float(logits_V.max())  # NaN if there is one
-        if math.isfinite(top):
-            scores.append(PromptLogprob(token, *log_softmax_report(logits_V, token, count, spare_V)))
-        else:
-            scores.append(RowFailure.of(top, RAW))
-    return scores
-
-
-def _sample_on_cpu(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-    logits = logits_RV.detach().contiguous().numpy()
-    if all(row.params.greedy for row in rows):
-        point_R = np.zeros(len(rows))
-    else:
-        point_R = uniform([row.seed for row in rows], [row.position for row in rows], [row.choice for row in rows])
-    scratch = _Scratch(logits.shape[1])
-    # A tiny temperature or penalty may take unlikely logits to -inf, which is what they should be.
-    with np.errstate(over="ignore"):
-        return [
-            _sample_row(logits_V, row, float(point), scratch)
-            for logits_V, row, point in zip(logits, rows, point_R, strict=True)
-        ]
-
-
-def _sample_row(logits_V: FloatsC, row: SampleRow, point: float, scratch: _Scratch) -> Sampled | RowFailure:
-    best = int(logits_V.argmax())  # the first NaN, if there is one
-    if not math.isfinite(logits_V[best]):
-        return RowFailure.of(float(logits_V[best]), RAW)
-    processed_V = logits_V
-    if needs_adjusting(row):
-        processed_V = adjust(logits_V, row, scratch.adjusted_V)
-        best = int(processed_V.argmax())
-        if not math.isfinite(processed_V[best]):
-            return RowFailure.of(float(processed_V[best]), PROCESSED)
-    if row.params.greedy:
-        return _greedy(logits_V, processed_V, best, row.params.logprobs, scratch)
-    return _drawn(logits_V, processed_V, processed_V[best], row.params, point, scratch)
-
-
-def _greedy(logits_V: FloatsC, processed_V: FloatsC, best: int, count: int | None, scratch: _Scratch) -> Sampled:
-    if count is None:
-        return Sampled(best)
-    processed = log_softmax_report(processed_V, best, count, scratch.weights_V)
-    return _reported(best, log_softmax_report(logits_V, best, count, scratch.weights_V), processed)
-
-
-def _drawn(
-    logits_V: FloatsC, processed_V: FloatsC, top: np.float32, params: SamplingParams, point: float, scratch: _Scratch
-) -> Sampled:
-    candidates = _truncated(processed_V, top, params, scratch)
-    index = candidates.draw(point)
-    token = candidates.token(index)
-    count = params.logprobs
-    if count is None:
-        return Sampled(token)
-    processed = candidates_report(candidates, index, float(top), params.temperature, count)
-    return _reported(token, log_softmax_report(logits_V, token, count, scratch.weights_V), processed)
-
-
-def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scratch: _Scratch) -> Candidates:
-    """Steps 6 to 9; top-k goes first, because a temperature does not change the order and k weights are soon made."""
-    ids_C, logits_C = None, logits_V
-    if 0 < params.top_k < len(logits_V):
-        ids_C = largest(logits_V, params.top_k)
-        logits_C = logits_V[ids_C]
-    weights_C = weigh(logits_C, top, params.temperature, scratch.weights_V[: len(logits_C)])
-    candidates = Candidates.of(ids_C, logits_C, weights_C)
-    if params.top_p < 1.0:
-        candidates = keep_top_p(candidates, params.top_p)
-    if params.min_p > 0.0:
-        candidates = keep_min_p(candidates, params.min_p)
-    return candidates
-
-
-def _reported(token: int, raw: Report, processed: Report) -> Sampled:
-    return Sampled(token, logprob_raw=raw[0], logprob=processed[0], top_raw=raw[1], top=processed[1])
+    if logits_RV.device.type != "cpu":
+        return score_on_device(logits_RV, tokens, alternatives)
+    logits_RV = logits_RV.detach().contiguous()
+    if kernels := native(logits_RV):
+        return score_natively(kernels, logits_RV.numpy(), tokens, alternatives)
+    return score_in_numpy(logits_RV.numpy(), tokens, alternatives)

@@ -58,6 +58,7 @@ class Library:
             "gated_products", POINTER(RowsOf), POINTER(_Matrix), POINTER(_Matrix), c_int
         )
         self._norms = self.function("norms", POINTER(RowsOf), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
+        self._sample = self.function("sample", c_void_p, c_int, c_int64)
 
     def threads(self, count: int) -> None:
         """How many threads a call has from now on, the caller's included."""
@@ -94,6 +95,10 @@ class Library:
         added, stride = (None, 0) if added_ND is None else (added_ND.data_ptr(), added_ND.stride(0))
         self._norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
         return y_ND
+
+    def sample(self, rows: int, count: int, vocabulary: int) -> None:
+        """A token for each row of logits. rows: where `count` structures Sampling (native/kernels.h) begin."""
+        self._sample(rows, count, vocabulary)
 
 
 def _rows(x_TI: Tensor) -> RowsOf:

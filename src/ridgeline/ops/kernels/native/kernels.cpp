@@ -5,6 +5,7 @@
 #include "norm.h"
 #include "product.h"
 #include "rotary.h"
+#include "sample.h"
 
 namespace {
 
@@ -47,4 +48,4 @@ void rotate_of(Pool& pool, Number type, int64_t rows, const Heads* lots, int cou
 
 }  // namespace
 
-extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, attend_of, rotate_of};
+extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, attend_of, rotate_of, sample};

@@ -61,6 +61,49 @@ struct Heads {
     void* to;
 };
 
+// The likeliest tokens of a distribution, likeliest first, with their log-probabilities, and that of one token by itself.
+// ids, shares: room for as many as are asked for; count: how many there were.
+struct Report {
+    double own;
+    int64_t count;
+    int64_t* ids;
+    double* shares;
+};
+
+// A row's settings, as engine/sampling has them. temperature: 0 for the largest logit. top_k: 0 for all. alternatives: of a
+// report; -1 for none.
+struct Settings {
+    double temperature, top_p, min_p;
+    int64_t top_k, alternatives;
+    uint64_t seed, position, choice;
+};
+
+// What changes a row's logits: biases, tokens that are forbidden, a bit for each token that is allowed (or null), penalties
+// of the tokens of prompt and output, with their counts in the output.
+struct Changes {
+    const int64_t* biased;
+    const float* biases;
+    int64_t bias_count;
+    const int64_t* forbidden;
+    int64_t forbidden_count;
+    const uint32_t* allowed;
+    const int64_t* history;
+    const float* counts;
+    int64_t history_count;
+    double repetition, frequency, presence;
+};
+
+// How a token is chosen of a row of logits, and the choice. raw_top, top: the largest logit, as the model gave it and after
+// the changes; NaN if there is one.
+struct Sampling {
+    const float* logits;
+    Settings settings;
+    Changes changes;
+    int64_t token;  // before: -1, or a known token, of which only the raw report is wanted
+    double raw_top, top;
+    Report raw, processed;
+};
+
 struct Kernels {
     const char* name;
     // y = x W^T + b for each of `count` matrices; y of type `out`.
@@ -74,6 +117,8 @@ struct Kernels {
     // Turns the entries [start, start + 2 half) of each head of `count` lots, by cos and sin [rows, half].
     void (*rotate)(Pool&, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
                    int64_t start, int64_t half);
+    // A token for each of `count` rows of `vocabulary` logits.
+    void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };
 
 extern const Kernels plain, avx2, avx512, avx512_bf16;

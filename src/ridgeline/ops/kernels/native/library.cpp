@@ -87,3 +87,7 @@ EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* lots, int co
                                int64_t start, int64_t half) {
     kernels->rotate(Turn(), Number(type), rows, lots, count, cos, sin, start, half);
 }
+
+EXPORTED void ridgeline_sample(Sampling* rows, int count, int64_t vocabulary) {
+    kernels->sample(Turn(), rows, count, vocabulary);
+}

@@ -1,0 +1,163 @@
+"""The sampler on our kernels (native/sample.h): the steps that sampler.py lists, a row an item of the threads' pool.
+
+What a row asks for goes to them as a structure a row; tokens, the largest logits and reports come back in it. A token
+may differ from numpy's where the number that it is drawn with, or a cut, lies within rounding of a boundary.
+
+Legend: R rows, V vocabulary, K alternatives.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.engine.sampling.candidates import FloatsC
+from ridgeline.engine.sampling.logits import Report, must_continue, needs_adjusting
+from ridgeline.engine.sampling.row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
+from ridgeline.ops.kernels import Library
+
+_REPORT = np.dtype([("own", "f8"), ("count", "i8"), ("ids", "u8"), ("shares", "u8")])
+_SETTINGS = np.dtype(
+    [
+        ("temperature", "f8"), ("top_p", "f8"), ("min_p", "f8"), ("top_k", "i8"), ("alternatives", "i8"),
+        ("seed", "u8"), ("position", "u8"), ("choice", "u8"),
+    ]
+)  # fmt: skip
+_CHANGES = np.dtype(
+    [
+        ("biased", "u8"), ("biases", "u8"), ("bias_count", "i8"), ("forbidden", "u8"), ("forbidden_count", "i8"),
+        ("allowed", "u8"), ("history", "u8"), ("counts", "u8"), ("history_count", "i8"),
+        ("repetition", "f8"), ("frequency", "f8"), ("presence", "f8"),
+    ]
+)  # fmt: skip
+_SAMPLING = np.dtype(
+    [
+        ("logits", "u8"), ("settings", _SETTINGS), ("changes", _CHANGES),
+        ("token", "i8"), ("raw_top", "f8"), ("top", "f8"), ("raw", _REPORT), ("processed", _REPORT),
+    ]
+)  # fmt: skip
+"""As native/kernels.h has it, with addresses as numbers."""
+
+_64_BITS = 0xFFFFFFFFFFFFFFFF
+
+
+def sample_natively(kernels: Library, logits_RV: FloatsC, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
+    """As `sample`, for rows of logits without gaps."""
+    samplings = _Samplings(logits_RV)
+    samplings.own["token"] = -1
+    samplings.own["settings"] = [_settings(row) for row in rows]
+    for index, row in enumerate(rows):
+        if needs_adjusting(row):
+            samplings.change(index, row)
+    samplings.run(kernels)
+    found = zip(rows, *(samplings.own[field].tolist() for field in ("token", "raw_top", "top")), strict=True)
+    return [
+        _failure(raw_top, top)
+        or (Sampled(token) if row.params.logprobs is None else _reported(token, samplings.reports(index)))
+        for index, (row, token, raw_top, top) in enumerate(found)
+    ]
+
+
+def score_natively(
+    kernels: Library, logits_RV: FloatsC, tokens: Sequence[int], alternatives: Sequence[int]
+) -> list[PromptLogprob | RowFailure]:
+    """As `score`, for rows of logits without gaps."""
+    samplings = _Samplings(logits_RV)
+    samplings.own["token"] = tokens
+    samplings.own["settings"]["alternatives"] = alternatives
+    samplings.run(kernels)
+    return [
+        _failure(top, top) or PromptLogprob(token, *samplings.reports(index)[0])
+        for index, (token, top) in enumerate(zip(tokens, samplings.own["raw_top"].tolist(), strict=True))
+    ]
+
+
+def _settings(row: SampleRow) -> tuple[float, float, float, int, int, int, int, int]:
+    own = row.params
+    return (
+        0.0 if own.greedy else own.temperature,
+        own.top_p,
+        own.min_p,
+        own.top_k,
+        -1 if own.logprobs is None else own.logprobs,
+        row.seed & _64_BITS,
+        row.position,
+        row.choice,
+    )
+
+
+def _failure(raw_top: float, top: float) -> RowFailure | None:
+    """Why no token could be chosen, if none could."""
+    if math.isfinite(top):
+        return None
+    return RowFailure.of(top, PROCESSED) if math.isfinite(raw_top) else RowFailure.of(raw_top, RAW)
+
+
+def _reported(token: int, reports: tuple[Report, Report]) -> Sampled:
+    (logprob_raw, top_raw), (logprob, top) = reports
+    return Sampled(token, logprob_raw=logprob_raw, logprob=logprob, top_raw=top_raw, top=top)
+
+
+class _Samplings:
+    """The structures of a batch, and the memory that they point to."""
+
+    def __init__(self, logits_RV: FloatsC) -> None:
+        self.own = np.zeros(len(logits_RV), _SAMPLING)
+        self._logits_RV, self._held = logits_RV, list[NDArray[Any]]()
+        self._point("logits", logits_RV)
+
+    def change(self, index: int, row: SampleRow) -> None:
+        """State what changes a row's logits."""
+        own, params, bias = self.own[index]["changes"], row.params, row.params.logit_bias
+        if bias:
+            own["biased"] = self._address(np.fromiter(bias, np.int64, len(bias)))
+            own["biases"] = self._address(np.fromiter(bias.values(), np.float32, len(bias)))
+            own["bias_count"] = len(bias)
+        if must_continue(row):
+            own["forbidden"] = self._address(np.array(row.end_ids, np.int64))
+            own["forbidden_count"] = len(row.end_ids)
+        if row.allowed is not None:
+            assert row.allowed.shape == ((self._logits_RV.shape[1] + 31) // 32,), "a bit for each token, in words of 32"
+            own["allowed"] = self._address(np.ascontiguousarray(row.allowed, np.uint32))
+        if params.uses_history:
+            assert row.history is not None
+            own["history"], own["counts"] = self._address(row.history.ids), self._address(row.history.counts)
+            own["history_count"] = len(row.history.ids)
+            own["repetition"], own["frequency"] = params.repetition_penalty, params.frequency_penalty
+            own["presence"] = params.presence_penalty
+
+    def run(self, kernels: Library) -> None:
+        """Have tokens chosen and reports filled."""
+        most = int(self.own["settings"]["alternatives"].max(initial=-1))
+        if most >= 0:
+            self._reports = {name: self._room_for_reports(name, most) for name in ("raw", "processed")}
+        kernels.sample(self.own.ctypes.data, *self._logits_RV.shape)
+
+    def reports(self, index: int) -> tuple[Report, Report]:
+        """A row's reports, of the raw and of the processed distribution."""
+        raw, processed = (self._report(index, name) for name in ("raw", "processed"))
+        return raw, processed
+
+    def _report(self, index: int, name: str) -> Report:
+        own, listed = self.own[index][name], slice(int(self.own[index][name]["count"]))
+        ids, shares = (of_RK[index, listed].tolist() for of_RK in self._reports[name])
+        return float(own["own"]), tuple(zip(ids, shares, strict=True))
+
+    def _room_for_reports(self, name: str, most: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        ids_RK, shares_RK = np.zeros((len(self.own), most), np.int64), np.zeros((len(self.own), most))
+        self._point((name, "ids"), ids_RK)
+        self._point((name, "shares"), shares_RK)
+        return ids_RK, shares_RK
+
+    def _point(self, field: str | tuple[str, str], rows: NDArray[Any]) -> None:
+        """Have a field of each structure point to a row of its own."""
+        name, *inner = (field,) if isinstance(field, str) else field
+        pointers = self.own[name][inner[0]] if inner else self.own[name]
+        pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
+
+    def _address(self, array: NDArray[Any]) -> int:
+        """Where an array begins; it stays there as long as these structures."""
+        self._held.append(array)
+        return int(array.ctypes.data)

@@ -1,0 +1,105 @@
+// Where to cut values that nobody has sorted: the largest of them up to a number or a mass. Lower indices win among
+// equals.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "lanes.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+// Which lanes are chosen, the first in the lowest bit.
+inline uint32_t lanes_of(I chosen) {
+#if LANES == 16
+    return _mm512_movepi32_mask(reinterpret_cast<__m512i>(chosen));
+#elif LANES == 8
+    return _mm256_movemask_ps(reinterpret_cast<__m256>(chosen));
+#elif defined(__SSE2__)
+    return _mm_movemask_ps(reinterpret_cast<__m128>(chosen));
+#else
+    uint32_t lanes = 0;
+    for (int lane = 0; lane < LANES; ++lane) lanes |= (chosen[lane] & 1u) << lane;
+    return lanes;
+#endif
+}
+
+// Numbers of a row that are looked at one by one, in order of index.
+struct Some {
+    std::vector<float> values;
+    std::vector<int32_t> at;
+    int64_t count = 0;
+};
+
+// Fills `some` from `rows` numbers, block by block: put(numbers, chosen, index) takes those of LANES numbers that are chosen.
+class Filling {
+  public:
+    Filling(Some& some, int64_t most) : some(some) {
+        if (int64_t(some.values.size()) < most) some.values.resize(most), some.at.resize(most);
+        values = some.values.data(), at = some.at.data();
+    }
+    ~Filling() { some.count = count; }
+    void put(F numbers, I chosen, int64_t index) {
+        for (uint32_t lanes = lanes_of(chosen); lanes; lanes &= lanes - 1) {
+            const int lane = __builtin_ctz(lanes);
+            values[count] = numbers[lane], at[count++] = int32_t(index + lane);
+        }
+    }
+
+  private:
+    Some& some;
+    float* values;
+    int32_t* at;
+    int64_t count = 0;
+};
+
+// Keep what is over a value, and of its equals the first `ties`.
+struct Floor {
+    float value;
+    int64_t ties;
+};
+
+// The least and the largest.
+inline std::pair<float, float> ends_of(const float* values, int64_t count) {
+    F low = all(values[0]), high = low;
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) low = -larger(-load(values + i), -low), high = larger(load(values + i), high);
+    float least = -largest(-low), most = largest(high);
+    for (; i < count; ++i) least = std::min(least, values[i]), most = std::max(most, values[i]);
+    return {least, most};
+}
+
+// Adds up the masses of values from the largest down, beginning with `above`: the value with which they first reach
+// `target`, and how many of its equals that takes; with the least where all of them do not. `values` are lost.
+template <class Mass> Floor floor_of(float* values, int64_t count, double above, double target, Mass mass) {
+    constexpr int64_t FEW = 48, BINS = 512;
+    double bins[BINS];
+    while (count > FEW) {
+        const auto [low, high] = ends_of(values, count);
+        const float scale = (BINS - 1) / (high - low);
+        if (!(scale > 0 && scale < std::numeric_limits<float>::max())) break;  // all but equal, or too far apart
+        auto bin_of = [low = low, scale](float value) { return int64_t((value - low) * scale); };
+        std::fill(bins, bins + BINS, 0.0);
+        for (int64_t i = 0; i < count; ++i) bins[bin_of(values[i])] += mass(values[i]);
+        int64_t bin = BINS - 1;
+        while (bin > 0 && above + bins[bin] < target) above += bins[bin--];
+        const int64_t before = count;
+        count = std::remove_if(values, values + count, [&](float value) { return bin_of(value) != bin; }) - values;
+        if (count == before) break;
+    }
+    std::sort(values, values + count, std::greater<float>());
+    int64_t last = 0;
+    while ((above += mass(values[last])) < target && last + 1 < count) ++last;
+    int64_t ties = 1;
+    while (ties <= last && values[last - ties] == values[last]) ++ties;
+    return {values[last], ties};
+}
+
+}  // namespace

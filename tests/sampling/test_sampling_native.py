@@ -1,0 +1,112 @@
+"""Our kernels' sampler where it could go wrong: guesses that miss, ties, instruction sets, threads, scores."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.sampling import Sampled, SampleRow
+from ridgeline.engine.sampling.in_numpy import sample_in_numpy
+from ridgeline.engine.sampling.native import sample_natively
+from ridgeline.engine.sampling.uniform import uniform
+from ridgeline.ops.kernels import Library, library
+from ridgeline.ops.kernels.library import PATH
+
+pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no compiler when the package was built")
+
+FIELDS: list[dict[str, Any]] = [
+    {}, {"top_p": 0.95}, {"top_p": 0.3, "temperature": 0.7}, {"top_k": 50}, {"top_k": 9000, "top_p": 0.99},
+    {"min_p": 0.02, "top_p": 0.9}, {"temperature": 0}, {"top_p": 0.95, "logprobs": 3},
+]  # fmt: skip
+
+
+@pytest.fixture(params=["plain", "best"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """Those that every processor runs, and this one's."""
+    yield Library(name="plain" if request.param == "plain" else "")
+    library.cache_clear()
+
+
+def rows_of(fields: dict[str, Any], count: int) -> list[SampleRow]:
+    return [SampleRow(SamplingParams(**fields), 3, position) for position in range(count)]
+
+
+def tokens_of(results: Any) -> list[int]:
+    return [result.token for result in results if isinstance(result, Sampled)]
+
+
+def misleading(kind: str, size: int) -> NDArray[np.float32]:
+    """Rows whose strided sample says nothing of the rest: likely tokens stand where it looks, or nowhere there; all are
+    equal; few are possible."""
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((6, size)).astype(np.float32)
+    stride = size // 4096
+    match kind:
+        case "sampled ones likely":
+            logits[:, ::stride] += 12
+        case "sampled ones unlikely":
+            logits[:, ::stride] -= 12
+        case "equal":
+            logits[:] = 1.5
+        case "two values":
+            logits[:] = np.where(logits > 0.3, 1.0, 0.5)
+        case "few possible":
+            logits[:, np.arange(size) % 1000 != 7] = -np.inf
+    return logits
+
+
+@pytest.mark.parametrize("size", [40_009, 151_936])
+@pytest.mark.parametrize(
+    "kind", ["sampled ones likely", "sampled ones unlikely", "equal", "two values", "few possible"]
+)
+def test_guesses_that_miss(kernels: Library, kind: str, size: int) -> None:
+    """What is kept does not depend on a guess, only how long it takes to find."""
+    logits = misleading(kind, size)
+    for fields in FIELDS:
+        rows = rows_of(fields, len(logits))
+        ours, theirs = sample_natively(kernels, logits, rows), sample_in_numpy(logits, rows)
+        same = sum(one == other for one, other in zip(tokens_of(ours), tokens_of(theirs), strict=True))
+        assert same >= len(rows) - 1, f"{fields}: one number may lie within rounding of a boundary"
+
+
+def test_instruction_sets_and_threads_agree(kernels: Library) -> None:
+    """On two threads as on one, bit for bit; between instruction sets but for rounding."""
+    logits = np.random.default_rng(2).standard_normal((24, 40_009)).astype(np.float32) * 3
+    for fields in FIELDS:
+        rows = rows_of(fields, len(logits))
+        kernels.threads(1)
+        alone = sample_natively(kernels, logits, rows)
+        kernels.threads(2)
+        assert sample_natively(kernels, logits, rows) == alone
+        assert (
+            sum(a == b for a, b in zip(tokens_of(alone), tokens_of(sample_in_numpy(logits, rows)), strict=True)) >= 23
+        )
+
+
+def test_the_uniform_number_is_the_same(kernels: Library) -> None:
+    """Of equal tokens the one is drawn whose place among them is the uniform number."""
+    seeds, positions = [0, 1, -1, 2**64 - 1, 2**63 + 5], [0, 7, 2**32, 2**40 + 1, 2**31]
+    rows = [
+        SampleRow(SamplingParams(), seed, position, choice)
+        for seed, position, choice in zip(seeds, positions, range(5), strict=True)
+    ]
+    logits = np.zeros((5, 1 << 20), np.float32)
+    expected = (uniform(seeds, positions, range(5)) * (1 << 20)).astype(int)
+    assert tokens_of(sample_natively(kernels, logits, rows)) == expected.tolist()
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 0.01, 1.0, 1e4, 3e38])
+def test_any_temperature(kernels: Library, temperature: float) -> None:
+    """What is impossible stays so, however hot; what is likeliest is drawn, however cold."""
+    logits = np.array([[-np.inf, 3.0, -3e38, 2.0, -np.inf]] * 50, np.float32)
+    drawn = set(tokens_of(sample_natively(kernels, logits, rows_of({"temperature": temperature}, 50))))
+    assert drawn <= {1, 2, 3}
+    assert temperature > 0.01 or drawn == {1}
+
+
+def test_no_rows(kernels: Library) -> None:
+    """Nothing is asked, nothing is answered."""
+    assert sample_natively(kernels, np.empty((0, 10), np.float32), []) == []
