@@ -77,8 +77,8 @@ def test_a_row_is_the_same_bit_for_bit_in_any_batch(sample: Sample, size: int, l
     before = logits.clone()
     together = sample(logits, rows)
     assert torch.equal(logits, before), "the caller's logits were written to"
-    # Torch's exp has another last bit where a row's end falls on other lanes: on a device tokens are equal, log-probabilities
-    # to 1e-6.
+    # Torch's exp has another last bit where a row's end falls on other lanes: on a device tokens are equal, and
+    # log-probabilities to 1e-6.
     same = close if sample is sample_on_device else eq
     assert same(together, [sample(logits[i : i + 1], [row])[0] for i, row in enumerate(rows)])
     assert same(together, sample(logits.flip(0), rows[::-1])[::-1])
