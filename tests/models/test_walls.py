@@ -84,6 +84,7 @@ def test_whole_sequences(name: str) -> None:
 # -- audit ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_stated_is_what_was_computed(name: str) -> None:
     """Products, pairs and weights of a forward over whole sequences; nothing is computed between ops."""

@@ -31,7 +31,10 @@ Operands = tuple[Tensor, Tensor | None]
 
 
 class _Matrix(Structure):
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64))
+    _fields_ = (
+        ("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64),
+        ("weight_stride", c_int64),
+    )  # fmt: skip
 
 
 class RowsOf(Structure):
@@ -108,8 +111,9 @@ def _rows(x_TI: Tensor) -> RowsOf:
 def _matrix(own: Operands, y_TO: Tensor) -> _Matrix:
     weight, bias = own
     return _Matrix(
-        weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.shape[0], y_TO.data_ptr(), y_TO.stride(0)
-    )
+        weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.shape[0], y_TO.data_ptr(), y_TO.stride(0),
+        weight.stride(0),
+    )  # fmt: skip
 
 
 @cache
@@ -133,6 +137,6 @@ def state() -> str:
 
 def native(x_TI: Tensor) -> Library | None:
     """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
-    if x_TI.device.type != "cpu" or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
+    if x_TI.dim() < 2 or x_TI.device.type != "cpu" or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
         return None
     return library()

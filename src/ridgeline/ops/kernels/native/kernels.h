@@ -7,12 +7,13 @@ class Pool;
 
 enum Number : int { FP32, BF16 };
 
-// A matrix and where its results go. bias: of the type of the weight, or null. y_stride: numbers from row to row.
+// A matrix and where its results go. bias: of the type of the weight, or null. weight_stride, y_stride: numbers from row to
+// row; those of a rank's weight lie apart where it has columns of a whole matrix.
 struct Matrix {
     const void *weight, *bias;
     int64_t outputs;
     void* y;
-    int64_t y_stride;
+    int64_t y_stride, weight_stride;
 };
 
 // Rows of numbers of one type. stride: numbers from row to row.

@@ -193,9 +193,10 @@ template <class Stored> struct Panel {
     int64_t ahead;
 
     // Rows of a matrix from `first` on, `count` of at most 4, into one half.
-    void fill(int half, const Matrix& matrix, int64_t first, int64_t count, int64_t inputs) {
+    void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
         for (int64_t o = 0; o < OUTPUTS; ++o)  // what is missing is computed with the last one, and dropped
-            w[half * OUTPUTS + o] = static_cast<const Stored*>(matrix.weight) + (first + std::min(o, count - 1)) * inputs;
+            w[half * OUTPUTS + o] =
+                static_cast<const Stored*>(matrix.weight) + (first + std::min(o, count - 1)) * matrix.weight_stride;
     }
 };
 
@@ -320,9 +321,9 @@ template <class Stored, class Out> void products(Pool& pool, const Rows& x, int 
         const int64_t end = std::min((stretch + 1) * cut.outputs, matrix->outputs);
         for (int64_t o = stretch * cut.outputs; o < end; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, end - o);
-            Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * x.width};
+            Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * matrix->weight_stride};
             for (int half = 0; half < panel.halves; ++half)
-                panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS, x.width);
+                panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
             block.run(panel);
             block.add_bias(*matrix, o, there, 0);
             block.template put_out<Out>(*matrix, o, there);
@@ -339,8 +340,8 @@ void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix&
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
-            Panel<Stored> panel{{}, 2, OUTPUTS * x.width};
-            panel.fill(0, gate, o, there, x.width), panel.fill(1, up, o, there, x.width);
+            Panel<Stored> panel{{}, 2, OUTPUTS * gate.weight_stride};
+            panel.fill(0, gate, o, there), panel.fill(1, up, o, there);
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
             block.gate(activation);
