@@ -12,6 +12,7 @@ from ridgeline.ops.kernels import Library, library, native
 from ridgeline.ops.kernels.library import PATH
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.rotary import Rope
 
 pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no compiler when the package was built")
 SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300)]
@@ -102,6 +103,33 @@ def test_norms(kernels: Library, width: int, dtype: torch.dtype, *, from_one: bo
         ours = kernels.norm(x_TD, op.weight, op.eps, from_one=from_one, added_ND=y_TD)
         assert torch.equal(x_TD, expected_x)
         torch.testing.assert_close(ours, expected, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("width", [1, 7, 129, 40_000])
+def test_gather(kernels: Library, width: int, dtype: torch.dtype) -> None:
+    """Any rows, in any order, on several threads; one that is not there is a row of NaN, not a fault."""
+    table = normal(11, width, dtype=dtype)
+    kernels.threads(2)
+    for numbers in ([], [3], [10, 0, 10, 4], list(range(11))):
+        assert torch.equal(kernels.gather(table, torch.tensor(numbers, dtype=torch.int64)), table[numbers])
+    found = kernels.gather(table, torch.tensor([-1, 5, 11, 1 << 40]))
+    assert torch.equal(found[1], table[5])
+    assert found[[0, 2, 3]].isnan().all()
+
+
+def test_angles(kernels: Library) -> None:
+    """To the last bit or the one before it, at positions of the longest contexts; a row's do not depend on others."""
+    frequencies = Rope(64, 5e5).frequencies()
+    positions = torch.tensor([0, 1, 2, 77, 4095, 131_071, 1_000_000] * 5)
+    kernels.threads(2)
+    angles = (positions.float()[:, None, None] * frequencies).double()
+    cos, sin = kernels.angles(positions, frequencies, 1.25)
+    torch.testing.assert_close(cos.double(), 1.25 * angles.cos(), rtol=0, atol=2e-7)
+    torch.testing.assert_close(sin.double(), 1.25 * angles.sin(), rtol=0, atol=2e-7)
+    alone = [kernels.angles(positions[i : i + 1], frequencies, 1.25) for i in range(len(positions))]
+    assert torch.equal(cos, torch.cat([own for own, _ in alone]))
+    assert torch.equal(sin, torch.cat([own for _, own in alone]))
 
 
 def test_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

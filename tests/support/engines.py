@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.bare import engine_around
+from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv.memory import kv_layout
@@ -45,7 +46,7 @@ class RecordingRunner(Runner):
 def token_engine(
     model: Model,
     *,
-    runner: type[Runner] = Runner,
+    runner: type[Runner] = DecodingRunner,
     page_size: int = 4,
     limits: Limits | None = None,
     positions: int = 1024,

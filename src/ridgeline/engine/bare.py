@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine, Executor
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
@@ -31,9 +31,9 @@ def engine_around(
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a Runner with the model. guides: as Engine."""
+    plans; by default a DecodingRunner with the model. guides: as Engine."""
     return Engine(
-        executor or Runner(model, layout),
+        executor or DecodingRunner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,

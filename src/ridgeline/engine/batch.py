@@ -22,10 +22,7 @@ class BatchBuilder:
 
     def build(self, plan: StepPlan) -> Batch:
         """The batch of a plan. Plans must come in the order in which they were made."""
-        for request in plan.forget:
-            self._tables.pop(request, None)
-        for item in plan.items:
-            self._update_table(item)
+        self.hear(plan)
         items = plan.items
         tokens = self._rows((item.start, item.tokens) for item in items)
         starts = list(zip(items, tokens.starts, strict=False))
@@ -39,6 +36,13 @@ class BatchBuilder:
             [item.encoded for item in items],
             [self._group(items, index) for index in range(len(self.groups))],
         )
+
+    def hear(self, plan: StepPlan) -> None:
+        """Take what a plan tells of page tables."""
+        for request in plan.forget:
+            self._tables.pop(request, None)
+        for item in plan.items:
+            self._update_table(item)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self.device)
@@ -62,6 +66,11 @@ class BatchBuilder:
                 table.extend(pages)
 
     def _group(self, items: Sequence[PlanItem], index: int) -> Tables:
+        slots, seen, first = self.places(items, index)
+        return Tables(self._tensor(slots), seen, first)
+
+    def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
+        """What a group's Tables say of these items, as plain numbers: slots, pages, first."""
         group, size = self.groups[index], self.groups[index].page_size
         slots: list[int] = []
         seen: list[list[int]] = []
@@ -69,9 +78,9 @@ class BatchBuilder:
         for item in items:
             table = self._tables[item.request][index]
             end = item.start + len(item.tokens)
-            new = group.spec.written(item.start, end, len(item.encoder))
-            slots += [table[slot // size] * size + slot % size for slot in new]
+            for slot in group.spec.written(item.start, end, len(item.encoder)):
+                slots.append(table[slot // size] * size + slot % size)
             page = group.first_page(item.start)
             seen.append(table[page : group.entries(end, item.encoded)])
             first.append(page * size)
-        return Tables(self._tensor(slots), seen, first)
+        return slots, seen, first

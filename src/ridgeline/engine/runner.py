@@ -86,6 +86,10 @@ class Runner:
         """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
         return self.model.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
+    def step_logits(self, plan: StepPlan) -> Tensor:
+        """As forward, for this step's sampler alone: the next step may overwrite them."""
+        return self.forward(plan)
+
     @torch.inference_mode()
     def states(self, plan: StepPlan) -> Sequence[Outcome]:
         """Last hidden states of each item's wanted rows."""
@@ -122,7 +126,7 @@ class Runner:
             scores = self.score(x_RD[plan.logit_rows :], scorings)
             logits_RV = self.model.head(x_RD[: plan.logit_rows])
         else:
-            logits_RV = self.forward(plan)
+            logits_RV = self.step_logits(plan)
         sampled = iter(self.sample(logits_RV, rows))
         outcomes: list[Outcome] = []
         for item in plan.items:

@@ -21,6 +21,7 @@ from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
@@ -140,7 +141,10 @@ def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor
 
 def wanted(x_TD: Tensor, rows_R: Tensor) -> Tensor:
     """Rows [R, D]; on meta any so many, because an index there has torch import half a second of symbolic algebra."""
-    return x_TD[: len(rows_R)] if x_TD.is_meta else x_TD[rows_R]
+    if x_TD.is_meta:
+        return x_TD[: len(rows_R)]
+    kernels = native(x_TD)
+    return kernels.gather(x_TD, rows_R) if kernels and x_TD.is_contiguous() else x_TD[rows_R]
 
 
 class Trunk(nn.Module):

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, format_of
+from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
@@ -58,7 +59,10 @@ class Embedding(Op):
 
     def _gather(self, ids_T: Tensor) -> Tensor:
         if self.shard.size == 1:
-            return functional.embedding(ids_T, self.weight)
+            weight = self.weight
+            if kernels := native(weight):
+                return kernels.gather(weight, ids_T)
+            return functional.embedding(ids_T, weight)
         entries = self.weight.shape[0]
         local_T = ids_T - self.shard.rank * entries
         own_T = (local_T >= 0) & (local_T < entries)

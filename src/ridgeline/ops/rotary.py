@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Op
 
 
@@ -114,7 +115,10 @@ class RotaryTable(Op):
         if positions_T.is_meta:
             angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
             return angle_T1H, angle_T1H
-        angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
+        frequencies = self.frequencies
+        if positions_T.is_cpu and (kernels := native(frequencies[None])):
+            return kernels.angles(positions_T, frequencies, self.rope.magnitude)
+        angles = positions_T[:, None, None].float() * frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
     def cost_of(self, rows: int) -> Cost:

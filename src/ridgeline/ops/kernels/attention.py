@@ -50,16 +50,26 @@ class Sequences:
     def __init__(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
+        """As `change`."""
+        self.struct = _Sequences()
+        self.change(starts, lengths, firsts, pages)
+
+    def change(
+        self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
+    ) -> None:
         """starts: B + 1 numbers, the rows of each. lengths: positions that each has, those of the step included, or
         that its encoder gave it. pages: those that each one's rows see; firsts: the position with which they begin."""
         offsets = accumulate(map(len, pages), initial=0)
         # Kept, because the structure holds addresses only.
-        self._arrays = [_int32(numbers) for numbers in (starts, lengths, firsts, offsets, chain.from_iterable(pages))]
-        self.struct = _Sequences(len(lengths), *(array.ctypes.data for array in self._arrays))
-
-
-def _int32(numbers: "Sequence[int] | accumulate[int] | chain[int]") -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
-    return np.fromiter(numbers, np.int32)
+        self._numbers = np.array([*starts, *lengths, *firsts, *offsets, *chain.from_iterable(pages)], np.int32)
+        count, at, size = len(lengths), self._numbers.ctypes.data, self._numbers.itemsize
+        own = self.struct
+        own.count, own.starts, own.lengths = count, at, at + (count + 1) * size
+        own.firsts, own.offsets, own.pages = (
+            at + (2 * count + 1) * size,
+            at + (3 * count + 1) * size,
+            at + (4 * count + 2) * size,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ _ACTIVATIONS = {
 
 Operands = tuple[Tensor, Tensor | None]
 """A matrix [O, I] and its bias [O], in the dtype of what it is multiplied with."""
+
+
+Call = tuple[Callable[..., None], tuple[Any, ...]]
+"""A kernel's function with its arguments, which are addresses or hold them."""
 
 
 class _Matrix(Structure):
@@ -55,24 +59,34 @@ class Library:
         if chosen is None:
             raise ValueError(f"{VARIABLE} is {name}, which is not one of this processor's; leave it out, or give off")
         self.name: str = chosen.decode()
-        self._threads = self.function("threads", c_int)
+        self.recording: list[Call] | None = None
+        """Where calls are kept as they are made, for a Recording (recording.py)."""
+        self._c.ridgeline_threads.restype, self._c.ridgeline_threads.argtypes = None, (c_int,)
         self._products = self.function("products", POINTER(RowsOf), c_int, POINTER(_Matrix), c_int)
         self._gated_products = self.function(
             "gated_products", POINTER(RowsOf), POINTER(_Matrix), POINTER(_Matrix), c_int
         )
         self._norms = self.function("norms", POINTER(RowsOf), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
+        self._angles = self.function("angles", c_void_p, c_int64, c_void_p, c_int64, c_float, c_void_p, c_void_p)
+        self._gather = self.function("gather", c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
         self._sample = self.function("sample", c_void_p, c_int, c_int64)
 
     def threads(self, count: int) -> None:
         """How many threads a call has from now on, the caller's included."""
-        self._threads(count)
+        self._c.ridgeline_threads(count)
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
         """The function ridgeline_NAME, of arguments of these types, which gives nothing."""
         function = getattr(self._c, f"ridgeline_{name}")
         if function.argtypes is None:
             function.restype, function.argtypes = None, types
-        return cast("Callable[..., None]", function)
+
+        def call(*arguments: Any) -> None:
+            function(*arguments)
+            if self.recording is not None:
+                self.recording.append((function, arguments))
+
+        return call
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
@@ -98,6 +112,24 @@ class Library:
         added, stride = (None, 0) if added_ND is None else (added_ND.data_ptr(), added_ND.stride(0))
         self._norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
         return y_ND
+
+    def angles(self, positions_T: Tensor, frequencies_H: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
+        """cos and sin of int64 positions x fp32 frequencies, times `magnitude`: each fp32 [T, 1, H]."""
+        rows, half = positions_T.shape[0], frequencies_H.shape[0]
+        cos, sin = frequencies_H.new_empty(rows, 1, half), frequencies_H.new_empty(rows, 1, half)
+        self._angles(
+            positions_T.data_ptr(), rows, frequencies_H.data_ptr(), half, magnitude, cos.data_ptr(), sin.data_ptr()
+        )
+        return cos, sin
+
+    def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
+        """The rows of a table without gaps that have these numbers, int64 [N] -> [N, D]. A number that the table does
+        not have gives a row of NaN."""
+        entries, width = table_ED.shape
+        rows_ND = table_ED.new_empty(numbers_N.shape[0], width)
+        nbytes = width * table_ED.element_size()
+        self._gather(table_ED.data_ptr(), entries, nbytes, numbers_N.data_ptr(), numbers_N.shape[0], rows_ND.data_ptr())
+        return rows_ND
 
     def sample(self, rows: int, count: int, vocabulary: int) -> None:
         """A token for each row of logits. rows: where `count` structures Sampling (native/kernels.h) begin."""
@@ -137,6 +169,6 @@ def state() -> str:
 
 def native(x_TI: Tensor) -> Library | None:
     """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
-    if x_TI.dim() < 2 or x_TI.device.type != "cpu" or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
+    if not x_TI.is_cpu or x_TI.dim() < 2 or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
         return None
     return library()

@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "attention.h"
+#include "gather.h"
 #include "norm.h"
 #include "product.h"
 #include "rotary.h"
@@ -48,4 +49,4 @@ void rotate_of(Pool& pool, Number type, int64_t rows, const Heads* lots, int cou
 
 }  // namespace
 
-extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, attend_of, rotate_of, sample};
+extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, attend_of, rotate_of, angles, gather, sample};

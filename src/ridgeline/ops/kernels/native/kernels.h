@@ -118,6 +118,12 @@ struct Kernels {
     // Turns the entries [start, start + 2 half) of each head of `count` lots, by cos and sin [rows, half].
     void (*rotate)(Pool&, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
                    int64_t start, int64_t half);
+    // to = cos and sin of position x frequency, times `magnitude`: each [rows, half].
+    void (*angles)(Pool&, const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
+                   float* cos, float* sin);
+    // to = the rows of a table of `entries` that have these numbers.
+    void (*gather)(Pool&, const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
+                   void* to);
     // A token for each of `count` rows of `vocabulary` logits.
     void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };

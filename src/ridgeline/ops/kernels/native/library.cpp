@@ -91,3 +91,13 @@ EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* lots, int co
 EXPORTED void ridgeline_sample(Sampling* rows, int count, int64_t vocabulary) {
     kernels->sample(Turn(), rows, count, vocabulary);
 }
+
+EXPORTED void ridgeline_angles(const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
+                               float* cos, float* sin) {
+    kernels->angles(Turn(), positions, rows, frequencies, half, magnitude, cos, sin);
+}
+
+EXPORTED void ridgeline_gather(const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
+                               void* to) {
+    kernels->gather(Turn(), table, entries, row_bytes, numbers, count, to);
+}

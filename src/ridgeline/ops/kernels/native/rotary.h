@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels.h"
 #include "lanes.h"
@@ -40,6 +41,19 @@ void rotate(Pool& pool, int64_t rows, const Heads* lots, int count, const float*
                     turn(static_cast<const Stored*>(lot->at) + row * lot->stride + head * lot->dim,
                          static_cast<Stored*>(lot->to) + (row * lot->heads + head) * lot->dim, lot->dim, cos + row * half,
                          sin + row * half, start, half);
+    });
+}
+
+// cos and sin of position x frequency, times `magnitude`: each [rows, half].
+void angles(Pool& pool, const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
+            float* cos, float* sin) {
+    constexpr int64_t ROWS_AN_ITEM = 16;
+    pool.run(int((rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), [&](int item) {
+        for (int64_t row = item * ROWS_AN_ITEM; row < std::min(rows, (item + 1) * ROWS_AN_ITEM); ++row)
+            for (int64_t i = 0; i < half; ++i) {
+                const float angle = float(positions[row]) * frequencies[i];
+                cos[row * half + i] = std::cos(angle) * magnitude, sin[row * half + i] = std::sin(angle) * magnitude;
+            }
     });
 }
 

@@ -1,0 +1,102 @@
+"""Decode steps that are recorded: bit for bit what a forward gives; what our kernels do not compute is not recorded."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.configs import CONFIGS
+from ridgeline.engine import decoding
+from ridgeline.engine.decoding import DecodingRunner
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.step_plan import StepPlan
+from ridgeline.models.model import Model
+from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.recording import Memory, record
+from support.checkpoints import random_ours
+from support.engines import token_engine
+
+pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own here")
+
+RECORDED = {"llama", "mistral", "qwen2", "qwen3"}
+"""Families that compute with our kernels alone."""
+
+
+def kept(runner: type[Runner]) -> type[Runner]:
+    """A runner that keeps a copy of each step's logits."""
+
+    class Keeping(runner):  # type: ignore[misc, valid-type]
+        def step_logits(self, plan: StepPlan) -> Tensor:
+            logits: Tensor = super().step_logits(plan)
+            self.__dict__.setdefault("seen", []).append(logits.clone())
+            return logits
+
+    return Keeping
+
+
+def logits_of(model: Model, runner: type[Runner], requests: int = 3) -> tuple[list[Tensor], Runner]:
+    """The logits of every step of some requests, one of them in two choices, which end one after the other; pages fill,
+    windows pass."""
+    engine = token_engine(model, runner=kept(runner), page_size=4)
+    for index in range(requests):
+        params = SamplingParams(max_tokens=7 + 2 * index, n=1 + (index == 1), ignore_eos=True, seed=index)
+        engine.add([(7 * index + i) % model.vocabulary for i in range(3 + index)], params)
+    while engine.has_work:
+        engine.step()
+    executor = engine.executor
+    assert isinstance(executor, Runner)
+    return executor.__dict__["seen"], executor
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+def test_a_recorded_step_gives_what_a_forward_gives(family: str) -> None:
+    """Whether it is recorded or not, bit for bit."""
+    model = random_ours(CONFIGS[family])
+    if not model.has_head or model.encodes:
+        pytest.skip("nothing is decoded, or beside an encoder")
+    model.fuse()
+    expected, _ = logits_of(model, Runner)
+    found, runner = logits_of(model, DecodingRunner)
+    assert isinstance(runner, DecodingRunner)
+    assert sorted(runner._recordings) == ([1, 2, 3, 4] if family in RECORDED else [])
+    assert len(found) == len(expected)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording takes memory for each row."""
+    model = random_ours(CONFIGS["llama"])
+    model.fuse()
+    monkeypatch.setattr(decoding, "MOST", 2)
+    _, runner = logits_of(model, DecodingRunner, requests=5)
+    assert isinstance(runner, DecodingRunner)
+    assert sorted(runner._recordings) == [1, 2]
+
+
+def test_what_torch_computes_is_not_recorded() -> None:
+    """A call that is not ours would not be made again."""
+    kernels = library()
+    assert kernels is not None
+    x, weight = torch.randn(2, 8), torch.randn(5, 8)
+    _, recording = record(kernels, Memory(), lambda: kernels.products(x, [(weight, None)])[0] + 1)
+    assert recording is None
+    result, recording = record(kernels, Memory(), lambda: kernels.products(x, [(weight, None)])[0].view(10))
+    assert recording is not None
+    x.fill_(1)
+    assert torch.equal(recording.again(), kernels.products(x, [(weight, None)])[0].view(10))
+    assert recording.again().data_ptr() == result.data_ptr()
+
+
+def test_memory_is_shared_by_recordings_and_never_moves() -> None:
+    """Each begins with the first byte; within one, no two tensors touch."""
+    memory = Memory()
+    shapes = [(3, 5), (1 << 20,), (1 << 21, 2), (7,)]
+    first = [memory.take(shape, torch.float32) for shape in shapes]
+    for number, tensor in enumerate(first):
+        assert tensor.data_ptr() % 64 == 0
+        tensor.fill_(number)
+    assert [tensor.unique().tolist() for tensor in first] == [[0.0], [1.0], [2.0], [3.0]]
+    memory.begin()
+    second = [memory.take(shape, torch.bfloat16) for shape in shapes]
+    assert second[0].data_ptr() == first[0].data_ptr()
+    assert [tensor.shape for tensor in second] == [tensor.shape for tensor in first]
