@@ -53,6 +53,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory = memory
         self.computes: str | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: what would keep torch's compiler out of here is imported with it, for seconds, in the middle of a step."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
