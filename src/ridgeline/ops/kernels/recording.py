@@ -55,7 +55,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: what would keep torch's compiler out of here is imported with it, for seconds, in the middle of a step."""
+        """No: what keeps torch's compiler out of here is imported with it, for seconds, in the middle of a step."""
         return False
 
     def __torch_dispatch__(
