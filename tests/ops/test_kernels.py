@@ -89,11 +89,12 @@ def test_gated_products(kernels: Library, activation: str, dtype: torch.dtype) -
         assert off(ours, exact) < 4 * ROUNDING[dtype]
 
 
+@pytest.mark.usefixtures("torch_only")  # what is expected would be ours too
 @pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("from_one", [False, True])
 @pytest.mark.parametrize("width", [1, 7, 64, 129, 1024])
 def test_norms(kernels: Library, width: int, dtype: torch.dtype, *, from_one: bool) -> None:
-    """As torch rounds them: in bf16 at most the last bit differs, where the sum of squares does."""
+    """As torch rounds them: in bf16 each of the two roundings may go the other way, where the sum of squares differs."""
     op = AddRMSNorm(width, 1e-6, dtype, from_one=from_one)
     op.weight.data.copy_(normal(width, seed=9))
     for rows in (1, 3, 300):
@@ -102,7 +103,7 @@ def test_norms(kernels: Library, width: int, dtype: torch.dtype, *, from_one: bo
         expected = RMSNorm.computed(op, expected_x.double().to(dtype))
         ours = kernels.norm(x_TD, op.weight, op.eps, from_one=from_one, added_ND=y_TD)
         assert torch.equal(x_TD, expected_x)
-        torch.testing.assert_close(ours, expected, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
+        torch.testing.assert_close(ours, expected, rtol=2**-6 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", BOTH)
@@ -134,6 +135,8 @@ def test_angles(kernels: Library) -> None:
 
 def test_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other dtypes, devices and columns go to torch; `off` and a set that is not there are as they say."""
+    monkeypatch.delenv("RIDGELINE_KERNELS", raising=False)
+    library.cache_clear()
     assert native(normal(2, 3)) is not None
     assert native(normal(2, 3).half()) is None
     assert native(normal(2, 3).T) is None
