@@ -94,7 +94,7 @@ def test_gated_products(kernels: Library, activation: str, dtype: torch.dtype) -
 @pytest.mark.parametrize("from_one", [False, True])
 @pytest.mark.parametrize("width", [1, 7, 64, 129, 1024])
 def test_norms(kernels: Library, width: int, dtype: torch.dtype, *, from_one: bool) -> None:
-    """As torch rounds them: in bf16 each of the two roundings may go the other way, where the sum of squares differs."""
+    """As torch rounds them: in bf16 each of two roundings may go the other way, where the sum of squares differs."""
     op = AddRMSNorm(width, 1e-6, dtype, from_one=from_one)
     op.weight.data.copy_(normal(width, seed=9))
     for rows in (1, 3, 300):
