@@ -444,6 +444,7 @@ class Halves(PlainMatrix):
         return {"weight": whole}
 
 
+@pytest.mark.usefixtures("torch_only")
 def test_several_tensors_fill_one_parameter(folder: Path) -> None:
     """All of them are wanted, in any order, and each is put where its module says."""
 

@@ -106,7 +106,7 @@ def idle(llm: AsyncLLM) -> bool:
 def test_a_signal_lets_what_runs_finish_and_nothing_new_begin(tales: Loaded, number: int) -> None:
     async def scenario(up: Up) -> None:
         begun = asyncio.Event()
-        stream = asyncio.create_task(up.stream(begun))
+        stream = asyncio.create_task(up.stream(begun, {**LONG, "max_tokens": 400, "n": 8}))
         await begun.wait()
         assert await up.health() == (200, "ready")
         interrupt(number)

@@ -41,14 +41,15 @@ class _Inputs:
 
 
 class DecodingRunner(Runner):
-    """A Runner whose decode steps are recorded, where the model computes with our kernels alone. `forward` is not:
-    it is for whoever watches ops, or keeps logits. Weights must stay where they are."""
+    """A Runner whose decode steps are recorded, where the model computes with our kernels alone and nobody watches its
+    parts. `forward` is not: it is for whoever keeps logits. Weights must stay where they are."""
 
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
         ops = [op for _, op in model.ops() if isinstance(op, Attention)]
         kept = all(isinstance(group.spec, KVSpec) and group.spec.grows for group in layout.groups)
         self._records = self.native is not None and kept and all(map(native_takes, ops))
+        self._parts = tuple(model.modules())
         self._memory = Memory()
         self._inputs: dict[int, _Inputs] = {}
         self._recordings: dict[int, Recording] = {}
@@ -57,7 +58,7 @@ class DecodingRunner(Runner):
     def step_logits(self, plan: StepPlan) -> Tensor:
         """As Runner.step_logits."""
         count = len(plan.items)
-        if not self._records or count > MOST or not all(map(_decodes, plan.items)):
+        if not self._records or count > MOST or not all(map(_decodes, plan.items)) or self._watched:
             return self.forward(plan)
         kernels = library()
         assert kernels is not None, "what records has kernels"
@@ -75,6 +76,11 @@ class DecodingRunner(Runner):
         else:
             self._recordings[count] = recording
         return logits_BV
+
+    @property
+    def _watched(self) -> bool:
+        """Whether somebody has put hooks on the model's parts, who would see nothing of a recording."""
+        return any(module._forward_pre_hooks or module._forward_hooks for module in self._parts)
 
     def _fill(self, plan: StepPlan) -> _Inputs:
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
