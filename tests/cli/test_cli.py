@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from typer.testing import CliRunner
 
 from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Ended, Run, assert_one_line
 from engine.folders import CHAT, write_model
@@ -492,6 +493,24 @@ def test_commands_and_options_are_those_of_the_list() -> None:
     """People's scripts depend on them. A change that is meant: `PYTHONPATH=tests python tests/cli/test_cli.py` writes
     the list anew, and the changelog says so."""
     assert command_list() == COMMANDS.read_text(encoding="ascii")
+
+
+def help_of(app: typer.Typer) -> str:
+    """What `--help` prints."""
+    return CliRunner().invoke(app, ["--help"], prog_name="ridgeline").output
+
+
+def test_the_list_of_commands_is_what_the_commands_say() -> None:
+    """It is printed without importing them."""
+    assert help_of(command_line.build_list()) == help_of(command_line.build_app())
+
+
+def test_help_needs_no_torch() -> None:
+    """It takes seconds to import."""
+    code = "import sys, ridgeline.__main__ as m\ntry: m.main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    for arguments in (["--help"], ["--version"], []):
+        ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert ended.stderr == "False\n"
 
 
 # Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the

@@ -1,7 +1,7 @@
 """The `ridgeline` command: its subcommands, and what becomes of errors."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from importlib import import_module
 from typing import Annotated, NoReturn, cast
@@ -10,27 +10,27 @@ import typer
 
 from ridgeline.cli.command import Command, configurable
 from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, signal_interrupts
-from ridgeline.cli.terminal import one_line, shortened
-from ridgeline.host import out_of_memory
-from ridgeline.models.fields import DivisionRefused, ModelRefused
 from ridgeline.version import __version__
 
-# Each is the function (or, with commands of its own, the app) of that name in the module of that name. Only the one
-# that is asked for is imported: a plan should not wait for what traces and calibrates.
-COMMANDS = (
-    "run",
-    "chat",
-    "serve",
-    "plan",
-    "trace",
-    "calibrate",
-    "show",
-    "tokenize",
-    "env",
-    "lab",
-    "bench",
-    "completion",
-)
+# Each is the function (or, with commands of its own, the app) of that name in the module of that name; beside it stands
+# what it says of itself. Only the one that is asked for is imported: a plan should not wait for what traces and
+# calibrates, nor the list of all for torch.
+COMMANDS = {
+    "run": "Generate text: streams to stdout, then says on stderr what prefill and decode took.",
+    "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
+    "serve": "Serve a model over HTTP: OpenAI's chat and completions, metrics, health.",
+    "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
+    "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
+    "seconds,\nthe candidates, the token, and where the time went.",
+    "calibrate": "Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation "
+    "where it\nstands in a model; then fit five constants to each class of kernels.",
+    "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
+    "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
+    "env": "Say what this machine is and which versions are installed: what a bug report needs.",
+    "completion": "Print the script with which a shell completes commands and options.",
+    "lab": "Four experiments, each under a minute: run them, then read their code.",
+    "bench": "Measure a server under load, or the engine against the roofs of this machine.",
+}
 
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -50,14 +50,9 @@ def _top(
         raise typer.Exit
 
 
-def build_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
+def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these subcommands."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "obj": COMMANDS},
-    )
-    app.callback(invoke_without_command=True)(_top)
+    app = _empty_app()
     for name in names:
         command = getattr(import_module(f"ridgeline.cli.{name}"), name)
         if isinstance(command, typer.Typer):
@@ -65,6 +60,28 @@ def build_app(names: tuple[str, ...] = COMMANDS) -> typer.Typer:
         else:
             app.command(name, cls=Command)(configurable(command))
     return app
+
+
+def build_list() -> typer.Typer:
+    """The command line for who names no command: it knows what each is called, and what it says of itself."""
+    app = _empty_app()
+    for name, summary in COMMANDS.items():
+        app.command(name, help=summary)(_nothing)
+    return app
+
+
+def _empty_app() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "obj": tuple(COMMANDS)},
+    )
+    app.callback(invoke_without_command=True)(_top)
+    return app
+
+
+def _nothing() -> None:
+    raise AssertionError("a command that is named is built")
 
 
 def _configurable_group(group: typer.Typer) -> typer.Typer:
@@ -104,7 +121,7 @@ def main() -> None:
 def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
-    app = build_app((name,) if name in COMMANDS else COMMANDS)
+    app = build_app((name,)) if name in COMMANDS else build_list()
     signal_interrupts(quit_at_once=False)
     try:
         code = app(list(arguments), prog_name="ridgeline", standalone_mode=False)
@@ -115,6 +132,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _known(error: BaseException) -> tuple[str, int]:
     """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
+    from ridgeline.host import out_of_memory
+    from ridgeline.models.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
+
     if isinstance(error, _UsageError):
         command = error.ctx.command_path if error.ctx is not None else "ridgeline"
         return f"{error.format_message()} (see {command} --help)", USAGE
@@ -134,11 +154,15 @@ def _known(error: BaseException) -> tuple[str, int]:
 def _in_words(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
+    from ridgeline.cli.terminal import shortened
+
     if error.filename is None:
         return f"the output cannot be written: {error.strerror}; free some space or send it elsewhere"
     return f"{shortened(str(error.filename))}: {error.strerror}"
 
 
 def _fail(message: str, code: int) -> NoReturn:
+    from ridgeline.cli.terminal import one_line
+
     print(f"ridgeline: {one_line(message)}", file=sys.stderr)
     sys.exit(code)

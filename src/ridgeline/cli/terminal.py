@@ -5,12 +5,15 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ridgeline.checkpoint.fill import Progress as Callback
 from ridgeline.document.terminal import printable
+
+if TYPE_CHECKING:
+    from ridgeline.checkpoint.fill import Progress as Callback
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -61,7 +64,7 @@ def read_text(argument: str) -> str:
 
 
 @contextmanager
-def loading_bar(what: str) -> Iterator[Callback | None]:
+def loading_bar(what: str) -> "Iterator[Callback | None]":
     """Yields what a loader calls with (bytes done, bytes in all); None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
