@@ -12,7 +12,6 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.attention import Sequences
 from ridgeline.ops.kernels.recording import Memory, Recording, record
 from ridgeline.ops.kv import KVLayout, KVSpec
@@ -60,9 +59,8 @@ class DecodingRunner(Runner):
         count = len(plan.items)
         if not self._records or count > MOST or not all(map(_decodes, plan.items)) or self._watched:
             return self.forward(plan)
-        kernels = library()
-        assert kernels is not None, "what records has kernels"
-        kernels.threads(torch.get_num_threads())
+        assert self.native is not None, "what records has kernels"
+        self.share_threads()
         inputs = self._fill(plan)
         if count in self._recordings:
             return self._recordings[count].again()
@@ -70,7 +68,7 @@ class DecodingRunner(Runner):
         def step() -> Tensor:
             return self.model.head(self.model.hidden(inputs.ids_B, inputs.positions_B, inputs, inputs.rows_B))
 
-        logits_BV, recording = record(kernels, self._memory, step)
+        logits_BV, recording = record(self.native.library, self._memory, step)
         if recording is None:
             self._records = False
         else:
@@ -86,8 +84,7 @@ class DecodingRunner(Runner):
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
         assert self.native is not None
         self.builder.hear(plan)
-        self.store.blank(plan.blank)
-        self.store.copy(plan.copies)
+        self.ready(plan)
         items = plan.items
         inputs = self._inputs.get(len(items))
         if inputs is None:

@@ -56,15 +56,23 @@ class Runner:
     def prepare(self, plan: StepPlan) -> Batch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
         batch = self.builder.build(plan)
+        self.ready(plan)
+        return batch
+
+    def ready(self, plan: StepPlan) -> None:
+        """Make KV memory ready for a plan: the pages that it blanks and copies."""
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
-        return batch
+
+    def share_threads(self) -> None:
+        """Have our kernels use as many threads as torch does now."""
+        if self.native is not None:
+            self.native.library.threads(torch.get_num_threads())
 
     @torch.inference_mode()
     def hidden(self, batch: Batch) -> Tensor:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
-        if kernels := library():
-            kernels.threads(torch.get_num_threads())
+        self.share_threads()
         kv = self._context(batch)
         encoder, tokens = batch.encoder, batch.tokens
         encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None

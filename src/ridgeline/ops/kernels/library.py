@@ -61,6 +61,7 @@ class Library:
         self.name: str = chosen.decode()
         self.recording: list[Call] | None = None
         """Where calls are kept as they are made, for a Recording (recording.py)."""
+        self._functions: dict[str, Callable[..., None]] = {}
         self._c.ridgeline_threads.restype, self._c.ridgeline_threads.argtypes = None, (c_int,)
         self._products = self.function("products", POINTER(RowsOf), c_int, POINTER(_Matrix), c_int)
         self._gated_products = self.function(
@@ -77,16 +78,17 @@ class Library:
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
         """The function ridgeline_NAME, of arguments of these types, which gives nothing."""
-        function = getattr(self._c, f"ridgeline_{name}")
-        if function.argtypes is None:
+        if name not in self._functions:
+            function = getattr(self._c, f"ridgeline_{name}")
             function.restype, function.argtypes = None, types
 
-        def call(*arguments: Any) -> None:
-            function(*arguments)
-            if self.recording is not None:
-                self.recording.append((function, arguments))
+            def call(*arguments: Any) -> None:
+                function(*arguments)
+                if self.recording is not None:
+                    self.recording.append((function, arguments))
 
-        return call
+            self._functions[name] = call
+        return self._functions[name]
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None

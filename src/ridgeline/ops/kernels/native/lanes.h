@@ -1,5 +1,5 @@
 // A register of fp32 numbers, by the compiler's own vector types: one source for every instruction set. LANES says how
-// many numbers a register has; each instruction set compiles these files with its own (see build.py).
+// many numbers a register has; each instruction set compiles these files with its own (see setup.py).
 #pragma once
 
 #include <cstdint>
