@@ -91,16 +91,14 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
 
     Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
     """
-    places = _places(model)
-    tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
+    naming = Naming(model, family)
+    places, tied = naming.places, naming.tied
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
     repeated: dict[str, str] = {}
     done = 0
     for name, tensor in checkpoint.tensors():
-        place = family.own_name(name)
-        if place not in places and family.trunk + place in places:
-            place = family.trunk + place
+        place = naming.place(name)
         done += tensor.nbytes
         if place in places:
             if place in sources:
@@ -109,7 +107,7 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
             sources[place] = name
         elif place in tied:
             repeated[name] = tied[place]
-        elif not any(re.fullmatch(pattern, name) for pattern in family.ignored):
+        elif not naming.ignored(name):
             extra.append(name)
         if progress is not None:
             progress(done, checkpoint.nbytes)
@@ -128,11 +126,28 @@ def _check_repeated(checkpoint: Checkpoint, name: str, embedding: str) -> None:
         )
 
 
-def _places(model: Model) -> dict[str, tuple[Stored, str]]:
-    """The module that takes each of the checkpoint's tensors, and the tensor's name there."""
-    with torch.device("meta"):
-        model.expand()
-    return model.tensors()
+class Naming:
+    """Which tensor of a checkpoint goes where in a model on meta.
+
+    places: the module that takes each tensor, and the tensor's name there. tied: tensors that are others, which a
+    checkpoint may hold all the same.
+    """
+
+    def __init__(self, model: Model, family: Family) -> None:
+        with torch.device("meta"):
+            model.expand()
+        self._family = family
+        self.places: dict[str, tuple[Stored, str]] = model.tensors()
+        self.tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
+
+    def place(self, name: str) -> str:
+        """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out."""
+        own, trunk = self._family.own_name(name), self._family.trunk
+        return trunk + own if own not in self.places and trunk + own in self.places else own
+
+    def ignored(self, name: str) -> bool:
+        """Whether it is one of those that old checkpoints carry and nothing reads."""
+        return any(re.fullmatch(pattern, name) for pattern in self._family.ignored)
 
 
 def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
@@ -141,19 +156,20 @@ def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
     for attribute, tensor in parameters.items():
-        _check(name, tensor, getattr(module, attribute))
+        check_fits(name, tensor, getattr(module, attribute))
+        # Scales and biases are small enough to look at; one NaN in them spoils every token.
+        if tensor.dim() == 1 and not torch.isfinite(tensor).all():
+            raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
         _page_in(tensor)
         setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
 
 
-def _check(name: str, tensor: Tensor, wanted: Tensor) -> None:
+def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
+    """Raises ModelRefused where a tensor has another shape or dtype than the parameter that it is to be."""
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
     if tensor.dtype != wanted.dtype:
         raise ModelRefused(f"tensor {name} is {tensor.dtype}, the config says {wanted.dtype}; correct its torch_dtype")
-    # Scales and biases are small enough to look at; one NaN in them spoils every token.
-    if tensor.dim() == 1 and not torch.isfinite(tensor).all():
-        raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
 
 
 def _page_in(tensor: Tensor) -> None:

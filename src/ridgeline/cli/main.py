@@ -25,6 +25,8 @@ COMMANDS = {
     "calibrate": "Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation "
     "where it\nstands in a model; then fit five constants to each class of kernels.",
     "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
+    "check": "Look whether a model's folder is sound before anything depends on it: a line for each thing that is\n"
+    "wrong, with its fix.",
     "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
     "env": "Say what this machine is and which versions are installed: what a bug report needs.",
     "completion": "Print the script with which a shell completes commands and options.",

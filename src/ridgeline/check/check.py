@@ -1,0 +1,106 @@
+"""A model's folder, looked at part by part."""
+
+from collections.abc import Callable
+
+from ridgeline.check.files import check_files
+from ridgeline.check.ids import check_generation, check_ids
+from ridgeline.check.report import Report
+from ridgeline.check.smoke import smoke_run
+from ridgeline.check.tensors import check_numbers, check_tensors, stated
+from ridgeline.check.texts import check_templates, check_tokenizer
+from ridgeline.checkpoint import Source, open_source
+from ridgeline.checkpoint.fill import memory_beside, weight_bytes
+from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
+from ridgeline.document.numbers import three
+from ridgeline.models import build_to_run, family_of
+from ridgeline.models.fields import ModelRefused
+from ridgeline.models.model import Model
+
+Progress = Callable[[int, int], None]
+
+
+def check_model(name: str, progress: Progress | None = None) -> Report:
+    """Look at all of a model's folder. progress: told bytes of weights read, and those in all.
+
+    Raises ModelRefused where the name stands for no folder with a model in it; all else is in the report.
+    """
+    source = open_source(name)
+    if source.folder is None:
+        raise ModelRefused(f"{name} is a config of the catalogue, without files; give a checkpoint folder")
+    fields = source.config
+    report = Report(source.title)
+    built: Model | None = None
+    try:
+        built = build_to_run(fields)
+    except ModelRefused as refused:
+        report.found("config", [str(refused)])
+    else:
+        report.facts["config"] = f"{family_of(fields).architecture}, {len(built.kv_specs)} layers"
+        report.note("config", (f"{key!r} is read by nothing" for key in fields.unread()))
+    whole = _weights(source, built, report, progress)
+    _texts(source, built, report)
+    if built is not None and whole and report.sound:
+        _run(source, built, report, progress)
+    return report
+
+
+def _weights(source: Source, built: Model | None, report: Report, progress: Progress | None) -> bool:
+    """Files, tensors and numbers; whether they can be loaded."""
+    assert source.folder is not None
+    checkpoint, problems = check_files(source.folder)
+    report.found("files", problems)
+    if checkpoint is None:
+        return False
+    files, entries = set(checkpoint.files.values()), list(checkpoint.entries.values())
+    report.facts["files"] = f"{len(files)} of weights, {three(checkpoint.nbytes / 1e6)} MB"
+    report.facts["tensors"] = f"{len(entries)} in {stated(entries)}"
+    wrong = built is not None and report.found("tensors", check_tensors(built, checkpoint, family_of(source.config)))
+    wrong |= report.found("numbers", check_numbers(checkpoint, progress))
+    return not wrong
+
+
+def _texts(source: Source, built: Model | None, report: Report) -> None:
+    """Tokenizer, chat template, special ids, generation_config.json."""
+    vocabulary = None if built is None else built.vocabulary
+    config, generation = source.config.values, source.generation
+    problems, notes = check_generation(generation)
+    report.found("generation_config", problems)
+    report.note("generation_config", notes)
+    tokenizer = None
+    try:
+        tokenizer = tokenizer_of(source)
+        problems, notes = check_tokenizer(tokenizer, vocabulary)
+        report.facts["tokenizer"] = f"{tokenizer.vocab_size:,} tokens"
+        report.found("tokenizer", problems)
+        report.note("tokenizer", notes)
+    except ModelRefused as refused:
+        report.found("tokenizer", [str(refused)])
+    report.found("special ids", check_ids(config, generation, tokenizer, vocabulary))
+    if tokenizer is None:
+        return
+    try:
+        templates = templates_of(source, tokenizer)
+    except ModelRefused as refused:
+        report.found("chat template", [str(refused)])
+        return
+    if templates is None:
+        report.note("chat template", ["there is none: `run` continues the prompt as it is"])
+        return
+    problems, notes = check_templates(templates, vocabulary)
+    report.facts["chat template"] = ", ".join(templates.by_name)
+    report.found("chat template", problems)
+    report.note("chat template", notes)
+
+
+def _run(source: Source, built: Model, report: Report, progress: Progress | None) -> None:
+    """A few tokens, where this machine has memory for the model."""
+    try:
+        memory_beside(source, {"weights": weight_bytes(built)})
+    except ModelRefused as refused:
+        report.note("run", [f"left out: {refused}"])
+        return
+    try:
+        report.facts["run"], problems = smoke_run(source, progress)
+    except ValueError as error:
+        problems = [str(error)]
+    report.found("run", problems)

@@ -1,0 +1,46 @@
+"""A few tokens out of the engine, the likeliest each time: what no look at files can show."""
+
+import math
+from collections.abc import Sequence
+
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.fill import Progress
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+
+TOKENS = 8
+_PROMPT = "Once upon a time"
+_FALLBACK = (1, 2, 3)  # ids, for a vocabulary in which the words above are none
+_STEP = 64  # positions
+
+
+def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, list[str]]:
+    """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
+    model cannot be loaded."""
+    settings = EngineSettings(limits=Limits(tokens=_STEP, requests=1), prefix_cache=False)
+    loaded = load_engine(source, settings, progress=progress)
+    prompt = loaded.tokenizer.encode(_PROMPT, parse_special=False)[:_STEP] or list(_FALLBACK)
+    events = _run(loaded, prompt)
+    problems = [f"the engine fails: {event.error}" for event in events if event.error is not None]
+    states = [event.hidden for event in events if event.hidden is not None]
+    if any(not math.isfinite(float(state.sum())) for state in states):
+        problems.append("its hidden states hold NaN or infinity; fetch the checkpoint again")
+    sampled = [event.token for event in events if event.token is not None]
+    if any(not math.isfinite(token.logprob) for token in sampled if token.logprob is not None):
+        problems.append("its logits hold NaN or infinity; fetch the checkpoint again")
+    if states:
+        return f"hidden states of {len(prompt)} tokens", problems
+    text = loaded.tokenizer.decode([token.token for token in sampled])
+    return f"{len(sampled)} tokens after {_PROMPT!r}: {text!r}", problems
+
+
+def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
+    engine = loaded.engine
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
+    engine.add(prompt, params if engine.has_head else None, encoder=prompt if engine.ledger.crosses else ())
+    events: list[TokenEvent] = []
+    while engine.has_work:
+        events += engine.step()
+    return events

@@ -1,0 +1,104 @@
+"""The tensors of a checkpoint against those that its config asks for, and the numbers in them."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from ridgeline.check.report import few
+from ridgeline.checkpoint.fill import Naming, check_fits
+from ridgeline.checkpoint.folder import Checkpoint
+from ridgeline.checkpoint.header import TensorEntry, read_pieces
+from ridgeline.models.families import Family
+from ridgeline.models.fields import ModelRefused
+from ridgeline.models.model import Model
+
+Progress = Callable[[int, int], None]
+
+# Numbers that may be no numbers; whole ones always are.
+_FLOATS = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+_WHOLE = {
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "BOOL": torch.bool,
+}  # fmt: skip
+_DTYPES = {**_FLOATS, **_WHOLE}
+
+
+def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
+    """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules."""
+    naming = Naming(model, family)
+    filled: dict[str, str] = {}
+    extra: list[str] = []
+    problems: list[str] = []
+    for name, entry in checkpoint.entries.items():
+        place = naming.place(name)
+        if place in naming.places:
+            if place in filled:
+                problems.append(f"{name} and {filled[place]} are the same tensor; remove one of them")
+            filled[place] = name
+            problems += _misfit(model, naming, place, entry)
+        elif place in naming.tied:
+            source = next((n for n in checkpoint.entries if naming.place(n) == naming.tied[place]), None)
+            if source is not None and not checkpoint.same(name, source):
+                problems.append(
+                    f"{name} is not the embedding, though the config ties them; correct tie_word_embeddings"
+                )
+        elif not naming.ignored(name):
+            extra.append(f"{name} {list(entry.shape)} is no tensor of this model; is config.json of this checkpoint?")
+    missing = [f"{place} is missing; fetch the checkpoint again" for place in naming.places if place not in filled]
+    return [*few(missing, "tensors"), *few(extra, "tensors"), *few(problems, "tensors")]
+
+
+def _misfit(model: Model, naming: Naming, place: str, entry: TensorEntry) -> Iterator[str]:
+    """Why a tensor does not fit its place, if it does not."""
+    module, own_name = naming.places[place]
+    try:
+        full = torch.empty(entry.shape, dtype=_DTYPES[entry.dtype], device="meta")
+        try:
+            taken = module.take(own_name, full)
+        except ValueError as error:
+            raise ModelRefused(f"tensor {entry.name} {error}") from None
+        for attribute, tensor in taken.items():
+            check_fits(entry.name, tensor, getattr(module, attribute))
+    except ModelRefused as refused:
+        yield f"{refused}"
+
+
+def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> list[str]:
+    """Tensors that hold NaN or infinity, or matrices that hold nothing but zeros, read a MiB at a time. progress: told
+    the bytes read, and those in all."""
+    problems: list[str] = []
+    done, total = 0, checkpoint.nbytes
+    for name, entry in checkpoint.entries.items():
+        bad, zero = _counts(checkpoint, entry)
+        file = checkpoint.files[name].name
+        if bad:
+            problems.append(f"tensor {name} holds {bad:,} NaN or infinite numbers; fetch {file} again")
+        elif zero and len(entry.shape) > 1 and entry.dtype in _FLOATS:
+            problems.append(f"tensor {name} is all zeros, as an interrupted download leaves it; fetch {file} again")
+        done += entry.end - entry.begin
+        if progress is not None:
+            progress(done, total)
+    return list(few(problems, "tensors"))
+
+
+def _counts(checkpoint: Checkpoint, entry: TensorEntry) -> tuple[int, bool]:
+    """How many numbers of a tensor are NaN or infinite, and whether all of it is zero."""
+    bad, zero = 0, entry.end > entry.begin
+    dtype = _FLOATS.get(entry.dtype)
+    for piece in read_pieces(checkpoint.files[entry.name], entry) if dtype is not None else ():
+        numbers = torch.frombuffer(bytearray(piece), dtype=dtype)
+        numbers = numbers.float() if numbers.dtype.itemsize == 1 else numbers
+        bad += int((~torch.isfinite(numbers)).sum())
+        zero = zero and not bool(numbers.any())
+    return bad, zero
+
+
+def stated(entries: Sequence[TensorEntry]) -> str:
+    """The dtypes of tensors, the one with most bytes first: `BF16 and F32`."""
+    held: dict[str, int] = {}
+    for entry in entries:
+        held[entry.dtype] = held.get(entry.dtype, 0) + entry.end - entry.begin
+    return " and ".join(sorted(held, key=lambda dtype: -held[dtype]))

@@ -1,0 +1,197 @@
+"""`ridgeline check`: sound folders are said to be, each thing that may be wrong is one line and exit code 1."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from cli.running import FAULT, OK, REFUSED, Run, assert_one_line
+from engine.folders import CHAT, write_model
+from ridgeline.check.texts import check_tokenizer
+from ridgeline.text import load_tokenizer
+
+MATRIX, NORM = "model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model that a test may break."""
+    return write_model(tmp_path / "model", template=CHAT, generation={"temperature": 0.5, "do_sample": True})
+
+
+def change(folder: Path, file: str, **values: Any) -> None:
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+def change_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def in_shards(folder: Path) -> Mapping[str, str]:
+    """Make two shards and their index of a folder's one file; what the index says."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    listed: dict[str, str] = {}
+    for shard, part in enumerate((names[: len(names) // 2], names[len(names) // 2 :])):
+        file = f"model-0000{shard + 1}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file)
+        listed |= dict.fromkeys(part, file)
+    write_index(folder, listed)
+    return listed
+
+
+def write_index(folder: Path, listed: Mapping[str, str]) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}), encoding="utf-8")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_sound_folder(ridgeline: Run, folder: Path, sharded: bool) -> None:
+    if sharded:
+        in_shards(folder)
+    ended = ridgeline("check", folder)
+    assert ended.code == OK, ended.out
+    assert ended.out.startswith("model is sound\n")
+    assert "8 tokens after 'Once upon a time'" in ended.out
+    told = ridgeline("check", folder, "--json").json
+    assert told["sound"]
+    assert not told["findings"]
+    assert told["facts"].keys() == {"config", "files", "tensors", "tokenizer", "chat template", "run"}
+
+
+def test_the_built_in_model_is_sound(ridgeline: Run) -> None:
+    ended = ridgeline("check", "tales", "--json")
+    assert (ended.code, ended.json["findings"], ended.json["notes"]) == (OK, [], [])
+
+
+def test_a_name_without_a_folder(ridgeline: Run, tmp_path: Path) -> None:
+    assert_one_line(ridgeline("check", "llama-3-8b"), REFUSED, "without files; give a checkpoint folder")
+    assert_one_line(ridgeline("check", tmp_path / "nowhere"), REFUSED, "no such folder")
+
+
+def poke(tensors: dict[str, torch.Tensor], name: str, value: float) -> None:
+    tensors[name].view(-1)[3] = value
+
+
+TENSORS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
+    "NaN in a matrix": (lambda t: poke(t, MATRIX, float("nan")), f"numbers: tensor {MATRIX} holds 1 NaN or infinite"),
+    "infinity in a norm": (lambda t: poke(t, NORM, float("inf")), f"numbers: tensor {NORM} holds 1 NaN or infinite"),
+    "a hole": (lambda t: t[MATRIX].zero_(), f"numbers: tensor {MATRIX} is all zeros"),
+    "one that is missing": (lambda t: t.pop(MATRIX), f"tensors: {MATRIX} is missing; fetch"),
+    "one too many": (lambda t: t.update(stray=torch.ones(2, 3)), "tensors: stray [2, 3] is no tensor of this model"),
+    "a shape": (lambda t: t.update({MATRIX: t[MATRIX][:5].clone()}), f"tensors: tensor {MATRIX} is [5,"),
+    "a dtype": (lambda t: t.update({NORM: t[NORM].half()}), f"tensors: tensor {NORM} is torch.float16, the config"),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_tensors(ridgeline: Run, folder: Path, case: str) -> None:
+    """One line each; what was not to be changed is not complained of, and nothing is run."""
+    edit, says = TENSORS[case]
+    change_tensors(folder, edit)
+    ended = ridgeline("check", folder)
+    assert ended.code == FAULT
+    assert ended.out.count("\n") == 1
+    assert ended.out.startswith(says), ended.out
+
+
+def test_what_is_wrong_with_all_tensors_is_a_few_lines(ridgeline: Run, folder: Path) -> None:
+    change_tensors(folder, lambda t: t.update({name: tensor.half() for name, tensor in t.items()}))
+    lines = ridgeline("check", folder).out.splitlines()
+    assert len(lines) == 9
+    assert lines[-1].startswith("tensors: and so are ")
+
+
+def test_shards(ridgeline: Run, folder: Path) -> None:
+    listed = in_shards(folder)
+    first, second = sorted(set(listed.values()))
+    one = next(name for name, file in listed.items() if file == first)
+    write_index(folder, {**listed, one: second})
+    ended = ridgeline("check", folder)
+    assert ended.code == FAULT
+    assert f"files: {first} holds {one}, which" in ended.out
+    assert f"files: {second} lacks {one}, which" in ended.out
+    write_index(folder, listed)
+    data = (folder / first).read_bytes()
+    (folder / first).write_bytes(data[:-10])
+    (folder / second).unlink()
+    lines = ridgeline("check", folder).out.splitlines()
+    assert len(lines) == 2
+    assert "is truncated" in lines[0]
+    assert lines[1].startswith(f"files: {second} is missing")
+
+
+def test_special_ids(ridgeline: Run, folder: Path) -> None:
+    change(folder, "config.json", bos_token_id=99_999)
+    change(folder, "generation_config.json", eos_token_id=[1, 2], pad_token_id="x")
+    lines = ridgeline("check", folder).out.splitlines()
+    assert [line.partition(";")[0] for line in lines] == [
+        "special ids: config.json: bos_token_id is 99999, the model has ids 0 to 259",
+        "special ids: generation_config.json: pad_token_id is 'x'",
+        "special ids: config.json ends texts with 257, generation_config.json with 1 and 2",
+    ]
+
+
+def test_generation_config(ridgeline: Run, folder: Path) -> None:
+    """What is out of range is wrong; what this version does not do is worth knowing."""
+    change(folder, "generation_config.json", num_beams=4)
+    ended = ridgeline("check", folder)
+    assert (ended.code, ended.err) == (OK, "generation_config: asks for num_beams, which this version does not do\n")
+    change(folder, "generation_config.json", temperature=-1)
+    ended = ridgeline("check", folder)
+    assert (ended.code, ended.out.count("\n")) == (FAULT, 1)
+    assert ended.out.startswith("generation_config: temperature")
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ nothing.at.all }}", "chat template: chat template: "),
+        ("{{ bos_token }}assistant:", "chat template: what the user says is not in the prompt"),
+        ("{% if %}", "not valid Jinja"),
+    ],
+)
+def test_chat_templates(ridgeline: Run, folder: Path, template: str, says: str) -> None:
+    change(folder, "tokenizer_config.json", chat_template=template)
+    ended = ridgeline("check", folder)
+    assert ended.code == FAULT
+    assert says in ended.out
+
+
+def test_a_template_without_a_system_message(ridgeline: Run, folder: Path) -> None:
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + CHAT
+    change(folder, "tokenizer_config.json", chat_template=refusing)
+    ended = ridgeline("check", folder)
+    assert (ended.code, ended.err) == (OK, "chat template: takes no system message\n")
+
+
+def test_a_tokenizer_of_another_model(ridgeline: Run, folder: Path) -> None:
+    """Its ids reach beyond the embedding: such a prompt would fail."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ended = ridgeline("check", folder)
+    assert ended.code == FAULT
+    assert ended.out.startswith("tokenizer: it has ids up to 260, the model 260 of them: 1 would fail, '<pad>' first")
+    (folder / "tokenizer.json").unlink()
+    assert "tokenizer: " in ridgeline("check", folder).out
+
+
+def test_a_tokenizer_that_loses_text(tmp_path: Path) -> None:
+    """One that spells every byte may lose none: here a normalizer drops digits."""
+    folder = write_model(tmp_path / "model")
+    path = folder / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert check_tokenizer(load_tokenizer(folder), None) == ([], [])
+    values["normalizer"] = {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    problems, _ = check_tokenizer(load_tokenizer(folder), None)
+    assert [problem.partition(":")[0] for problem in problems] == ["digits are lost", "code are lost"]
