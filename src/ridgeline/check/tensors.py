@@ -76,7 +76,7 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
         file = checkpoint.files[name].name
         if bad:
             problems.append(f"tensor {name} holds {bad:,} NaN or infinite numbers; fetch {file} again")
-        elif zero and len(entry.shape) > 1 and entry.dtype in _FLOATS:
+        elif zero and len(entry.shape) > 1:
             problems.append(f"tensor {name} is all zeros, as an interrupted download leaves it; fetch {file} again")
         done += entry.end - entry.begin
         if progress is not None:
@@ -88,7 +88,9 @@ def _counts(checkpoint: Checkpoint, entry: TensorEntry) -> tuple[int, bool]:
     """How many numbers of a tensor are NaN or infinite, and whether all of it is zero."""
     bad, zero = 0, entry.end > entry.begin
     dtype = _FLOATS.get(entry.dtype)
-    for piece in read_pieces(checkpoint.files[entry.name], entry) if dtype is not None else ():
+    if dtype is None:
+        return 0, False
+    for piece in read_pieces(checkpoint.files[entry.name], entry):
         numbers = torch.frombuffer(bytearray(piece), dtype=dtype)
         numbers = numbers.float() if numbers.dtype.itemsize == 1 else numbers
         bad += int((~torch.isfinite(numbers)).sum())

@@ -25,8 +25,8 @@ def check(
     with their shapes and dtypes), every number of them (NaN, infinity, matrices of zeros; read piece by piece, whatever
     the memory), the tokenizer (texts come back, ids are the model's), special ids (inside the vocabulary, the same in
     config.json, generation_config.json and tokenizer), generation_config.json, the chat template (a system's, a user's
-    and an assistant's turn), and where all that is sound, eight tokens out of the engine. What is no fault but worth knowing goes to
-    stderr. Exit codes: 0 sound, 1 something is wrong, 3 there is no such model.
+    and an assistant's turn), and where all that is sound, eight tokens out of the engine. What is no fault but worth
+    knowing goes to stderr. Exit codes: 0 sound, 1 something is wrong, 3 there is no such model.
     """
     with loading_bar(model) as progress:
         report = check_model(model, progress)
