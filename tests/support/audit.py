@@ -26,7 +26,7 @@ aten = torch.ops.aten
 PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution}
 OTHER_PRODUCTS = {aten.mv, aten.addmv, aten.dot, aten.vdot, aten.addbmm, aten.addr, aten._addmm_activation}
 # What a model does between its ops: it looks at tensors in other shapes and picks rows, and computes nothing.
-MOVES = {"index", "view", "split", "split_with_sizes", "detach", "alias"}
+MOVES = {"index", "view", "split", "split_with_sizes", "detach", "alias", "arange"}
 HALVES = ("encode", "hidden", "head")  # all that runs, whoever calls a model
 
 
@@ -194,6 +194,7 @@ def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
         "window": lambda query, key: query - reach.size < key <= query,
         "chunked": lambda query, key: key <= query and key // reach.size == query // reach.size,
         "full": lambda query, key: True,
+        "local": lambda query, key: abs(query - key) <= reach.size,
         "cross": lambda query, key: True,
     }[reach.kind]
     return {(query, key) for query in queries for key in keys if sees(query, key)}

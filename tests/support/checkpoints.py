@@ -20,14 +20,17 @@ logging.disable_progress_bar()
 WEIGHT_STD = 0.18  # large enough that every gate, norm and bias moves the logits
 
 
-def random_model(model_type: str, config: Mapping[str, Any], seed: int) -> PreTrainedModel:
-    """A transformers model in fp32, in evaluation mode, with eager attention and weights from `seed`.
+def random_model(
+    model_type: str, config: Mapping[str, Any], seed: int, auto: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """A transformers model, of the class that `auto` has for its type, in fp32, in evaluation mode, with eager
+    attention and weights from `seed`.
 
     Matrices have std WEIGHT_STD; scales of norms lie around 1, biases around 0, none of them trivially there.
     """
     settings = AutoConfig.for_model(model_type, **config)
     settings._attn_implementation = settings._experts_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32).eval()
+    model: PreTrainedModel = auto.from_config(settings, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     seen: set[int] = set()
     for name, parameter in model.named_parameters():

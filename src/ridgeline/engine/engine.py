@@ -22,7 +22,7 @@ from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
 from ridgeline.host import out_of_memory
-from ridgeline.ops.work import FULL, Reach
+from ridgeline.ops.work import TOKENS, Reach
 
 if TYPE_CHECKING:
     from ridgeline.engine.guidance import Guide, Guides
@@ -53,6 +53,8 @@ class Engine:
         eos_ids: Collection[int] = (),
         reaches: Collection[Reach] = (),
         has_head: bool = True,
+        whole: bool | None = None,
+        pooled: bool = False,
         guides: "Guides | None" = None,
         on_step: Observer | None = None,
         seed: int | None = None,
@@ -60,16 +62,20 @@ class Engine:
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
         the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
-        a request ends when its prompt has run, with the hidden states. guides: hold answers to a form, where they are
-        asked to be. on_step: told of each step that ran. seed: where the seeds of requests that state none come from.
-        clock: the time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
+        a request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
+        gives. whole: whether prompts run in one step; by default where their positions see later ones. guides: hold
+        answers to a form, where they are asked to be. on_step: told of each step that ran. seed: where the seeds of
+        requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other, and
+        orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         self.guides = guides
-        whole = FULL in self.reaches
+        self.pooled = pooled
+        both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
+        whole = both_ways if whole is None else whole
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
         self.requests: dict[int, Request] = {}
@@ -160,7 +166,7 @@ class Engine:
                 history=History(prompt) if params.uses_history else None,
                 guide=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
-                hidden=None if self.has_head else [],
+                hidden=None if self.has_head or self.pooled else [],
             )
             for choice in range(params.n)
         ]
@@ -355,12 +361,12 @@ class Engine:
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
     ) -> None:
         """Take hidden states of a prompt; with the last of them the request ends."""
-        assert request.hidden is not None
-        request.hidden.append(states.states_PD)
+        if request.hidden is not None:
+            request.hidden.append(states.states_PD)
         self.scheduler.settle(request, item)
         if item.segment.kv_len == request.known:
             event = self._finish(request, Finish.STOP, now)
-            events.append(event._replace(hidden=np.concatenate(request.hidden)))
+            events.append(event._replace(hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found

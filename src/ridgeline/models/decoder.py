@@ -213,6 +213,11 @@ class Decoder(Model):
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
         return out_RD
 
+    def drop_head(self) -> None:
+        """Give hidden states alone from now on; before it is filled."""
+        del self.lm_head, self.all_gather
+        self.has_head, self.ties = False, {}
+
     def head(self, x_RD: Tensor) -> Tensor:
         """As Model.head."""
         logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))

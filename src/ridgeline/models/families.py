@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ridgeline.models import gemma2, gpt2, llama, mistral, phi3, qwen2, qwen3
+from ridgeline.models import bert, gemma2, gpt2, llama, mistral, modernbert, phi3, qwen2, qwen3
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
@@ -25,6 +25,8 @@ class Family:
     trunk: the prefix that checkpoints of the bare model leave out.
     renames: a part that checkpoints call otherwise than its kin do, and what it is called here.
     ignored: patterns of tensors that old checkpoints carry and nothing reads.
+    also: other architectures that are built alike: the same with a head that is left out.
+    old_names: parts that old checkpoints call otherwise, and what they are called today.
     """
 
     architecture: str
@@ -33,10 +35,12 @@ class Family:
     trunk: str = "model."
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+    also: tuple[str, ...] = ()
+    old_names: tuple[tuple[str, str], ...] = ()
 
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""
-        for theirs, ours in self.renames:
+        for theirs, ours in (*self.old_names, *self.renames):
             name = name.replace(theirs, ours)
         return name
 
@@ -59,13 +63,49 @@ FAMILIES = (
     Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
 )
 
+_OLD_NORMS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+_POSITIONS = r"(.*\.)?embeddings\.position_ids"
+_BERT_HEADS = (_POSITIONS, r"(bert\.)?pooler\..*", r"cls\..*")
+_ROBERTA_HEADS = (_POSITIONS, r"(roberta\.)?pooler\..*", r"lm_head\..*")
+
+ENCODERS = (
+    Family(
+        "BertModel", "bert", bert.build, "bert.", ignored=_BERT_HEADS, old_names=_OLD_NORMS,
+        also=("BertForMaskedLM", "BertForPreTraining"),
+    ),
+    Family(
+        "RobertaModel", "roberta", bert.build_roberta, "roberta.", ignored=_ROBERTA_HEADS, also=("RobertaForMaskedLM",)
+    ),
+    Family(
+        "XLMRobertaModel", "xlm-roberta", bert.build_roberta, "roberta.", ignored=_ROBERTA_HEADS,
+        also=("XLMRobertaForMaskedLM",),
+    ),
+    Family(
+        "ModernBertModel", "modernbert", modernbert.build, ignored=(r"head\..*", r"decoder\..*"),
+        also=("ModernBertForMaskedLM",),
+    ),
+    Family(
+        "BertForSequenceClassification", "bert", bert.build_classifier, "bert.", (("bert.pooler.", "pooler."),),
+        ignored=(_POSITIONS,), old_names=_OLD_NORMS,
+    ),
+    Family(
+        "RobertaForSequenceClassification", "roberta", bert.build_roberta_classifier, "roberta.",
+        ignored=_ROBERTA_HEADS[:2], also=("XLMRobertaForSequenceClassification",),
+    ),
+    Family(
+        "ModernBertForSequenceClassification", "modernbert", modernbert.build_classifier,
+        renames=(("head.", "prediction."),),
+    ),
+)  # fmt: skip
+"""The families that read a text and write none: they give hidden states, or the scores of labels."""
+
 
 def family_of(fields: Fields) -> Family:
     """The family of a config. Raises ModelRefused naming what it is and what there is."""
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
-    for family in FAMILIES:
-        if name == family.architecture or (not name and kind == family.model_type):
+    for family in (*FAMILIES, *ENCODERS):
+        if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
             return family
     called = name or kind
     if not called:
@@ -73,9 +113,8 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    raise fields.refuse(
-        f"architecture {called} is not supported; supported are {', '.join(f.architecture for f in FAMILIES)}"
-    )
+    known = ", ".join(family.architecture for family in (*FAMILIES, *ENCODERS))
+    raise fields.refuse(f"architecture {called} is not supported; supported are {known}")
 
 
 def not_built(name: str) -> str | None:
@@ -87,7 +126,7 @@ def not_built(name: str) -> str | None:
 
 def _titles() -> Iterator[str]:
     """What people call the families: `Qwen 3 MoE`."""
-    for family in FAMILIES:
+    for family in (*FAMILIES, *ENCODERS[:4]):
         name = parse(family.architecture)
         yield " ".join(part for part in (name.family, name.version, "MoE" * (name.kind == "MoE")) if part)
 

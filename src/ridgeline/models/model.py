@@ -34,7 +34,9 @@ class Model(nn.Module, ABC):
 
     kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
     ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder. has_head: whether it gives logits. spaces: what rows of it are rows of; `trace_calls` is given a
+    of an encoder. has_head: whether it gives logits. pooled: whether the last row of a text is
+    answered for all of it. segments: how many texts it tells apart in a prompt; the ids of the second are moved on by
+    the size of the vocabulary. spaces: what rows of it are rows of; `trace_calls` is given a
     number for each.
     """
 
@@ -45,6 +47,9 @@ class Model(nn.Module, ABC):
     ties: Mapping[str, str] = {}
     encodes = False
     has_head = True
+    pooled = False
+    segments = 1
+    unnamed = False  # as of Stored: what is around it may have the names of its parts
     spaces: tuple[Space, ...] = (TOKENS, LOGITS, ENCODER)
 
     @abstractmethod
@@ -94,6 +99,11 @@ class Model(nn.Module, ABC):
     def reaches(self) -> frozenset[Reach]:
         """What its attention reaches, as Work wants it."""
         return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention))
+
+    @property
+    def whole(self) -> bool:
+        """Whether a prompt has to run in one step, because its positions see later ones, or all make its answer."""
+        return any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
 
     @property
     def tied(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +28,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "gelu_pytorch_tanh": _gelu_tanh,
         "gelu_fast": _gelu_tanh,
         "relu": functional.relu,
+        "tanh": torch.tanh,
         "relu2": lambda x: functional.relu(x).square(),
     }
 )

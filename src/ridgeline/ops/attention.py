@@ -219,6 +219,8 @@ def attend_segment(op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, f
     mask_QL, causal = None, op.reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
     if op.reach.kind in ("causal", "window", "chunked") and not (causal and not _binds(op.reach, keys)):
         mask_QL, causal = reach_mask(op.reach, queries, first + keys, first, q_QHD.device), False
+    elif op.reach.kind == "local" and keys > op.reach.size + 1:
+        mask_QL = reach_mask(op.reach, queries, keys, 0, q_QHD.device)
     if op.plain:
         out_1HQW = functional.scaled_dot_product_attention(
             q_QHD.transpose(0, 1)[None],
@@ -299,6 +301,8 @@ def visible(reach: Reach, query: Tensor, key: Tensor) -> Tensor:
             return (key <= query) & (key // reach.size == query // reach.size)
         case "causal":
             return key <= query
+        case "local":
+            return (key - query).abs() <= reach.size
         case _:
             return torch.ones_like(key <= query)
 

@@ -84,3 +84,17 @@ class Embedding(Op):
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]} x {self.weight.shape[1]}"
+
+
+class IndexedEmbedding(Embedding):
+    """An Embedding whose row for a number n is (n + offset) // every, modulo its entries: learned positions that begin
+    at a later row (RoBERTa), and token ids that say which of two texts they are of, those of the second being moved on
+    by the size of the vocabulary (BERT's token types)."""
+
+    def __init__(self, entries: int, width: int, dtype: torch.dtype, *, offset: int = 0, every: int = 1) -> None:
+        super().__init__(entries, width, dtype)
+        self.offset, self.every = offset, every
+
+    def forward(self, ids_T: Tensor) -> Tensor:
+        """As Embedding.forward."""
+        return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)

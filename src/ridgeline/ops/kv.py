@@ -32,9 +32,9 @@ _ENDLESS = 1 << 40  # more positions than any sequence has
 class KVSpec:
     """The keys and values of one position in one layer.
 
-    v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those of full reach
-    are all in one step, so that nothing is kept. In cross-attention they are the encoder's, kept from the step that
-    runs it. stored: a narrower format than the model's dtype, priced but not run.
+    v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those that look both
+    ways are all in one step, so that nothing is kept. In cross-attention they are the encoder's, kept from the step
+    that runs it. stored: a narrower format than the model's dtype, priced but not run.
     """
 
     heads: int
@@ -47,7 +47,7 @@ class KVSpec:
     @property
     def kept(self) -> bool:
         """Whether later steps read what a step wrote."""
-        return self.reach.kind != "full"
+        return not self.reach.both_ways
 
     @property
     def grows(self) -> bool:

@@ -21,7 +21,7 @@ class Norm(Op):
     normalised."""
 
     kind = "norm"
-    FLOPS_PER_ELEMENT: ClassVar[int]
+    FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1) -> None:
@@ -108,14 +108,21 @@ class LayerNorm(Norm):
     FLOPS_PER_ELEMENT = 7  # mean, difference, square, sum, scale, weight, bias
     kernel_name = "norm.layer"
 
-    def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
-        super().__init__(width, eps, dtype)
-        self.bias = weight(width, dtype=dtype)
+    def __init__(
+        self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1, *, with_bias: bool = True
+    ) -> None:
+        super().__init__(width, eps, dtype, per_token)
+        self.bias = weight(width, dtype=dtype) if with_bias else None
+        if not with_bias:
+            self.FLOPS_PER_ELEMENT = 6
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
-        normed = functional.layer_norm(x_xD.float(), (self.width,), self.weight.float(), self.bias.float(), self.eps)
-        return normed.to(x_xD.dtype)
+        bias = None if self.bias is None else self.bias.float()
+        return functional.layer_norm(x_xD.float(), (self.width,), self.scale, bias, self.eps).to(x_xD.dtype)
+
+    def signature(self) -> Hashable:
+        return super().signature(), self.bias is None
 
 
 class AddNorm(Norm):

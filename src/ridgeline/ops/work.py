@@ -26,15 +26,22 @@ class Reach:
     """Which keys a query sees.
 
     causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
-    `size` positions (Llama 4). full: all of its sequence. cross: all of the encoder's. space: the rows that ask.
+    `size` positions (Llama 4). full: all of its sequence. local: of these the ones at most `size` away, on either side
+    (ModernBERT). cross: all of the encoder's. space: the rows that ask.
     """
 
-    kind: Literal["causal", "window", "chunked", "full", "cross"]
+    kind: Literal["causal", "window", "chunked", "full", "local", "cross"]
     size: int = 0
     space: Space = TOKENS
 
     def __post_init__(self) -> None:
-        assert (self.size > 0) == (self.kind in ("window", "chunked")), f"{self} has a size that its kind does not"
+        sized = self.kind in ("window", "chunked", "local")
+        assert (self.size > 0) == sized, f"{self} has a size that its kind does not"
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether a position sees later ones, so that a sequence runs in one step and keeps nothing."""
+        return self.kind in ("full", "local")
 
     def __str__(self) -> str:
         return f"{self.kind} {self.size}" if self.size else self.kind
@@ -82,6 +89,10 @@ class Segment:
         match reach.kind:
             case "full":
                 return self.q_len * self.kv_len
+            case "local":
+                assert self.q_len == self.kv_len, "a sequence that looks both ways runs whole"
+                near = min(size, end - 1)
+                return end * (2 * near + 1) - near * (near + 1)
             case "window":
                 return (
                     _triangle(min(end, size)) - _triangle(min(start, size)) + size * (max(end, size) - max(start, size))

@@ -1,0 +1,239 @@
+"""Encoders against transformers, fp32, small random checkpoints: states, scores of labels, cost, every parameter."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
+
+from models.encoder_cases import ENCODER_CASES, EncoderCase
+from ridgeline.checkpoint import load_model
+from ridgeline.checkpoint.fill import fill
+from ridgeline.checkpoint.folder import open_checkpoint
+from ridgeline.engine.engine import Engine
+from ridgeline.engine.scheduler import Limits
+from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
+from ridgeline.models.bill import bill
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Uncached
+from ridgeline.ops.work import Reach, Segment, Work
+from ridgeline.roofline.price import Price
+from support.audit import Run, audited, check_attention, check_bytes, check_products
+from support.checkpoints import edit_config, random_model
+from support.engines import token_engine
+
+TOLERANCE = 1e-5  # of the largest
+MATTERS = 1e-3
+LENGTHS = (23, 9, 1, 40, 6)
+OWN_WEIGHTS = [case for case in ENCODER_CASES if not case.layout and not case.without]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One case: transformers' model, ours from the folder it wrote, and texts longer than any window."""
+
+    case: EncoderCase
+    folder: Path
+    theirs: PreTrainedModel
+    ours: Model
+    texts: list[list[int]]
+
+    def reference(self, ids: list[int]) -> Tensor:
+        """Transformers' hidden states [length, hidden], or scores [1, labels]; ids beyond the vocabulary are of the
+        second of two texts."""
+        vocabulary = self.case.config["vocab_size"]
+        types: dict[str, Any] = {}
+        if max(ids) >= vocabulary:
+            types["token_type_ids"] = torch.tensor([[token // vocabulary for token in ids]])
+        with torch.no_grad():
+            out = self.theirs(torch.tensor([[token % vocabulary for token in ids]]), **types)
+        return out.logits if self.case.labels else out.last_hidden_state[0]
+
+
+def texts_of(case: EncoderCase, seed: int) -> list[list[int]]:
+    """Texts without padding tokens; where two are told apart, some are pairs."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary, padding = case.config["vocab_size"], case.config["pad_token_id"]
+    texts = []
+    for index, length in enumerate(LENGTHS):
+        ids = torch.randint(padding + 1, vocabulary, (length,), generator=generator).tolist()
+        if case.config.get("type_vocab_size", 1) > 1 and index % 2 == 0:
+            ids = [token + vocabulary * (place >= 4) for place, token in enumerate(ids)]
+        texts.append(ids)
+    return texts
+
+
+@pytest.fixture(scope="module", params=ENCODER_CASES, ids=lambda case: case.id)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """The case's model, written by transformers and loaded by us."""
+    case: EncoderCase = request.param
+    seed, folder = ENCODER_CASES.index(case), tmp_path_factory.mktemp(case.id)
+    auto: Any = AutoModelForSequenceClassification if case.labels else AutoModel
+    labels = {"num_labels": case.labels} if case.labels else {}
+    theirs = random_model(case.model_type, case.config | labels, seed, auto)
+    write(case, theirs, folder, seed)
+    return Subject(case, folder, theirs, load_model(str(folder)), texts_of(case, seed))
+
+
+def write(case: EncoderCase, theirs: PreTrainedModel, folder: Path, seed: int) -> None:
+    """Save transformers' model in the layout of the case."""
+    saved = theirs
+    if "masked LM" in case.layout:
+        saved = random_model(case.model_type, case.config, seed + 100, AutoModelForMaskedLM)
+        saved.base_model.load_state_dict(theirs.state_dict(), strict=False)
+    saved.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    if "old names" in case.layout:
+        tensors = load_file(file)
+        renamed = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in tensors.items()}
+        renamed = {n.replace("LayerNorm.bias", "LayerNorm.beta"): t for n, t in renamed.items()}
+        save_file(renamed | {"bert.embeddings.position_ids": torch.arange(70)[None]}, file)
+    if "no architectures" in case.layout:
+        edit_config(folder, architectures=None)
+    if "no layer types" in case.layout:
+        edit_config(folder, layer_types=None, global_attn_every_n_layers=3)
+
+
+def given(model: Model, texts: list[list[int]]) -> list[Tensor]:
+    """What the model gives for texts in one forward that keeps nothing: of every position, or of each text."""
+    ids_T = torch.tensor([token for text in texts for token in text])
+    lengths = [len(text) for text in texts]
+    ends_R = torch.tensor(lengths).cumsum(0) - 1
+    rows_R = ends_R if model.pooled else torch.arange(len(ids_T))
+    kv = Uncached([Segment(n, n) for n in lengths])
+    with torch.inference_mode():
+        x_RD = model.hidden(ids_T, torch.cat([torch.arange(n) for n in lengths]), kv, rows_R)
+    return list(torch.split(x_RD, [1] * len(texts) if model.pooled else lengths))
+
+
+def off(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def test_the_list_covers_every_encoder() -> None:
+    """A family without a case would be a family without a proof."""
+    assert {case.model_type for case in ENCODER_CASES} == {family.model_type for family in ENCODERS}
+    assert len({case.id for case in ENCODER_CASES}) == len(ENCODER_CASES) == 28
+
+
+def test_texts_together(subject: Subject) -> None:
+    """One forward of all texts, nothing kept."""
+    for text, ours in zip(subject.texts, given(subject.ours, subject.texts), strict=True):
+        assert off(ours, subject.reference(text)) <= TOLERANCE, f"{subject.case.id}: {len(text)} tokens"
+
+
+def test_texts_through_the_engine(subject: Subject) -> None:
+    """In steps of at most 48 positions, as many whole texts as fit, whatever a chunk is."""
+    engine: Engine = token_engine(subject.ours, limits=Limits(tokens=48, chunk=5))
+    asked = {engine.add(text): text for text in subject.texts * 2}
+    told = 0
+    while engine.has_work:
+        for event in engine.step():
+            assert event.hidden is not None
+            assert off(torch.from_numpy(event.hidden), subject.reference(asked[event.request])) <= TOLERANCE
+            told += 1
+    assert told == len(asked) == 10
+    assert 4 <= engine.stats.steps < 10
+
+
+@pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
+def test_every_parameter_matters(subject: Subject) -> None:
+    """Parity would prove nothing about a norm or bias that the answer does not depend on."""
+    vocabulary, pairs = subject.ours.vocabulary, subject.ours.segments
+    generator = torch.Generator().manual_seed(0)
+    texts = [[*torch.randint(4, vocabulary * pairs, (60,), generator=generator).tolist()]]
+    (before,) = given(subject.ours, texts)
+    count = 0
+    for name, parameter in subject.ours.named_parameters():
+        kept = parameter.data
+        parameter.data = kept * 1.5 if len(kept) == 1 else kept.flip(0)
+        (after,) = given(subject.ours, texts)
+        parameter.data = kept
+        if name.endswith("key.bias"):  # adds the same to all scores of a query: softmax takes it out again
+            assert off(after, before) < MATTERS
+        else:
+            least = MATTERS / 10 if subject.case.labels == 1 else MATTERS  # a single number hides more
+            assert off(after, before) > least, f"another {name} changes nothing"
+        count += 1
+    assert count >= 20
+
+
+@pytest.mark.parametrize("subject", [c for c in ENCODER_CASES if c.without], indirect=True, ids=lambda case: case.id)
+def test_the_setting_matters(subject: Subject) -> None:
+    """Without the setting that a case is about, the same weights give something else."""
+    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
+    other = Fields({**values, **subject.case.without}, "config.json")
+    model = build(other)
+    fill(model, open_checkpoint(subject.folder), family_of(other))
+    texts = subject.texts[3:4]
+    (ours,), (without,) = given(subject.ours, texts), given(model, texts)
+    assert off(without, ours) > MATTERS
+
+
+@pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
+@pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
+def test_what_is_stated_is_what_was_computed(subject: Subject) -> None:
+    """Products, pairs and weights of a forward over whole texts; nothing is computed between ops."""
+    with audited(subject.ours) as audit:
+        given(subject.ours, subject.texts)
+    segments = [Segment(len(text), len(text)) for text in subject.texts]
+    rows = len(segments) if subject.ours.pooled else sum(LENGTHS)
+    run = Run(subject.ours, audit, Work.of(segments, subject.ours.reaches, rows), segments, {})
+    assert set(audit.calls) - {""} == {path for path, _ in subject.ours.ops()}
+    check_products(run)
+    check_attention(run)
+    check_bytes(run)
+
+
+@pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
+def test_parameters_and_price(subject: Subject) -> None:
+    """As many as transformers counts, but for a pooler that nothing reads; a price of every op, on meta."""
+    named = subject.theirs.named_parameters()
+    theirs = sum(p.numel() for name, p in named if subject.case.labels or "pooler" not in name)
+    counted = bill(subject.ours)
+    assert counted.total == theirs == sum(p.numel() for p in subject.ours.parameters())
+    assert (counted.parameters["head"] > 0) == (subject.case.labels > 0)
+    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
+    built = build(Fields(values, "config.json"))
+    work = Work.of([Segment(9, 9), Segment(4, 4)], built.reaches)
+    assert Price(built).step(work) == Price(subject.ours).step(work)
+    assert not built.kv_specs
+
+
+def test_a_neighbourhood_is_counted_pair_by_pair() -> None:
+    """`Segment.pairs` of a local reach against brute force, texts shorter and longer than it is."""
+    for size in (1, 2, 5, 9):
+        for length in range(1, 25):
+            pairs = sum(abs(query - key) <= size for query in range(length) for key in range(length))
+            assert Segment(length, length).pairs(Reach("local", size)) == pairs
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"is_decoder": True}, "is_decoder = True is not supported"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not supported"),
+        ({"num_attention_heads": 5}, "hidden_size 36 does not divide into 5 heads"),
+        ({"architectures": ["BertForTokenClassification"]}, "architecture BertForTokenClassification is not supported"),
+        (
+            {"architectures": ["RobertaModel"], "max_position_embeddings": 4, "pad_token_id": 3},
+            "first 4 are no pos",
+        ),
+        ({"architectures": ["ModernBertModel"], "local_attention": 1}, "local_attention is 1; it must be at least 2"),
+        ({"architectures": ["ModernBertModel"], "rope_scaling": {"type": "yarn"}}, "rope_scaling = .* not supported"),
+        (
+            {"architectures": ["ModernBertForSequenceClassification"], "classifier_pooling": "max"},
+            "classifier_pooling 'max' is not cls or mean",
+        ),
+    ],
+)
+def test_what_is_not_built_is_refused(changes: dict[str, Any], problem: str) -> None:
+    """By name, before weights are read."""
+    base = next(case for case in ENCODER_CASES if case.id == "bert-plain").config
+    with pytest.raises(ModelRefused, match=problem):
+        build(Fields({"architectures": ["BertModel"], **base, **changes}, "config.json"))
