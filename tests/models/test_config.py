@@ -151,7 +151,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("qwen3_moe", {"mlp_only_layers": [0.5]}, "mlp_only_layers is [0.5]"),
     ("qwen3_moe", {"mlp_only_layers": "0"}, "mlp_only_layers is '0'"),
     ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
-    ("gemma2", {"hidden_activation": "tanh"}, "hidden_activation 'tanh' is not supported"),
+    ("gemma2", {"hidden_activation": "sigmoid"}, "hidden_activation 'sigmoid' is not supported"),
     ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not supported"),
     ("gpt2", {"n_head": 5}, "n_embd 36 does not divide into 5 heads"),
