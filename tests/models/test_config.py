@@ -158,7 +158,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True"),
-    ("gpt2", {"activation_function": "tanh"}, "activation_function 'tanh' is not supported"),
+    ("gpt2", {"activation_function": "sigmoid"}, "activation_function 'sigmoid' is not supported"),
     ("llama", {"architectures": ["T5ForConditionalGeneration"]}, "architecture T5ForConditionalGeneration"),
     ("llama", {"architectures": ["two\nlines"]}, "architecture two lines is not supported"),
     ("llama", {"architectures": None, "model_type": "gemma"}, "architecture gemma is not supported"),
