@@ -13,7 +13,7 @@ import torch
 from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate import estimate, file, run
 from ridgeline.calibrate.calibration import Calibration
-from ridgeline.calibrate.fit import Observation, fit, fit_all
+from ridgeline.calibrate.fit import Observation, class_name, fit, fit_all
 from ridgeline.calibrate.overhead import StepOverhead, fit_host
 from ridgeline.calibrate.probe import Pace, median_pace
 from ridgeline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
@@ -25,6 +25,7 @@ from ridgeline.cli.calibrate import calibrate as command
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kernels import library
 from ridgeline.ops.work import LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
 from ridgeline.roofline.price import Price
@@ -74,6 +75,24 @@ def test_known_constants_are_found_again(constants: tuple[float, float, float], 
     assert found.efficiency.memory == pytest.approx(true.memory, rel=0.12)
 
 
+def test_a_launch_is_another_where_it_is_recorded() -> None:
+    """The shares are those of all steps; where only one sort of step ran, its launch is all there is."""
+    true = Efficiency(30e-6, 0.4, 0.7, recorded=2e-6)
+    steps = []
+    for number, step in enumerate(synthetic(true)):
+        recorded = number % 3 == 0
+        saved = len(step.calls) * (true.launch - 2e-6) if recorded else 0.0
+        steps.append(dataclasses.replace(step, seconds=step.seconds - saved, recorded=recorded))
+    found = fit(steps).efficiency
+    assert found.launch == pytest.approx(true.launch, rel=0.05)
+    assert found.recorded == pytest.approx(2e-6, rel=0.3, abs=2e-7)
+    assert found.compute == pytest.approx(true.compute, rel=0.05)
+    asked = [step for step in steps if not step.recorded]
+    assert fit(asked).efficiency.recorded is None
+    only = fit([step for step in steps if step.recorded]).efficiency
+    assert only.launch == only.recorded
+
+
 @pytest.mark.parametrize("again", [0.0, 0.2, 0.5, 1.0])
 def test_what_a_further_call_costs_is_found_where_calls_differ(again: float) -> None:
     true = Efficiency(100e-6, 0.3, 0.6, again=again)
@@ -118,16 +137,16 @@ def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
 
 
 def test_host_constants_are_found_again() -> None:
-    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11)
+    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, 5e-4)
     overheads = []
     for mib, (count, sequences, tokens) in enumerate(
-        ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8))
+        ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8), (90, 3, 3))
     ):
-        nbytes = float(mib % 3 << 20)
+        nbytes, recorded = float(mib % 3 << 20), mib % 4 == 2
         work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
-        seconds = true.step + true.op * count + true.sequence * sequences + true.token * tokens
-        seconds += true.byte * nbytes
-        overheads.append(StepOverhead(work, count, nbytes, seconds, 10 * seconds))
+        seconds = true.step + true.sequence * sequences + true.token * tokens + true.byte * nbytes
+        seconds += 0 if recorded else true.asked + true.op * count
+        overheads.append(StepOverhead(work, count, nbytes, seconds, 10 * seconds, recorded))
     found, error = fit_host(overheads)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))
     assert error == pytest.approx(0.0, abs=1e-9)
@@ -236,9 +255,9 @@ def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
     stage = Stage(tiny, 64)
     ids = []
     for step in (prefill(20), prefill(10, past=20), decode(1, 31)):
-        batch = stage.prepare(step)
-        ids.append(batch.tokens.ids_N)
-        last = stage.run(batch)
+        prepared = stage.prepare(step)
+        ids.append(prepared.batch.tokens.ids_N)
+        last = prepared.run()
     with torch.inference_mode():
         whole = tiny(torch.cat(ids), torch.arange(31), Uncached([Segment(31, 31)]), torch.tensor([30]))
     assert torch.allclose(last, whole, atol=1e-5)
@@ -246,8 +265,8 @@ def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
 
 def test_sequences_of_a_stage_do_not_see_each_other(tiny: Model) -> None:
     stage = Stage(tiny, 256)
-    batch = stage.prepare(prefill(20, batch=3))
-    together = stage.run(batch)
+    step = stage.prepare(prefill(20, batch=3))
+    batch, together = step.batch, step.run()
     with torch.inference_mode():
         for index in range(3):
             ids, positions = batch.tokens.ids_N[20 * index : 20 * (index + 1)], torch.arange(20)
@@ -266,7 +285,7 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
     for rows in (8, 64):
         hit.clear()
         stage = Stage(model, 128)
-        stage.run(stage.prepare(prefill(rows)))
+        stage.prepare(prefill(rows)).run()
         assert len(hit) == len(mixtures)
         for op, count in zip(mixtures, hit, strict=True):
             assert count == pytest.approx(op.touched(rows), rel=0.25)
@@ -275,12 +294,36 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
 def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model) -> None:
     clock = Clock(look=1.0)
     timer = Timer(CPU, 1, clock, wall=Clock(look=1.0))
-    stage, watch = Stage(tiny, 64), Stopwatch(tiny, timer)
+    watch = Stopwatch(tiny, timer)
+    stage = Stage(tiny, 64, watch)
     assert watch.inside == 1.0  # one look at the clock between start and end
-    timed = time_ops(stage, watch, decode(1, 5), budget=3.0)
-    assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())
-    assert all(one.seconds < 1e-6 for one in timed), "what the watch itself takes is subtracted"
+    for step in (decode(1, 5), prefill(7), decode(1, 9)):
+        timed = time_ops(stage, watch, step, budget=3.0)
+        assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())
+        assert all(one.seconds < 1e-6 for one in timed), "what the watch itself takes is subtracted"
     assert not any(part in vars(op) for _, op in tiny.ops() for part in op.parts)
+
+
+@pytest.mark.skipif(library() is None, reason="no kernels of our own here")
+def test_a_recorded_step_is_timed_call_by_call(tiny: Model) -> None:
+    """Every call of it is an op's, but for the two that gather the rows whose logits are wanted; and it gives what it
+    gives when nobody looks."""
+    clock = Clock(look=1.0)
+    watch = Stopwatch(tiny, Timer(CPU, 1, clock, wall=clock))
+    stage = Stage(tiny, 64, watch)
+    with watch.on():
+        step = stage.prepare(decode(2, 20))
+        assert step.recording is not None
+        expected = step.run().clone()
+        assert not any(watch.seconds.values())
+        assert torch.equal(watch.again(step.recording), expected)
+    assert [len(seconds) for seconds in watch.seconds.values()] == [1] * len(watch.seconds)
+    assert watch.spent == 0.0
+    owned = sum(owner is not None for owner in watch._owners[step.recording])
+    assert owned == len(step.recording.calls) - 2
+    assert stage.prepare(decode(2, 20), recorded=False).recording is None
+    assert stage.prepare(decode(17, 3)).recording is None
+    assert stage.prepare(prefill(2)).recording is None
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
@@ -314,13 +357,13 @@ def calibrated() -> Calibration:
 def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibration, tiny: Model) -> None:
     device = calibrated.device()
     assert device.calibrated
-    work = Work.of([Segment(1, 40)], tiny.reaches)
-    for _, op in tiny.ops():
-        for kernel in op.kernels(work):
-            assert (
-                f"{kernel.name}/{kernel.number_format}" if kernel.number_format else kernel.name
-            ) in device.efficiency
-    step = Price(tiny).on(device, work)
+    price, work = Price(tiny), Work.of([Segment(1, 40)], tiny.reaches)
+    assert device.native == (library() is not None)
+    for priced in price.ops:
+        for kernel in priced.kernels(work, ours=price.ours(device)):
+            timed = device.efficiency[class_name(kernel.name, kernel.number_format)]
+            assert (timed.recorded is not None) == device.native
+    step = price.on(device, work)
     assert step.floor <= step.bound <= step.expected
     assert step.host > 0
 
@@ -358,7 +401,7 @@ def test_calibrations_of_other_threads_are_kept(calibrated: Calibration, cache: 
         file.load(3)
 
 
-@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "ops", "pricing"])
+@pytest.mark.parametrize("changed", ["processor", "torch", "ridgeline", "kernels", "ops", "pricing"])
 def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
     calibrated: Calibration, cache: Path, changed: str
 ) -> None:

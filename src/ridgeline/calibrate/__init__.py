@@ -1,4 +1,4 @@
-"""Calibration: what this machine really does, in five constants a kernel class.
+"""Calibration: what this machine really does, in six constants a kernel class.
 
 `timer.py` reads the clock; `roofs.py` measures bandwidth by working set and peaks by format; `trials.py` are the
 models, `steps.py` times their ops where they stand, `probe.py` says at which pace, `observe.py` puts both together;

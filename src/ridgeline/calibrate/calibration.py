@@ -36,7 +36,7 @@ class Calibration:
 
     made: when, UTC. seconds: how long it took. pace: the median of the probes that ran meanwhile, at which all figures
     hold. products: FLOP/s of matrix products, by format. host: None for a device that the engine does not run on;
-    host_error: its median error, relative to whole steps.
+    host_error: its median error, relative to whole steps. native: whether it ran our kernels (`ops/kernels`).
     """
 
     title: str
@@ -52,6 +52,7 @@ class Calibration:
     classes: Mapping[str, FittedClass]
     host: Host | None
     host_error: float
+    native: bool
     pace: Pace
     residuals: tuple[Residual, ...]
 
@@ -69,6 +70,7 @@ class Calibration:
             efficiency={name: fitted.efficiency for name, fitted in self.classes.items()},
             host=self.host,
             calibrated=True,
+            native=self.native,
             sources={"all": basis, "efficiency": basis},
         )
 

@@ -22,6 +22,7 @@ from ridgeline.calibrate.roofs import (
 from ridgeline.calibrate.run import memory_bytes
 from ridgeline.calibrate.timer import Timer
 from ridgeline.files import write_whole
+from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Device, Efficiency
 
 PROBE_SECONDS = 2.0
@@ -50,10 +51,9 @@ def probed(timer: Timer, seconds: float) -> Device:
     many seconds."""
     stated = stated_caches(timer.threads)
     inside = [size // 2 for _, size in stated]  # half: neighbours have the other
-    step, ops = nothing_but_launches(timer)
-    launch = timer.seconds(step, seconds / 10) / ops
+    launch, recorded = (_launch_seconds(timer, seconds / 20, recorded=recorded) for recorded in (False, True))
     measured = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
-    guess = Efficiency(launch, compute=0.7, memory=0.7)
+    guess = Efficiency(launch, compute=0.7, memory=0.7, recorded=recorded)
     return Device(
         "this",
         device_name(),
@@ -64,8 +64,15 @@ def probed(timer: Timer, seconds: float) -> Device:
         caches(measured, stated),
         efficiency={"default": guess},
         basis="probe",
+        native=library() is not None,
         sources={"all": f"a probe of this machine, {datetime.date.today()}"},
     )
+
+
+def _launch_seconds(timer: Timer, budget: float, *, recorded: bool) -> float:
+    """Seconds of an op that does next to nothing, in a step that is recorded where steps are, or asked for."""
+    step, ops = nothing_but_launches(timer, recorded=recorded)
+    return timer.seconds(step, budget) / ops
 
 
 def _kept(path: Path, key: dict[str, str]) -> Device | None:

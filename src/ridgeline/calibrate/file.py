@@ -13,6 +13,7 @@ from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.files import write_whole
 from ridgeline.host import processor
+from ridgeline.ops.kernels import library
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
@@ -52,6 +53,7 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
         "processor": device_name(kind),
         "torch": str(torch.__version__),
         "ridgeline": __version__,
+        "kernels": "torch's" if kind != "cpu" or (own := library()) is None else own.name,
         "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }

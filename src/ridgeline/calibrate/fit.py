@@ -5,8 +5,10 @@
 with p = 2; or p = 1 where a kernel reads and computes in turn, or p = 8 where the longer of both hides the other, if
 that fits better. An observation is what all kernels of the class took in one step, because that is what a price adds
 up; the fit makes the sum of the squared relative errors of the observations as small as it gets. Both shares are sought
-on a grid that is refined, the launch follows from them. Where ops differ in how often they call the kernel, the share
-of a launch that a further call costs is sought too, among four: what has just run is at hand, so it costs less.
+on a grid that is refined, the launch follows from them; so does the one of recorded steps, in which a call is made
+again without the Python that asks for it: of those the shares are the same. Where ops differ in how often they call the
+kernel, the share of a launch that a further call costs is sought too, among four: what has just run is at hand, so it
+costs less.
 """
 
 import statistics
@@ -30,13 +32,15 @@ _AGAIN = (1.0, 0.5, 0.2, 0.0)
 @dataclass(frozen=True, slots=True)
 class Observation:
     """The kernels of one class in one step. seconds: of all of them. calls, compute, memory: of each: how often it was
-    launched, and its seconds under either roof. where: the trial and its step, for the residuals."""
+    launched, and its seconds under either roof. where: the trial and its step, for the residuals. recorded: whether the
+    step was a recording, made again."""
 
     where: str
     seconds: float
     calls: tuple[float, ...]
     compute: tuple[float, ...]
     memory: tuple[float, ...]
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,28 @@ class _Table:
         self.memory_K = np.array([m for o in observations for m in o.memory])
         self.seconds_G = np.array([o.seconds for o in observations])
         launches = Efficiency(1.0, 1.0, 1.0, again=again).launches
-        self.slope_G = np.array([sum(map(launches, o.calls)) for o in observations]) / self.seconds_G
+        slope_G = np.array([sum(map(launches, o.calls)) for o in observations]) / self.seconds_G
+        recorded_G = np.array([o.recorded for o in observations])
+        self.slopes = (np.where(recorded_G, 0.0, slope_G), np.where(recorded_G, slope_G, 0.0))
 
-    def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[Floats, Floats]:
-        """For each pair of shares the launch that leaves the least squares, [P], and the relative errors, [P, G]."""
+    def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[tuple[Floats, Floats], Floats]:
+        """For each pair of shares the launches that leave the least squares, of steps that are asked for and of those
+        that are recorded, [P] each, and the relative errors, [P, G]. A step is one or the other, so each sort has its
+        own."""
         a_PK, b_PK = self.compute_K / compute_P[:, None], self.memory_K / memory_P[:, None]
         both_PK = (a_PK**blend + b_PK**blend) ** (1 / blend)
         roof_PG = np.add.reduceat(both_PK, self.first_G, axis=1) / self.seconds_G
-        launch_P = np.maximum(0.0, (1 - roof_PG) @ self.slope_G / (self.slope_G @ self.slope_G))
-        return launch_P, launch_P[:, None] * self.slope_G + roof_PG - 1
+        errors_PG, launches = roof_PG - 1, []
+        for slope_G in self.slopes:
+            squares = float(slope_G @ slope_G)
+            launch_P = np.maximum(0.0, (1 - roof_PG) @ slope_G / (squares or 1.0))
+            errors_PG = errors_PG + launch_P[:, None] * slope_G
+            launches.append(launch_P)
+        return (launches[0], launches[1]), errors_PG
+
+    def launch(self, launches: tuple[Floats, Floats], best: int) -> float:
+        """The launch where a step is asked for; where none was, that of the recorded ones, for want of another."""
+        return float(launches[0 if self.slopes[0].any() else 1][best])
 
 
 def fit(observations: Sequence[Observation]) -> Fitted:
@@ -95,12 +112,14 @@ def _search(table: _Table, blend: float) -> Fitted:
     memory = coarse if table.memory_K.any() else np.ones(1)
     for step in range(_ROUNDS):
         compute_P, memory_P = (grid.ravel() for grid in np.meshgrid(compute, memory))
-        launch_P, errors_PG = table.errors(compute_P, memory_P, blend)
+        launches, errors_PG = table.errors(compute_P, memory_P, blend)
         best = int(np.square(errors_PG).sum(axis=1).argmin())
-        found = (float(launch_P[best]), float(compute_P[best]), float(memory_P[best]))
+        found = (table.launch(launches, best), float(compute_P[best]), float(memory_P[best]))
         ratio = float(coarse[0] / coarse[1]) ** 0.5**step
         compute, memory = _closer(compute, found[1], ratio), _closer(memory, found[2], ratio)
-    return Fitted(Efficiency(*found, again=table.again, blend=blend), tuple(errors_PG[best].tolist()))
+    recorded = float(launches[1][best]) if table.slopes[1].any() else None
+    efficiency = Efficiency(*found, again=table.again, blend=blend, recorded=recorded)
+    return Fitted(efficiency, tuple(errors_PG[best].tolist()))
 
 
 def _closer(grid: Floats, centre: float, ratio: float) -> Floats:

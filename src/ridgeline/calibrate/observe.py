@@ -13,13 +13,14 @@ from ridgeline.calibrate.trials import Sequences, Trial
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.op import Kernel
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import traced_calls
+from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """A kernel in a step of a trial: what it took then, and what it would take under either roof."""
+    """A kernel in a step of a trial: what it took then, and what it would take under either roof. recorded: whether the
+    step was recorded."""
 
     where: str
     kernel: Kernel
@@ -27,6 +28,7 @@ class KernelTime:
     compute: float
     memory: float
     pace: Pace
+    recorded: bool
 
 
 def time_trial(
@@ -35,7 +37,8 @@ def time_trial(
     """Time every step of a trial, with a probe before and after each."""
     model = trial.model(dtype, timer.device)
     positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
-    stage, watch = Stage(model, positions), Stopwatch(model, timer)
+    watch, price = Stopwatch(model, timer), Price(model)
+    stage, ours = Stage(model, positions, watch), price.ours(roofs)
     # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
     space_of = {op: space for _, op, space in traced_calls(model)}
     times: list[KernelTime] = []
@@ -45,16 +48,17 @@ def time_trial(
         after = probe()
         pace = before.midpoint(after)
         work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
+        recorded = price.recorded(roofs, work)
         run = [
             (one.seconds, kernel)
             for one in timed
-            for kernel in one.op.kernels(work, space_of[one.op])
+            for kernel in one.op.kernels(work, space_of[one.op], ours=ours)
             if kernel.part == one.part
         ]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
         for seconds, kernel in run:
             compute, memory = compute_seconds(kernel.cost, roofs), memory_seconds(kernel.cost, roofs, working_set)
-            times.append(KernelTime(where, kernel, seconds, compute, memory, pace))
+            times.append(KernelTime(where, kernel, seconds, compute, memory, pace, recorded))
         before = after
     return times
 
@@ -82,4 +86,5 @@ def _observation(where: str, group: Sequence[KernelTime], pace: Pace) -> Observa
         tuple(one.kernel.calls for one in group),
         tuple(one.compute for one in group),
         tuple(one.memory for one in group),
+        group[0].recorded,
     )

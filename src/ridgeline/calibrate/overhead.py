@@ -6,17 +6,18 @@ Measured through the engine. Greedy sampling, no text.
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 
 from ridgeline.calibrate.probe import Pace, Probe
-from ridgeline.calibrate.steps import Stopwatch
+from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
 from ridgeline.engine.bare import drive
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
-from ridgeline.roofline.device import Host
+from ridgeline.roofline.device import Device, Host
 from ridgeline.roofline.price import Price
 
 # Requests side by side, by the length of their prompts.
@@ -36,23 +37,23 @@ class StepTime:
 @dataclass(frozen=True, slots=True)
 class StepOverhead:
     """What a step of `ops` ops took beside them, of `whole` seconds in all. nbytes: that the ops moved, as far as a
-    cache holds them."""
+    cache holds them. recorded: whether the step was recorded, so that nobody asked for its ops."""
 
     work: Work
     ops: int
     nbytes: float
     seconds: float
     whole: float
+    recorded: bool = False
 
 
-def overheads(
-    model: Model, timer: Timer, probe: Probe, pace: Pace, cached_bytes: float, budget: float
-) -> list[StepOverhead]:
+def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Device, budget: float) -> list[StepOverhead]:
     """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
-    `pace`.
+    `pace`. roofs: of the machine.
 
     What is left of a long step is a small difference of two times, each of them noisy: medians are subtracted. Runs
     that warm up are not counted: the first of each, and the first after a probe, which has had the caches to itself.
+    Nor is the first decode step of a run, in which an engine that is new records it.
     """
     watch, price = Stopwatch(model, timer), Price(model)
     timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
@@ -64,15 +65,18 @@ def overheads(
         list(drive(model, TRAFFIC[0], TOKENS, timer.now))
         for prompts in TRAFFIC:
             for index, step in enumerate(_step_times(model, watch, prompts, slower)):
+                if index == 1:
+                    continue
                 timed.setdefault((prompts, index), []).append(step)
-    return [_overhead(runs, price, cached_bytes) for runs in timed.values()]
+    return [_overhead(runs, price, roofs) for runs in timed.values()]
 
 
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int], slower: float) -> list[StepTime]:
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
     when it is all that runs. The seconds of their ops are those of another run. All of it as `slower` times faster."""
     whole = list(drive(model, prompts, TOKENS, watch.timer.now))
-    inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now)))
+    runner = partial(WatchedRunner, watch=watch)
+    inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now, runner)))
     return [StepTime(work, seconds / slower, ops / slower) for (work, seconds), ops in zip(whole, inside, strict=True)]
 
 
@@ -85,18 +89,21 @@ def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Itera
             watch.clear()
 
 
-def _overhead(runs: Sequence[StepTime], price: Price, cached_bytes: float) -> StepOverhead:
+def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device) -> StepOverhead:
     """What its ops leave of a step: medians of its runs."""
     work = runs[0].work
-    nbytes = min(cached_bytes, price.step(work).total_bytes)
+    nbytes, recorded = min(roofs.cached_bytes, price.step(work).total_bytes), price.recorded(roofs, work)
     whole, inside = statistics.median(run.whole for run in runs), statistics.median(run.ops for run in runs)
-    return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole)
+    return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole, recorded)
 
 
 def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
-    """The five constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
+    """The six constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
     of those errors without their signs."""
-    features = np.array([[1, o.ops, o.work.sequences, o.work.tokens, o.nbytes] for o in between], dtype=float)
+    features = np.array(
+        [[1, 0 if o.recorded else o.ops, o.work.sequences, o.work.tokens, o.nbytes, not o.recorded] for o in between],
+        dtype=float,
+    )
     count = features.shape[1]
     whole = np.array([o.whole for o in between])
     scaled, target = features / whole[:, None], np.array([o.seconds for o in between]) / whole
@@ -109,5 +116,4 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
                 best, constants = squares, np.zeros(count)
                 constants[list(chosen)] = solution
     errors = np.abs(scaled @ constants - target)
-    step, op, sequence, token, byte = (float(c) for c in constants)
-    return Host(step, op, sequence, token, byte), float(np.median(errors))
+    return Host(*(float(c) for c in constants)), float(np.median(errors))

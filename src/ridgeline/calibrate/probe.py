@@ -55,12 +55,12 @@ def median_pace(paces: Sequence[Pace]) -> Pace:
     )
 
 
-def nothing_but_launches(timer: Timer) -> tuple[Callable[[], object], int]:
-    """One decode step of a tiny model, and how many ops it has."""
+def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Callable[[], object], int]:
+    """One decode step of a tiny model, and how many ops it has. recorded: as the engine runs it, if it records it; else
+    each op is asked for."""
     model = TRIALS[0].model(torch.float32, timer.device)
-    stage = Stage(model, 64)
-    batch = stage.prepare(decode(1, 40))
-    return lambda: stage.run(batch), len(model.ops())
+    step = Stage(model, 64).prepare(decode(1, 40), recorded=recorded)
+    return step.run, len(model.ops())
 
 
 class Probe:

@@ -25,6 +25,7 @@ from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS
 from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
+from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Device
 
 SECONDS = 50.0  # for one number of threads
@@ -50,7 +51,10 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     multiplied = products(timer, budget.take(_PRODUCTS))
     tops = peaks(multiplied)
     kind, held = _kind(timer), caches(measured, stated)
-    bare = Device("this", device_name(kind), kind, tops, memory_bandwidth(measured, stated), memory_bytes(timer), held)
+    bare = Device(
+        "this", device_name(kind), kind, tops, memory_bandwidth(measured, stated), memory_bytes(timer), held,
+        native=kind == "cpu" and library() is not None,
+    )  # fmt: skip
     probe = Probe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []
     for trial in TRIALS:
@@ -62,7 +66,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     between: list[StepOverhead] = []
     for trial in (trial for trial in TRIALS if trial.name in _HOST_TRIALS and kind == "cpu"):
         model = trial.model(torch.float32, timer.device)
-        between += overheads(model, timer, probe, pace, bare.cached_bytes, budget.take(_HOST / len(_HOST_TRIALS)))
+        between += overheads(model, timer, probe, pace, bare, budget.take(_HOST / len(_HOST_TRIALS)))
     host, host_error = fit_host(between) if between else (None, 0.0)
     observed = observations(kernel_times, pace)
     fitted = fit_all(observed)
@@ -81,6 +85,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
         classes={name: _class(one) for name, one in sorted(fitted.items())},
         host=host,
         host_error=host_error,
+        native=bare.native,
         pace=pace,
         residuals=_residuals(observed, fitted),
     )

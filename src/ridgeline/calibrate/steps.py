@@ -1,25 +1,29 @@
 """Timing every op of a step where it stands: in its model, after the op before it, as the engine runs it.
 
 An op in a loop of its own is faster than the same op in a model, by up to two times for small ones: the processor has
-its code at hand and nothing else. What a price adds up is the op in the model.
+its code at hand and nothing else. What a price adds up is the op in the model. A decode step that engines record
+(engine/decoding.py) is timed as they run it: made again, call by call.
 """
 
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import Sequences
-from ridgeline.engine.runner import Runner
+from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.batch import Batch
-from ridgeline.ops.kv import deal_layers
+from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels.recording import Recording
+from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment, Work
 
@@ -36,14 +40,20 @@ class TimedOp:
     seconds: float
 
 
+Part = tuple[Op, str]
+
+
 class Stopwatch:
-    """Times every op of a model while it is `on`. inside: seconds of each interval that are the watch's own."""
+    """Times every op of a model while it is `on`, and recordings that were made meanwhile. inside: seconds of each
+    interval that are the watch's own."""
 
     def __init__(self, model: Model, timer: Timer) -> None:
         self.ops = [op for _, op in model.ops()]
         self.timer = timer
-        self.seconds: dict[tuple[Op, str], list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
+        self.seconds: dict[Part, list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
         self.inside = _own_seconds(timer)
+        self._owners: dict[Recording, list[Part | None]] = {}
+        self._spans: list[tuple[Part, int, int]] = []
 
     @property
     def calls(self) -> int:
@@ -59,12 +69,51 @@ class Stopwatch:
     def on(self) -> Iterator[None]:
         """While it lasts, calls of ops are timed."""
         for (op, part), seconds in self.seconds.items():
-            setattr(op, part, _timed(getattr(op, part), self.timer, seconds))
+            setattr(op, part, self._noted((op, part), _timed(getattr(op, part), self.timer, seconds)))
         try:
             yield
         finally:
             for op, part in self.seconds:
                 delattr(op, part)
+
+    def _noted(self, part: Part, call: Any) -> Any:
+        """A call that says which kernel calls were its own, if a recording keeps them."""
+        kernels = library()
+        if kernels is None:
+            return call
+
+        def noted(*arguments: Any) -> Any:
+            kept = kernels.recording
+            if kept is None:
+                return call(*arguments)
+            start = len(kept)
+            result = call(*arguments)
+            self._spans.append((part, start, len(kept)))
+            return result
+
+        return noted
+
+    def know(self, recording: Recording) -> None:
+        """Of a recording that was just made while the watch was on: which of its calls are whose. Those between ops are
+        nobody's."""
+        if recording not in self._owners:
+            owners: list[Part | None] = [None] * len(recording.calls)
+            for part, start, stop in self._spans:
+                owners[start:stop] = [part] * (stop - start)
+            self._owners[recording] = owners
+        self._spans.clear()
+
+    def again(self, recording: Recording) -> Tensor:
+        """Make a recording's calls, each timed; what those of a part take is one interval of its."""
+        spent = dict[Part, float]()
+        for owner, (start, end) in zip(
+            self._owners[recording], pairwise(recording.moments(self.timer.now)), strict=True
+        ):
+            if owner is not None:
+                spent[owner] = spent.get(owner, self.inside) + end - start - self.inside
+        for owner, seconds in spent.items():
+            self.seconds[owner].append(seconds)
+        return recording.result
 
     def clear(self) -> None:
         """Forget what was timed."""
@@ -99,21 +148,59 @@ def _own_seconds(timer: Timer) -> float:
     return statistics.median(seconds)
 
 
+class WatchedRunner(DecodingRunner):
+    """The engine's runner, whose recorded steps a watch times that is on."""
+
+    def __init__(self, model: Model, layout: KVLayout, watch: Stopwatch) -> None:
+        super().__init__(model, layout)
+        self._watch = watch
+
+    def recording(self, plan: StepPlan) -> Recording | None:
+        """As DecodingRunner.recording."""
+        found = super().recording(plan)
+        if found is not None:
+            self._watch.know(found)
+        return found
+
+    def step_logits(self, plan: StepPlan) -> Tensor:
+        """As DecodingRunner.step_logits."""
+        recording = self.recording(plan)
+        return super().step_logits(plan) if recording is None else self._watch.again(recording)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A step to be run any number of times, as the engine runs it: asked for, or recorded."""
+
+    runner: DecodingRunner
+    batch: Batch
+    recording: Recording | None
+
+    def run(self) -> Tensor:
+        """Its logits."""
+        return self.runner.run(self.batch) if self.recording is None else self.recording.again()
+
+
 class Stage:
     """The engine's runner, given steps of any shape without what came before them."""
 
-    def __init__(self, model: Model, positions: int) -> None:
-        """`positions`: that one step's sequences have together, at most, each rounded up to whole pages."""
+    def __init__(self, model: Model, positions: int, watch: Stopwatch | None = None) -> None:
+        """`positions`: that one step's sequences have together, at most, each rounded up to whole pages. watch: what is
+        to time recorded steps."""
         layout = deal_layers(model.kv_specs, PAGE, positions)
-        self.runner = Runner(model, replace(layout, pages=positions // PAGE + 1))
+        layout = replace(layout, pages=positions // PAGE + 1)
+        self.runner = DecodingRunner(model, layout) if watch is None else WatchedRunner(model, layout, watch)
         self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
-    def prepare(self, sequences: Sequences) -> Batch:
+    def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
         """A step whose sequences lie behind each other in KV memory. Every group's tables begin with the same pages, so
-        the groups write over each other: only time counts."""
+        the groups write over each other: only time counts. Another step prepared puts an end to this one. recorded:
+        whether it may be."""
         begins = accumulate((-(-kv // PAGE) for _, kv in sequences), initial=1)
         items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
-        return self.runner.prepare(StepPlan(0, tuple(items)))
+        plan = StepPlan(0, tuple(items))
+        batch = self.runner.prepare(plan)
+        return PreparedStep(self.runner, batch, self.runner.recording(plan) if recorded else None)
 
     def _item(self, number: int, begin: int, sequence: tuple[int, int]) -> PlanItem:
         q, kv = sequence
@@ -122,20 +209,18 @@ class Stage:
         tables = tuple(tuple(range(begin, begin + g.entries(kv))) for g in self.runner.store.layout.groups)
         return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
 
-    def run(self, batch: Batch) -> Tensor:
-        """One step; its logits."""
-        return self.runner.run(batch)
-
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""
         return Work.of([Segment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
 def time_ops(stage: Stage, watch: Stopwatch, sequences: Sequences, budget: float) -> list[TimedOp]:
-    """Every op of a step, timed in place for about `budget` seconds."""
-    batch = stage.prepare(sequences)
+    """Every op of a step, timed in place for about `budget` seconds. The stage has the watch."""
     with watch.on():
-        stage.run(batch)
+        step = stage.prepare(sequences)
+        recording = step.recording
+        call = step.run if recording is None else partial(watch.again, recording)
+        call()
         watch.clear()
-        watch.timer.each(lambda: stage.run(batch), budget)
+        watch.timer.each(call, budget)
     return watch.medians()

@@ -29,7 +29,8 @@ class Trial:
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """The model with random weights."""
         built = build(Fields(self.config, f"the trial {self.name}"), dtype)
-        built.fuse()
+        if device.type == "cpu":
+            built.fuse()
         fill_dummy(built)
         return built.to(device)
 

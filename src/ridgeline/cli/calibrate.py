@@ -36,7 +36,7 @@ def calibrate(
     as_json: options.Json = False,
 ) -> None:
     """Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation where it
-    stands in a model; then fit five constants to each class of kernels.
+    stands in a model; then fit six constants to each class of kernels.
 
     `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
     """
@@ -113,11 +113,11 @@ def _products(c: Calibration) -> str:
 
 
 def _between_ops(host: Host) -> str:
-    step, op, sequence, token, mib = (
-        1e6 * seconds for seconds in (host.step, host.op, host.sequence, host.token, host.byte * 2**20)
+    step, asked, op, sequence, token, mib = (
+        1e6 * seconds for seconds in (host.step, host.asked, host.op, host.sequence, host.token, host.byte * 2**20)
     )
-    each = f"{step:.0f} us a step, {op:.1f} an op, {sequence:.0f} a sequence, {token:.2f} a position"
-    return f"{each}, {mib:.1f} a MiB moved"
+    each = f"{step:.0f} us a step, {sequence:.0f} a sequence, {token:.2f} a position, {mib:.1f} a MiB moved"
+    return f"{each}; {asked:.0f} more a step that is not recorded, and {op:.1f} an op of it"
 
 
 def _curve(c: Calibration) -> Table:
@@ -132,11 +132,12 @@ def _curve(c: Calibration) -> Table:
 
 def _classes(c: Calibration) -> Table:
     """The constants of each class of kernels, and how well they fit."""
-    heads = ("class", "launch us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
+    heads = ("class", "launch us", "recorded us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
     for name, fitted in c.classes.items():
         e = fitted.efficiency
-        constants = (f"{e.launch * 1e6:.1f}", f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
+        launches = (f"{e.launch * 1e6:.1f}", "" if e.recorded is None else f"{e.recorded * 1e6:.1f}")
+        constants = (*launches, f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
         errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
         rows.append(Row((name, *constants, *errors)))
     errors_are = "median, worst: how far what is expected of a step is from what it took"

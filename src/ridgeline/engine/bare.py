@@ -49,18 +49,33 @@ def engine_around(
     )
 
 
-def bare_engine(model: Model, positions: int, on_step: Callable[[StepRecord], None] | None = None) -> Engine:
+MakeExecutor = Callable[[Model, KVLayout], Executor]
+
+
+def bare_engine(
+    model: Model,
+    positions: int,
+    on_step: Callable[[StepRecord], None] | None = None,
+    executor: MakeExecutor = DecodingRunner,
+) -> Engine:
     """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
-    return engine_around(model, layout, Limits(tokens=positions), prefix_cache=False, on_step=on_step)
+    limits = Limits(tokens=positions)
+    return engine_around(model, layout, limits, executor=executor(model, layout), prefix_cache=False, on_step=on_step)
 
 
-def drive(model: Model, prompts: Sequence[int], tokens: int, now: Callable[[], float]) -> Iterator[tuple[Work, float]]:
+def drive(
+    model: Model,
+    prompts: Sequence[int],
+    tokens: int,
+    now: Callable[[], float],
+    executor: MakeExecutor = DecodingRunner,
+) -> Iterator[tuple[Work, float]]:
     """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
     asked, and its seconds by the clock `now`, scheduler and sampler included."""
     works: list[Work] = []
     positions = sum(length + tokens + 16 for length in prompts)
-    engine = bare_engine(model, positions, on_step=lambda record: works.append(record.work))
+    engine = bare_engine(model, positions, lambda record: works.append(record.work), executor)
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
     for length in prompts:
         # Every position another token, or a router would send all to the same experts.

@@ -3,8 +3,6 @@
 Shapes: B sequences, one position of each, V vocabulary.
 """
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
@@ -13,13 +11,9 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kernels.attention import Sequences
-from ridgeline.ops.kernels.recording import Memory, Recording, record
-from ridgeline.ops.kv import KVLayout, KVSpec
-from ridgeline.ops.paged_native import NativePages, native_takes
-
-MOST: Final = 16
-"""Sequences of a step that is recorded. In a larger one what Python takes is lost in what the kernels take, and a
-recording keeps the memory of every op."""
+from ridgeline.ops.kernels.recording import MOST, Memory, Recording, record
+from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.paged_native import NativePages
 
 
 class _Inputs:
@@ -45,9 +39,7 @@ class DecodingRunner(Runner):
 
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
-        ops = [op for _, op in model.ops() if isinstance(op, Attention)]
-        kept = all(isinstance(group.spec, KVSpec) and group.spec.grows for group in layout.groups)
-        self._records = self.native is not None and kept and all(map(native_takes, ops))
+        self._records = self.native is not None and model.ours
         self._parts = tuple(model.modules())
         self._memory = Memory()
         self._inputs: dict[int, _Inputs] = {}
@@ -56,14 +48,28 @@ class DecodingRunner(Runner):
     @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
         """As Runner.step_logits."""
-        count = len(plan.items)
-        if not self._records or count > MOST or not all(map(_decodes, plan.items)) or self._watched:
+        if not self._recordable(plan):
             return self.forward(plan)
-        assert self.native is not None, "what records has kernels"
-        self.share_threads()
         inputs = self._fill(plan)
-        if count in self._recordings:
-            return self._recordings[count].again()
+        known = self._recordings.get(len(plan.items))
+        return self._record(inputs) if known is None else known.again()
+
+    @torch.inference_mode()
+    def recording(self, plan: StepPlan) -> Recording | None:
+        """What `step_logits` makes again for such a plan, ready for this one; None where it is not recorded."""
+        if not self._recordable(plan):
+            return None
+        inputs, count = self._fill(plan), len(plan.items)
+        if count not in self._recordings:
+            self._record(inputs)
+        return self._recordings.get(count)
+
+    def _recordable(self, plan: StepPlan) -> bool:
+        return self._records and len(plan.items) <= MOST and all(map(_decodes, plan.items)) and not self._watched
+
+    def _record(self, inputs: _Inputs) -> Tensor:
+        """Run the step of these inputs; its logits."""
+        assert self.native is not None, "what records has kernels"
 
         def step() -> Tensor:
             return self.model.head(self.model.hidden(inputs.ids_B, inputs.positions_B, inputs, inputs.rows_B))
@@ -72,7 +78,7 @@ class DecodingRunner(Runner):
         if recording is None:
             self._records = False
         else:
-            self._recordings[count] = recording
+            self._recordings[len(inputs.ids_B)] = recording
         return logits_BV
 
     @property
@@ -83,6 +89,7 @@ class DecodingRunner(Runner):
     def _fill(self, plan: StepPlan) -> _Inputs:
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
         assert self.native is not None
+        self.share_threads()
         self.builder.hear(plan)
         self.ready(plan)
         items = plan.items

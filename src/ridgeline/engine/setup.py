@@ -22,6 +22,7 @@ from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.host import GIB, MIB
 from ridgeline.models import build_to_run
 from ridgeline.models.model import Model
+from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.memory import activation_peak
@@ -169,12 +170,14 @@ def _context(model: Model, settings: EngineSettings) -> int:
 
 
 def _layout(source: Source, model: Model, price: Price, settings: EngineSettings, context: int) -> KVLayout:
-    """KV memory beside the weights and a step, before any of it is taken. Raises ModelRefused where those do not
+    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused where those do not
     fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     step = activation_peak(price, min(limits.tokens, positions), limits.requests)
     activations = f"activations in a step of {limits.tokens:,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
+    if library() is not None:
+        taken["recorded decode steps"] = model.recorded_bytes()
     free = memory_beside(source, taken)
     budget = _budget(settings, free, sum(taken.values()))
     layout = kv_layout(model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests)

@@ -14,7 +14,8 @@ from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import NUMBERS, library
-from ridgeline.ops.kv import Kept
+from ridgeline.ops.kernels.recording import MOST, Memory
+from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op
@@ -143,6 +144,31 @@ class Model(nn.Module, ABC):
         if library() is not None and self.storage.dtype in NUMBERS:
             for _, op in self.ops():
                 op.fuse()
+
+    @property
+    def ours(self) -> bool:
+        """Whether our kernels compute all of it, once it is fused, on keys and values that they read; then decode steps
+        of few sequences are recorded (`ops/kernels/recording.py`)."""
+        kept = all(isinstance(spec, KVSpec) and spec.grows for spec in self.kv_specs)
+        return kept and self.has_head and self.storage.dtype in NUMBERS and all(op.ours for _, op in self.ops())
+
+    def recorded_bytes(self) -> int:
+        """Bytes that recorded decode steps hold on to: what the ops of the largest one give, as their shapes say. None
+        where the model is not `ours`."""
+        if not self.ours:
+            return 0
+        memory = Memory("meta")
+
+        def told(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
+            results = output if isinstance(output, tuple) else (output,)
+            fresh = [result for result in results if all(result is not given for given in inputs)]
+            if isinstance(op, Attention) and op.rope is not None:
+                fresh += inputs[:2]  # turned, beside what they were
+            for tensor in fresh:
+                memory.take(tensor.shape, tensor.dtype)
+
+        self.trace_calls(dict.fromkeys(self.spaces, MOST), told)
+        return memory.nbytes
 
     @property
     def runs(self) -> bool:

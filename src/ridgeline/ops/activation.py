@@ -80,17 +80,22 @@ class ActivatedProjections(Projections):
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
         return replace(products + own, activation_bytes=moved)
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the products, then the activation over what they left in memory; or both at once."""
-        if self.fused:
-            name = product_kernel(self.kind, rows, self.matrices[0])
-            return (Kernel(name, self.number_format, len(self.matrices), self.cost_of(rows)),)
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return self.fusible
+
+    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the products, then the activation over what they left in memory; or ours for both."""
+        if ours and self.fusible:
+            name = product_kernel(self.kind, rows, self.matrices, ours=True)
+            return (Kernel(name, self.number_format, 1, self.cost_of(rows)),)
         streams = 3 if self.gated else 2
         dtype = self.matrices[0].spec.dtype
         activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
         kind = "elementwise.gated" if self.gated else "elementwise.plain"
         return (
-            *self.product_kernels(rows, "products"),
+            *self.product_kernels(rows, "products", ours=ours),
             Kernel(kind, format_of(dtype).name, 1, activation, "activate"),
         )
 

@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import native
+from ridgeline.ops.kernels import NUMBERS, native
 from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.stored import Share, weight
-from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, Reach, Segment, Space, Work
+from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -72,6 +72,7 @@ class Attention(Op):
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
+        self._names["paged"] = by_head("attention.paged", spec.k_dim)
         self._names["rotate"] = by_head("elementwise.rotate", spec.k_dim)
         self._position = spec.slot_bytes  # of K and V of one position; a price asks for it several times a step
 
@@ -84,6 +85,12 @@ class Attention(Op):
     def plain(self) -> bool:
         """Whether its scores are q k^T x scale and nothing more, as kernels at hand compute them."""
         return self.softcap is None and self.sinks_H is None and self.bias is None
+
+    @property
+    def ours(self) -> bool:
+        """As Op.ours: it keeps its keys and values, in a format that our kernels read, and adds no bias of positions to
+        its scores."""
+        return self.spec.kept and self.bias is None and self.spec.dtype in NUMBERS
 
     def forward(
         self,
@@ -157,18 +164,30 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
-        others."""
+    def kernels(self, work: Work, space: Space = TOKENS, *, ours: bool = False) -> tuple[Kernel, ...]:
+        """As Op.kernels: one that rotates; then of torch's one call for the sequences with a single query, and one for
+        each of the others, and of ours one for all."""
         attention = work.attention[self.reach]
-        if not attention.total.queries and not attention.total.written:
+        total = attention.total
+        if not total.queries and not total.written:
             return ()
+        attends = self._paged_kernel(total) if ours and self.ours else self._kernels(attention)
+        if self.rope is None:
+            return attends
+        return (Kernel(self._names["rotate"], self.number_format, 1, self._rotate_cost(total, 2), "rotate"), *attends)
+
+    def _paged_kernel(self, total: AttentionSum) -> tuple[Kernel, ...]:
+        """Ours, which reads each page once, whoever asks for it."""
+        return (Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(total), "attend"),)
+
+    def _kernels(self, attention: AttentionWork) -> tuple[Kernel, ...]:
+        """Torch's, or an engine's."""
         classes = (
             ("decode", 1, attention.one),
             ("few", attention.few.sequences, attention.few),
             ("prefill", attention.many.sequences, attention.many),
         )
-        kernels = tuple(
+        return tuple(
             Kernel(
                 self._names[name], self.number_format, calls, self._attend_cost(own), "attend",
                 sharers=self.heads // self.spec.heads,
@@ -176,10 +195,6 @@ class Attention(Op):
             for name, calls, own in classes
             if own.sequences
         )  # fmt: skip
-        if self.rope is None:
-            return kernels
-        turned = self._rotate_cost(attention.total, 2)
-        return (Kernel(self._names["rotate"], self.number_format, 1, turned, "rotate"), *kernels)
 
     @property
     def number_format(self) -> str:

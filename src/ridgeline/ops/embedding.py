@@ -68,6 +68,11 @@ class Embedding(Op):
         own_T = (local_T >= 0) & (local_T < entries)
         return functional.embedding(local_T.clamp(0, entries - 1), self.weight) * own_T[:, None]
 
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return self.shard.size == 1 and self.scale is None and self.stored is None
+
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
         row = self.weight.shape[1] * self.weight.element_size()

@@ -14,6 +14,10 @@ from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 
+FEW_ROWS = 8
+"""Most rows for which our products read a matrix as it comes; for more they lay it out first (PASSING_ROWS of
+kernels/native/product.h)."""
+
 
 class Linear(Op):
     """A matrix product with a stored weight, whole or a rank's columns or rows of it.
@@ -47,9 +51,14 @@ class Linear(Op):
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
         return products_cost(rows, (self.matrix,))
 
-    def kernel(self, rows: int) -> str:
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return self.matrix.operands is not None
+
+    def kernel(self, rows: int, *, ours: bool = False) -> str:
         """As Op.kernel."""
-        return product_kernel(self.kind, rows, self.matrix)
+        return product_kernel(self.kind, rows, (self.matrix,), ours=ours)
 
     @property
     def number_format(self) -> str:
@@ -89,6 +98,11 @@ class Head(Linear):
         if self.softcap is not None:  # in the model's dtype, as the reference has it
             logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
         return logits_RV.float()
+
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return super().ours and self.softcap is None
 
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, and the soft cap of every logit."""
@@ -147,16 +161,22 @@ class Projections(Op):
         """The products, the rows read once."""
         return products_cost(rows, self.matrices)
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: a launch a matrix."""
-        return tuple(self.product_kernels(rows, "forward"))
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return all(matrix.operands for matrix in self.matrices)
 
-    def product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
+    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: a launch a matrix; ours takes them all at once."""
+        return tuple(self.product_kernels(rows, "forward", ours=ours))
+
+    def product_kernels(self, rows: int, part: str, *, ours: bool) -> Iterator[Kernel]:
         """The kernels of the products, one for all matrices that are stored alike. part: as of Kernel."""
+        at_once = ours and all(matrix.operands for matrix in self.matrices)
         for stored, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
             matrices = tuple(alike)
-            name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
-            yield Kernel(name, number_format, len(matrices), products_cost(rows, matrices), part, stored)
+            name, calls = product_kernel(self.kind, rows, matrices, ours=at_once), 1 if at_once else len(matrices)
+            yield Kernel(name, matrices[0].number_format, calls, products_cost(rows, matrices), part, stored)
 
     @property
     def number_format(self) -> str:
@@ -182,10 +202,12 @@ def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     return [matrix.product(x_TI) for matrix in matrices]
 
 
-def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
-    """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
-    other way."""
-    return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
+def product_kernel(kind: str, rows: int, matrices: Sequence[Matrix], *, ours: bool) -> str:
+    """The kernel of products with these matrices: a matrix times one row is another one than times several; of torch's
+    so is one that is stored the other way, and of ours one for a few rows."""
+    if ours and all(matrix.operands for matrix in matrices):
+        return f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
+    return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrices[0].spec.transposed else ''}"
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

@@ -54,7 +54,7 @@ class Norm(Op):
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
-    def kernel(self, rows: int) -> str:
+    def kernel(self, rows: int, *, ours: bool = False) -> str:
         """As Op.kernel."""
         return self.kernel_name
 
@@ -78,6 +78,7 @@ class RMSNorm(Norm):
 
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
+    ours = True
 
     def __init__(
         self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1, *, from_one: bool = False
@@ -147,9 +148,9 @@ class AddNorm(Norm):
         norm, added = super().cost_of(rows), Cost({"fp32": float(elements)})
         return replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the sum goes through memory between the two."""
-        if self.fused:
+    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the sum goes through memory between the two, where ours does not do both."""
+        if ours and self.fusible:
             return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)

@@ -67,11 +67,18 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
-    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+    def kernels(self, work: Work, space: Space = TOKENS, *, ours: bool = False) -> tuple[Kernel, ...]:
         """The kernels that such a call of `forward` runs; none for no rows. A kernel that can do all of an op at once
-        has less to move than those that do it in parts: what they move adds up to `cost` or more."""
+        has less to move than those that do it in parts: what they move adds up to `cost` or more. ours: where our
+        kernels (`ops/kernels`) run, as far as they take the op; else they are torch's, or those of the engine that is
+        priced."""
         rows = work.rows.get(space, 0)
-        return self.kernels_of(rows) if rows else ()
+        return self.kernels_of(rows, ours=ours) if rows else ()
+
+    @property
+    def ours(self) -> bool:
+        """Whether our kernels compute all of it once it is fused, in a number format that they take."""
+        return False
 
     @property
     def fusible(self) -> bool:
@@ -87,12 +94,12 @@ class Op(Stored, ABC):
     def cost_of(self, rows: int) -> Cost:
         """What must be done for so many rows, at least 1."""
 
-    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
         """The kernels that run over so many rows. Most ops call one."""
         stored = stored_name(getattr(self, "stored", None))
-        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored),)
+        return (Kernel(self.kernel(rows, ours=ours), self.number_format, 1, self.cost_of(rows), stored=stored),)
 
-    def kernel(self, rows: int) -> str:
+    def kernel(self, rows: int, *, ours: bool = False) -> str:
         """The sort of kernel that runs over so many rows, from the general to the particular."""
         return self.kind
 

@@ -11,15 +11,8 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
-from ridgeline.ops.kernels.library import NUMBERS
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.paged import LayerPages, PagedKV
-
-
-def native_takes(op: Attention) -> bool:
-    """Whether our kernels compute such an op: one that keeps its keys and values, in a format that they read, and adds
-    no bias of the positions to its scores."""
-    return op.spec.kept and op.bias is None and op.spec.dtype in NUMBERS
 
 
 class NativePages:
@@ -48,7 +41,7 @@ class NativeKV:
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        if not native_takes(op):
+        if not op.ours:
             return self._others().attend(op, q_THD, k_NKD, v_NKW)
         group = self.pages.layers[op.layer].group
         slots_N = self.batch.tables[group].slots_N

@@ -103,6 +103,7 @@ class RotaryTable(Op):
     """cos and sin of the positions of a step, once for all layers."""
 
     kind = "elementwise"
+    ours = True
     frequencies: Tensor
 
     def __init__(self, rope: Rope) -> None:
@@ -125,7 +126,7 @@ class RotaryTable(Op):
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
-    def kernel(self, rows: int) -> str:
+    def kernel(self, rows: int, *, ours: bool = False) -> str:
         """As Op.kernel."""
         return "elementwise.angles"
 

@@ -224,6 +224,11 @@ class Work:
         return self.rows.get(LOGITS, 0)
 
     @property
+    def decodes(self) -> bool:
+        """Whether each sequence runs one position, of which a token is sampled, and no encoder runs."""
+        return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
+
+    @property
     def shape(self) -> tuple[tuple[Space, int], ...]:
         """All that ops which do not read the context depend on."""
         return tuple(self.rows.items())

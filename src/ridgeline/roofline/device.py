@@ -26,7 +26,8 @@ class Efficiency:
     again: what further calls within an op cost, as a share of a launch: 0 where one kernel serves all that the op's
     `kernels` states, 1 where each is launched as dearly as the first. blend: the power p that joins the two roofs,
     (a^p + b^p)^(1/p): 1 where a kernel reads and computes in turn, 2 where it does both at once as far as it can, more
-    where the longer one hides the other.
+    where the longer one hides the other. recorded: seconds a launch takes in a decode step that is recorded
+    (`ops/kernels/recording.py`), where nothing is asked for anew; None where that was not measured, or is not done.
     """
 
     launch: float
@@ -34,32 +35,37 @@ class Efficiency:
     memory: float
     again: float = 0.0
     blend: float = 2.0
+    recorded: float | None = None
 
     def launches(self, calls: float) -> float:
         """As how many launches so many calls count."""
         return 1 + self.again * (calls - 1)
 
-    def seconds(self, launches: float, compute: float, memory: float) -> float:
-        """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone."""
+    def seconds(self, launches: float, compute: float, memory: float, *, recorded: bool = False) -> float:
+        """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone.
+        recorded: whether they are made again in a recorded step."""
+        launch = self.launch if self.recorded is None or not recorded else self.recorded
         compute, memory = compute / self.compute, memory / self.memory
         if self.blend == 2.0:
-            return self.launch * launches + math.hypot(compute, memory)
+            return launch * launches + math.hypot(compute, memory)
         both: float = (compute**self.blend + memory**self.blend) ** (1 / self.blend)
-        return self.launch * launches + both
+        return launch * launches + both
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
     batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
-    the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
-    the device runs this one, which then takes the longer of the two; else it takes both."""
+    the program they have pushed out, which has to come again. asked: what more the step takes where it is not recorded;
+    one that is has nothing between its ops. overlap: whether the host prepares the next step while the device runs this
+    one, which then takes the longer of the two; else it takes both."""
 
     step: float
     op: float
     sequence: float
     token: float
     byte: float
+    asked: float = 0.0
     overlap: bool = False
 
 
@@ -108,7 +114,8 @@ class Device:
     where it is known. all_reduce, rereads, dequantise, copies: as in EngineProfile; what no engine has said is what a
     good one does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its
     field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated; kernels_of: the
-    card that they were measured on, if they were.
+    card that they were measured on, if they were. native: whether it is a processor that runs our kernels
+    (`ops/kernels`), so that the classes are theirs; else they are torch's, or those of the engine that drives the card.
     """
 
     name: str
@@ -130,6 +137,7 @@ class Device:
     calibrated: bool = False
     basis: Basis = "file"
     kernels_of: str = ""
+    native: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def peak(self, number_format: str) -> float:

@@ -14,6 +14,8 @@ from ridgeline.models.model import Model
 from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kernels import NUMBERS
+from ridgeline.ops.kernels.recording import MOST
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -43,9 +45,9 @@ class PricedOp:
         """Of one call."""
         return self.op.cost(work, self.space)
 
-    def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """Of one call."""
-        return self.op.kernels(work, self.space)
+    def kernels(self, work: Work, *, ours: bool = False) -> tuple[Kernel, ...]:
+        """Of one call. ours: as of Op.kernels."""
+        return self.op.kernels(work, self.space, ours=ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Price:
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
+        self._taken, self._records = model.storage.dtype in NUMBERS, model.ours and devices == 1
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops())
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
@@ -124,7 +127,15 @@ class Price:
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
-        self._times: dict[tuple[int, float, StepShape], _StandingTime] = {}
+        self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
+
+    def ours(self, device: Device) -> bool:
+        """Whether our kernels run the model on the device, as far as they take its ops."""
+        return device.native and self._taken
+
+    def recorded(self, device: Device, work: Work) -> bool:
+        """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone."""
+        return device.native and self._records and work.sequences <= MOST and work.decodes
 
     def step(self, work: Work) -> Cost:
         """What a step of `work` must cost."""
@@ -141,16 +152,17 @@ class Price:
             cost = priced.cost(work)
             total += cost * priced.count
             reading.append((index, priced, cost))
-        working_set = total.memory_bytes
-        standing = self._times_of(device, work, working_set)
+        working_set, ours, recorded = total.memory_bytes, self.ours(device), self.recorded(device, work)
+        standing = self._times_of(device, work, working_set, recorded=recorded)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
         for index, priced, cost in reading:
-            time = op_seconds(cost, priced.kernels(work), device, working_set, self.devices)
+            kernels = priced.kernels(work, ours=ours)
+            time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
-        host = beside_card(expected, host_seconds(work, total, known.calls, device), device)
+        host = beside_card(expected, host_seconds(work, total, known.calls, device, recorded=recorded), device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:
@@ -167,15 +179,18 @@ class Price:
             found = _keep(self._standing, shape, _Standing(total, costs, calls))
         return found
 
-    def _times_of(self, device: Device, work: Work, working_set: float) -> _StandingTime:
-        key = (id(device), device.bandwidth_of(working_set), work.shape)
+    def _times_of(self, device: Device, work: Work, working_set: float, *, recorded: bool) -> _StandingTime:
+        key = (id(device), device.bandwidth_of(working_set), work.shape, recorded)
         found = self._times.get(key)
         if found is None:
-            blind = Work(work.rows, work.sequences)
-            rows = tuple(
-                PricedRow(priced, cost, op_seconds(cost, priced.kernels(blind), device, working_set, self.devices))
-                for priced, cost in zip(self._standing_ops, self._standing_of(work).costs, strict=True)
-            )
+            blind, ours = Work(work.rows, work.sequences), self.ours(device)
+
+            def row(priced: PricedOp, cost: Cost) -> PricedRow:
+                kernels = priced.kernels(blind, ours=ours)
+                time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
+                return PricedRow(priced, cost, time)
+
+            rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
             found = _keep(self._times, key, _StandingTime(device, bound, expected, rows))

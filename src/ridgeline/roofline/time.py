@@ -65,9 +65,17 @@ def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
     return max(compute_seconds(cost, device), cost.memory_bytes / device.bandwidth_of(working_set))
 
 
-def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_set: float, devices: int = 1) -> OpTime:
+def op_seconds(
+    cost: Cost,
+    kernels: Sequence[Kernel],
+    device: Device,
+    working_set: float,
+    devices: int = 1,
+    *,
+    recorded: bool = False,
+) -> OpTime:
     """Bound and expected seconds of one call of an op: the bound is that of one kernel for all of it, expected the sum
-    of the kernels that it runs."""
+    of the kernels that it runs. recorded: in a step that is recorded."""
     if cost.communication:
         return OpTime(*communication_seconds(cost, device, devices), "communication")
     compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
@@ -79,7 +87,7 @@ def op_seconds(cost: Cost, kernels: Sequence[Kernel], device: Device, working_se
             arithmetic, traffic = compute_seconds(kernel.cost, device), memory_seconds(kernel.cost, device, working_set)
         if kernel.stored:
             traffic /= device.dequantise.get(kernel.stored, 1.0)
-        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic)
+        expected += e.seconds(e.launches(kernel.calls), arithmetic, traffic, recorded=recorded)
         expected += _rereading_seconds(kernel, device) + _copying_seconds(kernel, device)
     return OpTime(max(compute, memory), expected, "compute" if compute > memory else "memory")
 
@@ -109,10 +117,11 @@ def beside_card(card: float, host: float, device: Device) -> float:
     return max(0.0, host - card) if device.host is not None and device.host.overlap else host
 
 
-def host_seconds(work: Work, cost: Cost, ops: int, device: Device) -> float:
+def host_seconds(work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False) -> float:
     """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it."""
     host = device.host
     if host is None:
         return 0.0
     nbytes = min(cost.total_bytes, device.cached_bytes)
-    return host.step + host.op * ops + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes
+    asked = 0.0 if recorded else host.asked + host.op * ops
+    return host.step + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

@@ -14,6 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.ops.kernels.library import Call, Library
 
+MOST = 16
+"""Sequences of a decode step that is recorded. In a larger one what Python takes is lost in what the kernels take, and
+a recording keeps the memory of every op."""
+
 CHUNK = 4 << 20
 _ALIGNED = 64
 
@@ -23,9 +27,16 @@ _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
 class Memory:
     """Memory of recorded steps, one of which runs at a time: they share it. Nothing in it moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        """device: meta for memory that is only counted."""
+        self._device = device
         self._chunks: list[Tensor] = []
         self._chunk = self._used = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds on to."""
+        return sum(map(len, self._chunks))
 
     def begin(self) -> None:
         """A step is recorded: all of the memory is its to use."""
@@ -40,7 +51,7 @@ class Memory:
         while self._chunk < len(self._chunks) and self._used + nbytes > len(self._chunks[self._chunk]):
             self._chunk, self._used = self._chunk + 1, 0
         if self._chunk == len(self._chunks):
-            self._chunks.append(torch.empty(max(nbytes, CHUNK), dtype=torch.uint8))
+            self._chunks.append(torch.empty(max(nbytes, CHUNK), dtype=torch.uint8, device=self._device))
         start, self._used = self._used, self._used + nbytes
         return self._chunks[self._chunk][start : start + count * dtype.itemsize].view(dtype).view(*shape)
 
@@ -74,17 +85,25 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Recording:
     """A step that can be made again.
 
-    calls: in order. result: what it gave, which lies in the memory that it runs in.
+    calls: in order, for whoever makes them one by one. result: what they give, in the memory that they run in.
     """
 
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
-        self._calls, self.result = tuple(calls), result
+        self.calls, self.result = tuple(calls), result
 
     def again(self) -> Tensor:
         """Make the calls over what is now at their addresses."""
-        for function, arguments in self._calls:
+        for function, arguments in self.calls:
             function(*arguments)
         return self.result
+
+    def moments(self, now: Callable[[], float]) -> list[float]:
+        """As `again`: the moment before each call, and the one after the last."""
+        moments = [now()]
+        for function, arguments in self.calls:
+            function(*arguments)
+            moments.append(now())
+        return moments
 
 
 def record(library: Library, memory: Memory, step: Callable[[], Tensor]) -> tuple[Tensor, Recording | None]:

@@ -10,6 +10,7 @@ from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.linear import Head
 from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.engine_profile import OWN_ENGINE
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
 
@@ -36,7 +37,8 @@ class Memory:
     requests of all ages are held. step_tokens: positions that a step may run, so the most requests that it can give a
     token each. logit_rows: requests whose logits there is room for, as many as `users` or more; sampler: the most bytes
     of a sampler over them. activations: the most of a step, or of its sampler. encoded: positions of its encoder that a
-    request looks at. ranks: cards that have requests of their own; `held`, `at_end` and `users` are of all of them.
+    request looks at. recorded: what of `overhead` recorded decode steps hold on to. ranks: cards that have requests of
+    their own; `held`, `at_end` and `users` are of all of them.
     """
 
     total: float
@@ -54,6 +56,7 @@ class Memory:
     sampler: float = 0.0
     encoded: int = 0
     ranks: int = 1
+    recorded: float = 0.0
 
     @property
     def page_size(self) -> int:
@@ -149,7 +152,8 @@ def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> 
     step = activation_peak(case.price, workload.step_tokens, rows, workload.encoded)
     sampler = sampler_peak(case.price, rows, rule.copies)
     activations = max(step, sampler)
-    overhead = rule.overhead(device, case.setup.devices)
+    recorded = model.recorded_bytes() if device.native and case.setup.engine.name == OWN_ENGINE else 0
+    overhead = rule.overhead(device, case.setup.devices) + recorded
     taken = weights + activations + overhead
     share = case.setup.utilization
     budget = device.memory * share if rule.of == "total" else taken + (device.memory - taken) * share
@@ -159,7 +163,7 @@ def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> 
     return Memory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
         workload.tokens if case.setup.engine.admission == "full" else workload.context,
-        workload.step_tokens, rows, sampler, workload.encoded, case.ranks,
+        workload.step_tokens, rows, sampler, workload.encoded, case.ranks, recorded,
     )  # fmt: skip
 
 

@@ -71,11 +71,17 @@ def _memory(plan: Plan) -> Table:
         ("- reserve", m.total - m.budget, f"{1 - setup.utilization:.0%} of it, kept for others"),
         ("- weights", m.weights, ""),
         ("- activations", m.activations, _activations(plan)),
-        ("- overhead", m.overhead, setup.engine.memory.describe()),
+        ("- overhead", m.overhead, _overhead(plan)),
         ("= left for KV", m.left, _pages(plan)),
     )
     cells = ((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}", note) for name, nbytes, note in rows)
     return Table(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(Row, cells)))
+
+
+def _overhead(plan: Plan) -> str:
+    """What it is of."""
+    rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
+    return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
 
 
 def _activations(plan: Plan) -> str:
