@@ -14,6 +14,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.file import load
 from ridgeline.calibrate.probe import Pace, Probe, median_pace
 from ridgeline.calibrate.roofs import beyond_caches, stated_caches
-from ridgeline.calibrate.steps import Stopwatch
+from ridgeline.calibrate.steps import Stopwatch, WatchedRunner
 from ridgeline.calibrate.timer import Timer
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.bare import drive
@@ -31,7 +32,7 @@ from ridgeline.host import threads_for
 from ridgeline.models.model import Model
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.price import Price
+from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds, op_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,8 @@ Every figure is the median of {repeats} runs through the engine, scheduler and s
 the first and after each third. Their median says how many times slower than during calibration the machine was (pace);
 the measurement is divided by it, `raw` is as it was. A block whose first and last probe differ by more than 5 % is run
 again. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
-expected of a kernel class less what its ops took, the largest first.
+expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's
+seven, which its engine records where it can: the first of them makes the recording.
 
 No constant is fitted to these rows: the trials of the calibration have other shapes. But three of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
@@ -161,9 +163,11 @@ class Bench:
         step = price.on(self.device, work)
         classes = {"between ops": step.host}
         slowed = step.host * pace.launch
+        ours, recorded = price.ours(self.device), price.recorded(self.device, work)
         for priced in price.ops:
-            for kernel in priced.kernels(work):
-                seconds = op_seconds(kernel.cost, (kernel,), self.device, step.working_set).expected
+            for kernel in priced.kernels(work, ours=ours):
+                time = op_seconds(kernel.cost, (kernel,), self.device, step.working_set, recorded=recorded)
+                seconds = time.expected
                 compute = compute_seconds(kernel.cost, self.device)
                 memory = memory_seconds(kernel.cost, self.device, step.working_set)
                 slowed += priced.count * seconds * pace.of(seconds, compute, memory)
@@ -172,16 +176,19 @@ class Bench:
 
     def _parts(self, model: Model, prompts: Sequence[int]) -> dict[str, dict[str, float]]:
         """What the ops of each kernel class took in the prefill and in a decode step."""
-        watch = Stopwatch(model, self.timer)
+        watch, price = Stopwatch(model, self.timer), Price(model)
+        runner, ours = partial(WatchedRunner, watch=watch), price.ours(self.device)
+        space_of = {op: space for _, op, space in traced_calls(model)}
         found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
         with watch.on():
             for _ in range(3):
                 watch.clear()
-                for index, (work, _) in enumerate(drive(model, prompts, TOKENS, self.timer.now)):
+                for index, (work, _) in enumerate(drive(model, prompts, TOKENS, self.timer.now, runner)):
                     into = found["prefill" if index == 0 else "decode"]
                     once: dict[str, float] = {}
-                    for op, times in watch.seconds.items():
-                        kernel = op.kernels(work)[0].name
+                    for (op, part), times in watch.seconds.items():
+                        kernels = op.kernels(work, space_of[op], ours=ours)
+                        kernel = next(kernel.name for kernel in kernels if kernel.part == part)
                         once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
                     for kernel, total in once.items():
                         into.setdefault(kernel, []).append(total)

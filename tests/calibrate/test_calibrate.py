@@ -77,11 +77,11 @@ def test_known_constants_are_found_again(constants: tuple[float, float, float], 
 
 def test_a_launch_is_another_where_it_is_recorded() -> None:
     """The shares are those of all steps; where only one sort of step ran, its launch is all there is."""
-    true = Efficiency(30e-6, 0.4, 0.7, recorded=2e-6)
+    true = Efficiency(30e-6, 0.4, 0.7, again=1.0)
     steps = []
     for number, step in enumerate(synthetic(true)):
         recorded = number % 3 == 0
-        saved = len(step.calls) * (true.launch - 2e-6) if recorded else 0.0
+        saved = sum(step.calls) * (true.launch - 2e-6) if recorded else 0.0
         steps.append(dataclasses.replace(step, seconds=step.seconds - saved, recorded=recorded))
     found = fit(steps).efficiency
     assert found.launch == pytest.approx(true.launch, rel=0.05)

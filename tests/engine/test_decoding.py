@@ -12,7 +12,8 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
-from ridgeline.ops.kernels.recording import Memory, record
+from ridgeline.ops.kernels import recording as recording_module
+from ridgeline.ops.kernels.recording import MOST, Memory, record
 from support.checkpoints import random_ours
 from support.engines import token_engine
 
@@ -59,6 +60,7 @@ def test_a_recorded_step_gives_what_a_forward_gives(family: str) -> None:
     found, runner = logits_of(model, DecodingRunner)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == ([1, 2, 3, 4] if family in RECORDED else [])
+    assert model.ours == (family in RECORDED), "what is recorded is known before it runs"
     assert len(found) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -71,6 +73,25 @@ def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     _, runner = logits_of(model, DecodingRunner, requests=5)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == [1, 2]
+
+
+@pytest.mark.parametrize("chunk", [1 << 10, 1 << 16, 4 << 20])
+@pytest.mark.parametrize("family", sorted(RECORDED))
+def test_memory_of_recordings_is_known_before_there_are_any(
+    family: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the largest step; but for the rows that are gathered for the head, and what they leave of a chunk."""
+    monkeypatch.setattr(recording_module, "CHUNK", chunk)
+    model = random_ours(CONFIGS[family])
+    model.fuse()
+    _, runner = logits_of(model, DecodingRunner, requests=15)
+    assert isinstance(runner, DecodingRunner)
+    assert max(runner._recordings) == MOST
+    assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
+
+
+def test_what_is_not_recorded_takes_no_memory() -> None:
+    assert random_ours(CONFIGS["gpt2"]).recorded_bytes() == 0
 
 
 def test_what_torch_computes_is_not_recorded() -> None:

@@ -27,14 +27,17 @@ def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
     return Work.of([Segment(q, kv) for q, kv in step], model.reaches)
 
 
+@pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_add_up_to_the_cost(name: str, step: str) -> None:
+def test_kernels_add_up_to_the_cost(name: str, step: str, ours: bool) -> None:
     model = build(read_config(name))
     work = work_of(model, STEPS[step])
     count = 0
     for _, op, space in traced_calls(model):
-        kernels, cost = op.kernels(work, space), op.cost(work, space)
+        if ours:
+            op.fuse()
+        kernels, cost = op.kernels(work, space, ours=ours), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
         assert total.total_flops == pytest.approx(cost.total_flops)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
@@ -46,6 +49,53 @@ def test_kernels_add_up_to_the_cost(name: str, step: str) -> None:
         assert {kernel.part for kernel in kernels} <= set(op.parts)
         count += 1
     assert count > 10
+
+
+def test_ours_are_fewer_and_classes_of_their_own() -> None:
+    """One for all matrices of the same rows, one for a boundary, one attention for whoever asks; what torch computes,
+    rows stored the other way say, is torch's there too."""
+    model = build(read_config("qwen3-0.6b"))
+    names = {}
+    for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)])):
+        work = work_of(model, step)
+        calls = [(op, op.kernels(work, space, ours=True)) for _, op, space in traced_calls(model)]
+        assert {len(kernels) for op, kernels in calls if op.kind == "attention"} == {2}
+        assert {len(kernels) for op, kernels in calls if op.kind != "attention"} == {1}
+        assert {kernel.calls for _, kernels in calls for kernel in kernels} == {1}
+        names[label] = {kernel.name for _, kernels in calls for kernel in kernels}
+    everywhere = {"attention.paged.128", "elementwise.rotate.128", "elementwise.angles", "embedding", "norm.rms"}
+    assert names["alone"] - everywhere == {"linear.one", "head.one"}
+    assert names["decode"] - everywhere == {"linear.few", "head.few"}
+    assert names["sixteen"] - everywhere == {"linear.many", "head.many"}
+    assert names["mixed"] - everywhere == {"linear.many", "head.few"}
+    other = build(read_config("gpt2"))
+    work = work_of(other, STEPS["decode"])
+    found = {k.name for _, op, space in traced_calls(other) for k in op.kernels(work, space, ours=True)}
+    assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.few"} <= found
+
+
+def test_a_recorded_step_is_priced_as_one() -> None:
+    """Its launches are those of a recording, and nothing lies between its ops; a step that is not recorded, or a card
+    that does not run our kernels, has none of that."""
+    price = Price(build(read_config("qwen3-0.6b")))
+    constants = {"default": Efficiency(1.0, 1.0, 1.0, recorded=0.01)}
+    card = device(efficiency=constants, host=Host(0.0, 10.0, 0.0, 0.0, 0.0, 5.0), native=True)
+    torch = dataclasses.replace(card, native=False)
+    calls = len(price.calls)
+    attends = sum(priced.count for priced in price.ops if priced.op.kind == "attention")
+
+    def expected(on: Device, *segments: Segment) -> float:
+        return price.on(on, Work.of(segments, price.reaches)).expected
+
+    one, chunk = Segment(1, 40), Segment(2, 40)
+    assert expected(card, one) == pytest.approx((calls + attends) * 0.01, rel=0.05)
+    assert expected(card, *[one] * 16) == pytest.approx((calls + attends) * 0.01, rel=0.1)
+    asked = (calls + attends) + 10 * calls + 5
+    for step in ([one] * 17, [one, chunk], [chunk]):
+        assert expected(card, *step) == pytest.approx(asked, rel=0.01)
+    assert expected(torch, one) > asked, "torch has kernels for the parts of a boundary"
+    mixture = Price(build(read_config("qwen3-30b-a3b")))
+    assert not mixture.recorded(card, Work.decode([40], mixture.reaches))
 
 
 def test_a_mixed_step_has_one_decode_call_and_a_call_for_each_longer_segment() -> None:

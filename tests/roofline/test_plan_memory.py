@@ -55,6 +55,21 @@ def test_kv_of_llama_3_8b_as_grouped_multi_head_and_multi_query(kv_heads: int, p
         assert memory.request_bytes == 262_144_000 == 250 * 2**20
 
 
+def test_recorded_decode_steps_are_counted_where_our_kernels_run() -> None:
+    """Of the largest that is recorded, 16 sequences: its logits alone are 16 x 128,256 x 4 bytes."""
+    other = case(LLAMA_3_8B)
+    native = dataclasses.replace(other.setup, device=dataclasses.replace(other.setup.device, native=True))
+    own = dataclasses.replace(native, engine=load_engine("ridgeline"))
+    elsewhere = dataclasses.replace(own, device=other.setup.device)
+    memory, without, vllm = (
+        memory_of(dataclasses.replace(other, setup=setup), Workload(1000, 1000)) for setup in (own, elsewhere, native)
+    )
+    assert without.recorded == 0
+    assert memory.recorded == memory.overhead - without.overhead == without.left - memory.left
+    assert 16 * 128_256 * 4 < memory.recorded < 64e6
+    assert vllm.recorded == 0, "another engine has recordings of its own"
+
+
 def test_llama_3_70b_on_one_80_gb_card() -> None:
     """SEED_NUMBERS 4: 320 KB a token, 8k = 2.6 GB, "140 GB do not fit 80 GB"; the ledger: 2.68 GB, 141.1 GB."""
     memory = memory_of(case(LLAMA_3_70B), Workload(8192 - 256, 256))

@@ -13,6 +13,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models import build
 from ridgeline.models.model import Model
+from ridgeline.ops.kernels import library
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment, Space, Work
 from ridgeline.roofline import price as pricing
@@ -96,11 +97,20 @@ def test_groups_add_up_to_the_rows(tiny: Maker, family: str) -> None:
 
 
 def test_ops_and_rests_are_the_whole_step(tiny: Maker) -> None:
-    """With a clock that ticks at every reading, each op, each gap, the batch, the tail and sampling take one tick."""
+    """With a clock that ticks at every reading, each op, each gap, the batch, the tail and sampling take one tick. Of a
+    recorded step each call does, of which attention has two, and two more gather the rows whose logits are wanted."""
     tick = 1e-3
     ledger = tiny("llama").trace(Wanted(repeats=3), clock=Ticks(tick))
     count = len(ledger.rows)
+    assert [step.recorded for step in ledger.steps] == [False, library() is not None]
     for step in ledger.steps:
+        if step.recorded:
+            for row in ledger.rows:
+                calls = 2 if row.kind == "attention" else 1
+                assert row.entries[step.name].measured == pytest.approx(calls * tick)
+            between = next(overhead.seconds for overhead in step.overheads if overhead.name == "between ops")
+            assert between == pytest.approx(2 * tick)
+            continue
         assert all(entry.measured == pytest.approx(tick) for entry in ledger.entries(step.name))
         overheads = {overhead.name: overhead.seconds for overhead in step.overheads}
         assert overheads == pytest.approx({"batch": tick, "between ops": count * tick, "sampling": tick})

@@ -10,8 +10,8 @@ from ridgeline.engine import SamplingParams
 from ridgeline.ops.cost import Cost
 from ridgeline.trace import verdict
 from ridgeline.trace.account import Account
-from ridgeline.trace.ledger import Step, Total
-from ridgeline.trace.reason import reason, slowest
+from ridgeline.trace.ledger import OpRow, Step, Total
+from ridgeline.trace.reason import above_roofs, reason, slowest
 
 
 def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
@@ -77,7 +77,34 @@ def _step(tiny: Maker) -> Step:
 )
 def test_reasons(tiny: Maker, limit: str, measured: float, bound: float, said: str) -> None:
     total = Total(2, Cost({"fp32": 4e9}, weight_bytes=1e6), bound / 2, bound, 2 * bound, measured, limit, 0)
-    assert said in reason(total, _step(tiny))
+    assert said in reason(total, replace(_step(tiny), recorded=False))
+
+
+def test_what_is_recorded_has_no_python_to_blame(tiny: Maker) -> None:
+    total = Total(2, Cost({"fp32": 4e9}, weight_bytes=1e6), 5e-7, 1e-6, 2e-6, 1e-3, "memory", 0)
+    said = reason(total, replace(_step(tiny), recorded=True))
+    assert "500 ns of work: it is asking for a kernel that takes the time" in said
+
+
+def test_the_ops_farthest_above_their_roofs_are_named_the_farthest_first(tiny: Maker) -> None:
+    """By the seconds that a perfect kernel would save, not by shares: a short op far from its roof is nothing."""
+    ledger = tiny("llama").trace()
+    seconds = {"down_proj": (1.0, 4.0), "attend": (0.1, 1.1), "rotary": (1e-9, 0.5), "o_proj": (2.0, 2.2)}
+
+    def timed(row: OpRow, bound: float, measured: float) -> OpRow:
+        entries = {name: replace(entry, bound=bound, measured=measured) for name, entry in row.entries.items()}
+        return replace(row, entries=entries)
+
+    rows = tuple(timed(row, *seconds.get(row.path.rpartition(".")[2], (1e-3, 1e-3))) for row in ledger.rows)
+    said = above_roofs(replace(ledger, rows=rows), "decode")
+    layers, others = ledger.layers, len(rows) - 3 * ledger.layers - 1
+    reached = (layers * 3.1 + 1e-3 * others) / (layers * 7.3 + 0.5 + 1e-3 * others)
+    assert said.startswith(f"ops in decode reach {numbers.percent(reached)} of their roofs; farthest above theirs: ")
+    parts = [part.split(" at ") for part in said.partition("theirs: ")[2].split(", ")]
+    assert [name.split(".")[-1].split(" ")[0] for name, _ in parts] == ["down_proj", "attend", "o_proj"]
+    assert parts[0][1].startswith("25%")
+    exact = tuple(timed(row, 1.0, 1.0) for row in rows)
+    assert above_roofs(replace(ledger, rows=exact), "decode") == "ops in decode reach 100% of their roofs"
 
 
 def test_what_lies_between_ops_can_be_slowest(tiny: Maker) -> None:

@@ -49,11 +49,12 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
     """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
     constants, and constants that are fitted or read otherwise mean something else."""
     pricing, own = Path(roofline.__path__[0]), Path(calibrate.__path__[0])
+    kernels = library() if kind == "cpu" else None
     return {
         "processor": device_name(kind),
         "torch": str(torch.__version__),
         "ridgeline": __version__,
-        "kernels": "torch's" if kind != "cpu" or (own := library()) is None else own.name,
+        "kernels": "torch's" if kernels is None else kernels.name,
         "ops": _digest(sorted(Path(ops.__path__[0]).rglob("*"))),
         "pricing": _digest([*(pricing / name for name in _PRICING), *sorted(own.glob("*.py"))]),
     }

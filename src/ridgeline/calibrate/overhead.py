@@ -116,4 +116,5 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
                 best, constants = squares, np.zeros(count)
                 constants[list(chosen)] = solution
     errors = np.abs(scaled @ constants - target)
-    return Host(*(float(c) for c in constants)), float(np.median(errors))
+    step, op, sequence, token, byte, asked = (float(c) for c in constants)
+    return Host(step, op, sequence, token, byte, asked), float(np.median(errors))

@@ -68,30 +68,30 @@ class Stopwatch:
     @contextmanager
     def on(self) -> Iterator[None]:
         """While it lasts, calls of ops are timed."""
-        for (op, part), seconds in self.seconds.items():
-            setattr(op, part, self._noted((op, part), _timed(getattr(op, part), self.timer, seconds)))
+        for op, part in self.seconds:
+            setattr(op, part, self._watched((op, part)))
         try:
             yield
         finally:
             for op, part in self.seconds:
                 delattr(op, part)
 
-    def _noted(self, part: Part, call: Any) -> Any:
-        """A call that says which kernel calls were its own, if a recording keeps them."""
-        kernels = library()
-        if kernels is None:
-            return call
+    def _watched(self, part: Part) -> Any:
+        """The part, timed; or, while a recording is made, noted with the kernel calls that are its own."""
+        op, name = part
+        forward, kernels = getattr(op, name), library()
+        timed = _timed(forward, self.timer, self.seconds[part])
 
-        def noted(*arguments: Any) -> Any:
-            kept = kernels.recording
+        def call(*arguments: Any) -> Any:
+            kept = None if kernels is None else kernels.recording
             if kept is None:
-                return call(*arguments)
+                return timed(*arguments)
             start = len(kept)
-            result = call(*arguments)
+            result = forward(*arguments)
             self._spans.append((part, start, len(kept)))
             return result
 
-        return noted
+        return call
 
     def know(self, recording: Recording) -> None:
         """Of a recording that was just made while the watch was on: which of its calls are whose. Those between ops are

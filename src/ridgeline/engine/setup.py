@@ -170,8 +170,8 @@ def _context(model: Model, settings: EngineSettings) -> int:
 
 
 def _layout(source: Source, model: Model, price: Price, settings: EngineSettings, context: int) -> KVLayout:
-    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused where those do not
-    fit, ValueError where the KV memory asked for does not."""
+    """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
+    where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     step = activation_peak(price, min(limits.tokens, positions), limits.requests)
     activations = f"activations in a step of {limits.tokens:,} tokens"

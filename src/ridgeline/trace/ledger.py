@@ -129,6 +129,7 @@ class Step:
     hooks, the check on ops and overheads together. hooks: seconds of the hooks themselves, already subtracted. repeats:
     of which all seconds are medians. interruptions: by how much the median of the whole exceeds the sum of the medians
     of its parts, because other processes hold up now this part, now that; left_out: repeats not used for that reason.
+    recorded: whether the engine makes it again as a recording, in which no Python runs between ops.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Step:
     repeats: int = 0
     interruptions: float = 0.0
     left_out: int = 0
+    recorded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ Each hooked run is taken apart completely: making the batch, every op, every gap
 op, sampling. From an op the interval that hooks time around nothing is subtracted, from a gap what else they cost, so
 that ops and overheads add up to the step as it would be without hooks. The runs without hooks say how well that holds.
 
+A step that the engine records (engine/decoding.py) runs no op that could be hooked: its calls are made again one by
+one, with a look at the clock between them.
+
 Runs in which the kernel took the processor away (it counts them) are left out, as long as enough others remain.
 """
 
@@ -15,12 +18,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.trace.timeline import Clock
-from ridgeline.trace.tracer import Call, HookCost, Tracer
+from ridgeline.trace.tracer import Call, HookCost, Span, Tracer
 
 FEWEST, MOST = 3, 41  # repeats of a step
 BUDGET_SECONDS = 2.0  # what repeating a step may take, if the fewest repeats take no longer
@@ -35,6 +39,7 @@ class Measurement:
     seconds and gaps: of each call, its own and what lies before it; what lies before the first is `batch`, not a gap.
     tail: from the last op to the logits. sampling: from the logits to the token. hooked: the whole step with hooks,
     less `hooks`, what they take. unhooked: the whole step without. left_out: repeats that other processes interrupted.
+    recorded: whether the engine runs it as a recording.
     """
 
     plan: StepPlan
@@ -49,6 +54,7 @@ class Measurement:
     hooks: float
     repeats: int
     left_out: int
+    recorded: bool = False
 
     @property
     def between(self) -> float:
@@ -101,6 +107,7 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
     clock = to.tracer.clock
     with to.tracer.recording() as calls:
         trial = _run(to.runner, plan, rows, wanted, clock)
+    recorded = _recorded(to, plan, len(calls))
     repeats = to.repeats or min(MOST, max(FEWEST, int(BUDGET_SECONDS / 2 / max(trial.seconds, 1e-9))))
     unhooked: list[_Run] = []
     hooked: list[_Run] = []
@@ -110,29 +117,71 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
         for _ in range(repeats):
             unhooked.append(_run(to.runner, plan, rows, wanted, clock))
             _let_others(unhooked[-1])
-            with to.tracer.timing() as (starts, ends):
-                run = _run(to.runner, plan, rows, wanted, clock)
-            assert len(starts) == len(ends) == len(calls), "a step ran other ops than the time before"
-            hooked.append(dataclasses.replace(run, starts=starts, ends=ends))
+            if recorded is None:
+                with to.tracer.timing() as (starts, ends):
+                    run = _run(to.runner, plan, rows, wanted, clock)
+                assert len(starts) == len(ends) == len(calls), "a step ran other ops than the time before"
+                run = dataclasses.replace(run, starts=starts, ends=ends)
+            else:
+                run = _run_recorded(to.runner, recorded, plan, rows, wanted, clock)
+            hooked.append(run)
             _let_others(run)
     finally:
         if collecting:
             gc.enable()
-    return _medians(plan, tuple(calls), hooked, unhooked, to.cost)
+    if recorded is None:
+        return _medians(plan, tuple(calls), hooked, unhooked, to.cost)
+    looks = [stop - start for start, stop in recorded]
+    measurement = _medians(plan, tuple(calls), hooked, unhooked, HookCost(to.cost.look, 0.0), looks)
+    return dataclasses.replace(measurement, recorded=True)
+
+
+def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
+    """Of each op of a step that is recorded, which of the recording's calls are its own; None where it is not."""
+    runner = to.runner
+    if not isinstance(runner, DecodingRunner) or (recording := runner.recording(plan)) is None:
+        return None
+    assert runner.native is not None, "what records has kernels"
+    with to.tracer.spans(runner.native.library) as spans:
+        runner.forward(plan)
+    assert len(spans) == ops
+    assert spans[-1][1] == len(recording.calls), "a recording makes the calls of a forward"
+    return spans
 
 
 def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _Run:
     interrupted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     begin = clock()
-    logits_RV = runner.forward(plan)
+    logits_RV = runner.step_logits(plan)
     logits = clock()
     tokens = runner.sample(logits_RV, rows)
     end = clock()
+    _check(tokens, wanted)
+    return _Run(begin, logits, end, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted)
+
+
+def _run_recorded(
+    runner: Runner, spans: Sequence[Span], plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock
+) -> _Run:
+    assert isinstance(runner, DecodingRunner)
+    interrupted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    begin = clock()
+    recording = runner.recording(plan)
+    assert recording is not None, "what was recorded stays so"
+    moments = recording.moments(clock)
+    tokens = runner.sample(recording.result, rows)
+    end = clock()
+    _check(tokens, wanted)
+    calm = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted
+    starts, ends = [moments[start] for start, _ in spans], [moments[stop] for _, stop in spans]
+    return _Run(begin, moments[-1], end, calm, starts, ends)
+
+
+def _check(tokens: Tokens, wanted: Tokens) -> None:
     if _ids(tokens) != _ids(wanted):
         raise ValueError(
             "the step gave another token when it was repeated: this machine or model does not repeat itself"
         )
-    return _Run(begin, logits, end, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted)
 
 
 def _let_others(run: _Run) -> None:
@@ -152,14 +201,21 @@ def _calm(runs: Sequence[_Run]) -> Sequence[_Run]:
 
 
 def _medians(
-    plan: StepPlan, calls: tuple[Call, ...], hooked: Sequence[_Run], unhooked: Sequence[_Run], cost: HookCost
+    plan: StepPlan,
+    calls: tuple[Call, ...],
+    hooked: Sequence[_Run],
+    unhooked: Sequence[_Run],
+    cost: HookCost,
+    looks: Sequence[int] | None = None,
 ) -> Measurement:
-    """Medians of every part, less what the hooks take: half of `outside` on either side of an op."""
+    """Medians of every part, less what the hooks take: half of `outside` on either side of an op, and `inside` it as
+    often as there are `looks` at the clock, one by default."""
     runs, median = _calm(hooked), statistics.median
     half, count = cost.outside / 2, len(calls)
-    ops = [median(run.ends[i] - run.starts[i] for run in runs) - cost.inside for i in range(count)]
+    looks = looks or [1] * count
+    ops = [median(run.ends[i] - run.starts[i] for run in runs) - looks[i] * cost.inside for i in range(count)]
     gaps = [median(run.starts[i] - run.ends[i - 1] for run in runs) - cost.outside for i in range(1, count)]
-    hooks = count * (cost.inside + cost.outside)
+    hooks = sum(looks) * cost.inside + count * cost.outside
     return Measurement(
         plan,
         calls,

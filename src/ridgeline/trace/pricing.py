@@ -110,6 +110,7 @@ def _step(name: str, priced: _Priced) -> Step:
         repeats=one.repeats,
         interruptions=one.hooked - one.whole,
         left_out=one.left_out,
+        recorded=one.recorded,
     )
 
 

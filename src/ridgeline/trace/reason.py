@@ -5,6 +5,7 @@ from ridgeline.trace.ledger import Ledger, OpGroup, Overhead, Step, Total
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
 NEAR, SMALL_SECONDS = 0.3, 50e-6
+_FARTHEST = 3
 
 
 def slowest(ledger: Ledger, name: str) -> str:
@@ -23,6 +24,21 @@ def slowest(ledger: Ledger, name: str) -> str:
     return f"slowest in {name}: {_name(group, total)}, {_share(total.measured, whole)}{why}"
 
 
+def above_roofs(ledger: Ledger, name: str) -> str:
+    """How near the ops of a step are to their roofs, and which are farthest above them in seconds: where a better
+    kernel would gain most."""
+    ops = ledger.ops(name)
+    far = sorted(ledger.groups(), key=lambda group: group.totals[name].bound - group.totals[name].measured)
+    most = (
+        f"{_name(group, total)} at {numbers.percent(total.bound / total.measured)} "
+        f"({numbers.say_seconds(total.measured - total.bound)})"
+        for group in far[:_FARTHEST]
+        if (total := group.totals[name]).measured > total.bound
+    )
+    reached = f"ops in {name} reach {numbers.percent(ops.bound / ops.measured)} of their roofs"
+    return "; farthest above theirs: ".join(filter(None, (reached, ", ".join(most))))
+
+
 def reason(total: Total, step: Step) -> str:
     """Which roof an op is at, or that it is at none."""
     share = total.bound / total.measured
@@ -30,9 +46,9 @@ def reason(total: Total, step: Step) -> str:
     each, work = total.measured / total.count, total.bound / total.count
     if share < NEAR and work < SMALL_SECONDS:
         calls = f"{total.count} calls" if total.count > 1 else "one call"
+        asking = "asking for a kernel that takes" if step.recorded else "Python and torch's dispatch that take"
         return (
-            f"{calls} of {numbers.say_seconds(each)} for {numbers.say_seconds(work)} of work: "
-            "it is Python and torch's dispatch that take the time"
+            f"{calls} of {numbers.say_seconds(each)} for {numbers.say_seconds(work)} of work: it is {asking} the time"
         )
     if total.limit == "compute":
         rate = numbers.say(flops / total.measured, "FLOP/s")

@@ -170,7 +170,7 @@ def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
     assert plan is not None
     try:
         with watch.note("forward"):
-            logits_RV = runner.forward(plan)
+            logits_RV = runner.step_logits(plan)
     except Exception as error:
         raise ValueError(f"the request failed: {type(error).__name__}: {error}") from error
     with watch.note("sample"):

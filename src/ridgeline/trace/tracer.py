@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from torch.nn import functional
 
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels.library import Call as KernelCall
+from ridgeline.ops.kernels.recording import Recording
 from ridgeline.ops.op import Op
 from ridgeline.trace.ledger import Shape
 from ridgeline.trace.timeline import Clock
@@ -38,12 +42,18 @@ class Call:
     experts_hit: int | None = None
 
 
+Span = tuple[int, int]
+"""Of the calls of our kernels that a step makes: the first that is an op's, and the one after its last."""
+
+
 @dataclass(frozen=True, slots=True)
 class HookCost:
-    """Seconds a hooked call: within the interval that is timed, and outside it."""
+    """Seconds a hooked call: within the interval that is timed, and outside it. look: seconds of a look at the clock
+    between two calls of a recording."""
 
     inside: float
     outside: float
+    look: float = 0.0
 
 
 class Tracer:
@@ -71,6 +81,22 @@ class Tracer:
         try:
             yield calls
         finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def spans(self, kernels: Library) -> Iterator[list[Span]]:
+        """While it lasts, of every op that runs which calls of our kernels are its own is added to the list."""
+        calls: list[KernelCall] = []
+        begun: list[int] = []
+        spans: list[Span] = []
+        handles = [op.register_forward_pre_hook(lambda *_: begun.append(len(calls))) for _, op in self.ops]
+        handles += [op.register_forward_hook(lambda *_: spans.append((begun.pop(), len(calls)))) for _, op in self.ops]
+        kernels.recording = calls
+        try:
+            yield spans
+        finally:
+            kernels.recording = None
             for handle in handles:
                 handle.remove()
 
@@ -135,7 +161,7 @@ def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
         inside.append(statistics.median(end - start for start, end in zip(starts, ends, strict=True)))
     interval = statistics.median(inside)
     total = (statistics.median(hooked) - statistics.median(plain)) / _CALLS
-    return HookCost(interval, max(0.0, total - interval))
+    return HookCost(interval, max(0.0, total - interval), _look_seconds(clock))
 
 
 def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
@@ -146,3 +172,12 @@ def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
         y = functional.linear(x, weight)
         op(y * x)
     return clock() - start
+
+
+def _look_seconds(clock: Clock) -> float:
+    moments = Recording([(_nothing, ())] * _CALLS, torch.empty(0)).moments(clock)
+    return statistics.median(end - start for start, end in pairwise(moments))
+
+
+def _nothing() -> None:
+    """A call that takes no time of its own."""

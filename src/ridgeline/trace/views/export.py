@@ -58,6 +58,7 @@ def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
         "unhooked_s": step.unhooked,
         "hooks_s": step.hooks,
         "interruptions_s": step.interruptions,
+        "recorded": step.recorded,
         "repeats": step.repeats,
         "repeats_left_out": step.left_out,
         "score_matrix": None if step.score_matrix is None else dataclasses.asdict(step.score_matrix),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ridgeline.document import numbers
 from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, columns
 from ridgeline.trace.ledger import Ledger, Step
-from ridgeline.trace.reason import slowest
+from ridgeline.trace.reason import above_roofs, slowest
 from ridgeline.trace.timeline import Slice
 from ridgeline.trace.tokens import TokenChoice
 from ridgeline.trace.views.inside import attention_view, experts_view, lens_view, memory_view, show_piece
@@ -88,6 +88,8 @@ def _about(ledger: Ledger, step: Step) -> Iterator[str]:
     held = f"{numbers.say(step.working_set, 'B')} of weights and KV in {step.place}"
     parts = [f"{step.name}: floor {numbers.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
     yield "; ".join(parts)
+    if ledger.at_hand and ledger.ops(step.name).measured:
+        yield above_roofs(ledger, step.name)
     matrix = step.score_matrix
     if matrix is not None:
         bound, within = numbers.say_seconds(matrix.bound), numbers.say_seconds(matrix.with_matrix)
@@ -104,6 +106,8 @@ def _measured(ledger: Ledger, step: Step) -> Iterator[str]:
         return
     left = f", {step.left_out} more interrupted by other processes" if step.left_out else ""
     yield f"medians of {step.repeats} repeat{'s' if step.repeats > 1 else ''}{left}"
+    if step.recorded:
+        yield "recorded: its kernels are timed one by one"
     yield f"without hooks {numbers.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
     if step.interruptions > BUSY * whole:
         yield (
