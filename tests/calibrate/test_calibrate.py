@@ -137,7 +137,7 @@ def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
 
 
 def test_host_constants_are_found_again() -> None:
-    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, 5e-4)
+    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, asked=5e-4)
     overheads = []
     for mib, (count, sequences, tokens) in enumerate(
         ((40, 1, 1), (90, 1, 1), (40, 4, 4), (40, 1, 64), (90, 16, 16), (90, 2, 300), (40, 8, 8), (90, 3, 3))

@@ -420,9 +420,10 @@ def calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
         caches=(Cache("L2", float(1 << 20), 40e9),), products={"fp32": 2e11, "bf16": 5e10},
         classes={
             "attention.prefill.128.few/bf16": FittedClass(Efficiency(123e-6, 1.0, 0.05, 0.2, 8.0), 104, 0.3, 2.73),
-            "linear.vector/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8), 40, 0.02, -0.11),
+            "linear.one/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8, recorded=1.5e-6), 40, 0.02, -0.11),
         },
-        host=Host(4e-4, 6e-6, 9e-5, 1e-6, 0.0), host_error=0.03, pace=Pace(1e-3, 2e-3, 3e-3), residuals=(),
+        host=Host(4e-4, 6e-6, 9e-5, 1e-6, 0.0, asked=1e-4), host_error=0.03, native=True,
+        pace=Pace(1e-3, 2e-3, 3e-3), residuals=(),
     )  # fmt: skip
 
 
@@ -434,8 +435,9 @@ def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> Non
     assert shown.startswith("A Chip, 2 cores: 1 thread, 2026-11-21 12:00 UTC, 49 s")
     for said in (
         "reads L2 1 MiB 40.0 GB/s, memory 10.0 GB/s", "bf16 50 GFLOP/s of 200 that a kernel could",
-        "400 us a step, 6.0 an op, 90 a sequence, 1.00 a position, 0.0 a MiB moved (3.0% of a step off in the median)",
-        "64 MiB 10.0 8.0", "linear.vector/bf16 31.0 70.0% 80.0% 2 0 40 2.0% -11%",
+        "400 us a step, 90 a sequence, 1.00 a position, 0.0 a MiB moved; 100 more a step that is not recorded, "
+        "and 6.0 an op of it (3.0% of a step off in the median)",
+        "64 MiB 10.0 8.0", "linear.one/bf16 31.0 1.5 70.0% 80.0% 2 0 40 2.0% -11%",
     ):  # fmt: skip
         assert said in shown
     assert "\nattention.prefill.128.few/bf16  " in ended.out, "a class's name is not broken"

@@ -79,7 +79,7 @@ def test_a_recorded_step_is_priced_as_one() -> None:
     that does not run our kernels, has none of that."""
     price = Price(build(read_config("qwen3-0.6b")))
     constants = {"default": Efficiency(1.0, 1.0, 1.0, recorded=0.01)}
-    card = device(efficiency=constants, host=Host(0.0, 10.0, 0.0, 0.0, 0.0, 5.0), native=True)
+    card = device(efficiency=constants, host=Host(0.0, 10.0, 0.0, 0.0, 0.0, asked=5.0), native=True)
     torch = dataclasses.replace(card, native=False)
     calls = len(price.calls)
     attends = sum(priced.count for priced in price.ops if priced.op.kind == "attention")

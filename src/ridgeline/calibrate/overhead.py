@@ -117,4 +117,4 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
                 constants[list(chosen)] = solution
     errors = np.abs(scaled @ constants - target)
     step, op, sequence, token, byte, asked = (float(c) for c in constants)
-    return Host(step, op, sequence, token, byte, asked), float(np.median(errors))
+    return Host(step, op, sequence, token, byte, asked=asked), float(np.median(errors))

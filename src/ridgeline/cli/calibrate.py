@@ -132,7 +132,7 @@ def _curve(c: Calibration) -> Table:
 
 def _classes(c: Calibration) -> Table:
     """The constants of each class of kernels, and how well they fit."""
-    heads = ("class", "launch us", "recorded us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
+    heads = ("class", "launch us", "rec. us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
     for name, fitted in c.classes.items():
         e = fitted.efficiency
@@ -140,8 +140,11 @@ def _classes(c: Calibration) -> Table:
         constants = (*launches, f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
         errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
         rows.append(Row((name, *constants, *errors)))
-    errors_are = "median, worst: how far what is expected of a step is from what it took"
-    return Table(columns(*heads), tuple(rows), (errors_are,), dense=True)
+    notes = (
+        "rec.: a launch in a step that is recorded",
+        "median, worst: how far what is expected of a step is from what it took",
+    )
+    return Table(columns(*heads), tuple(rows), notes, dense=True)
 
 
 def _gb(rate: float) -> str:

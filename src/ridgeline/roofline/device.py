@@ -56,17 +56,17 @@ class Efficiency:
 class Host:
     """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
     batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
-    the program they have pushed out, which has to come again. asked: what more the step takes where it is not recorded;
-    one that is has nothing between its ops. overlap: whether the host prepares the next step while the device runs this
-    one, which then takes the longer of the two; else it takes both."""
+    the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
+    the device runs this one, which then takes the longer of the two; else it takes both. asked: what more a step takes
+    that is not recorded; one that is has nothing between its ops."""
 
     step: float
     op: float
     sequence: float
     token: float
     byte: float
-    asked: float = 0.0
     overlap: bool = False
+    asked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
