@@ -187,7 +187,7 @@ class Bench:
                     into = found["prefill" if index == 0 else "decode"]
                     once: dict[str, float] = {}
                     for (op, part), times in watch.seconds.items():
-                        kernels = op.kernels(work, space_of[op], ours=ours)
+                        kernels = (op.own_kernels if ours else op.kernels)(work, space_of[op])
                         kernel = next(kernel.name for kernel in kernels if kernel.part == part)
                         once[kernel] = once.get(kernel, 0.0) + sum(times) - len(times) * watch.inside
                     for kernel, total in once.items():

@@ -37,7 +37,7 @@ def test_kernels_add_up_to_the_cost(name: str, step: str, ours: bool) -> None:
     for _, op, space in traced_calls(model):
         if ours:
             op.fuse()
-        kernels, cost = op.kernels(work, space, ours=ours), op.cost(work, space)
+        kernels, cost = (op.own_kernels if ours else op.kernels)(work, space), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
         assert total.total_flops == pytest.approx(cost.total_flops)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
@@ -58,7 +58,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     names = {}
     for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)])):
         work = work_of(model, step)
-        calls = [(op, op.kernels(work, space, ours=True)) for _, op, space in traced_calls(model)]
+        calls = [(op, op.own_kernels(work, space)) for _, op, space in traced_calls(model)]
         assert {len(kernels) for op, kernels in calls if op.kind == "attention"} == {2}
         assert {len(kernels) for op, kernels in calls if op.kind != "attention"} == {1}
         assert {kernel.calls for _, kernels in calls for kernel in kernels} == {1}
@@ -70,7 +70,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     assert names["mixed"] - everywhere == {"linear.many", "head.few"}
     other = build(read_config("gpt2"))
     work = work_of(other, STEPS["decode"])
-    found = {k.name for _, op, space in traced_calls(other) for k in op.kernels(work, space, ours=True)}
+    found = {k.name for _, op, space in traced_calls(other) for k in op.own_kernels(work, space)}
     assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.few"} <= found
 
 

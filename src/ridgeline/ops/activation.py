@@ -12,7 +12,7 @@ from torch.nn import functional
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import native
-from ridgeline.ops.linear import Projections, product_kernel, products_cost
+from ridgeline.ops.linear import Projections, own_product_kernel, products_cost
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Kernel
 
@@ -80,24 +80,27 @@ class ActivatedProjections(Projections):
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
         return replace(products + own, activation_bytes=moved)
 
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the products, then the activation over what they left in memory."""
+        return (*self.product_kernels(rows, "products"), self._activation_kernel(rows))
+
     @property
     def ours(self) -> bool:
         """As Op.ours."""
         return self.fusible
 
-    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the products, then the activation over what they left in memory; or ours for both."""
-        if ours and self.fusible:
-            name = product_kernel(self.kind, rows, self.matrices, ours=True)
-            return (Kernel(name, self.number_format, 1, self.cost_of(rows)),)
+    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.own_kernels_of: all of it at once, or ours and torch's activation."""
+        if self.fusible:
+            return (Kernel(own_product_kernel(self.kind, rows), self.number_format, 1, self.cost_of(rows)),)
+        return (*self.own_product_kernels(rows, "products"), self._activation_kernel(rows))
+
+    def _activation_kernel(self, rows: int) -> Kernel:
         streams = 3 if self.gated else 2
         dtype = self.matrices[0].spec.dtype
         activation = Cost({"fp32": self._flops(rows)}, activation_bytes=rows * self.width * streams * dtype.itemsize)
         kind = "elementwise.gated" if self.gated else "elementwise.plain"
-        return (
-            *self.product_kernels(rows, "products", ours=ours),
-            Kernel(kind, format_of(dtype).name, 1, activation, "activate"),
-        )
+        return Kernel(kind, format_of(dtype).name, 1, activation, "activate")
 
     def _flops(self, rows: int) -> float:
         return float(self.FLOPS_PER_ELEMENT * rows * self.width)

@@ -20,7 +20,7 @@ from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.stored import Share, weight
-from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Space, Work
+from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, Reach, Segment, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -164,30 +164,18 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
-    def kernels(self, work: Work, space: Space = TOKENS, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """As Op.kernels: one that rotates; then of torch's one call for the sequences with a single query, and one for
-        each of the others, and of ours one for all."""
+    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.kernels: one that rotates; then one call for the sequences with a single query, and one for each of the
+        others."""
         attention = work.attention[self.reach]
-        total = attention.total
-        if not total.queries and not total.written:
+        if not attention.total.queries and not attention.total.written:
             return ()
-        attends = self._paged_kernel(total) if ours and self.ours else self._kernels(attention)
-        if self.rope is None:
-            return attends
-        return (Kernel(self._names["rotate"], self.number_format, 1, self._rotate_cost(total, 2), "rotate"), *attends)
-
-    def _paged_kernel(self, total: AttentionSum) -> tuple[Kernel, ...]:
-        """Ours, which reads each page once, whoever asks for it."""
-        return (Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(total), "attend"),)
-
-    def _kernels(self, attention: AttentionWork) -> tuple[Kernel, ...]:
-        """Torch's, or an engine's."""
         classes = (
             ("decode", 1, attention.one),
             ("few", attention.few.sequences, attention.few),
             ("prefill", attention.many.sequences, attention.many),
         )
-        return tuple(
+        kernels = tuple(
             Kernel(
                 self._names[name], self.number_format, calls, self._attend_cost(own), "attend",
                 sharers=self.heads // self.spec.heads,
@@ -195,6 +183,18 @@ class Attention(Op):
             for name, calls, own in classes
             if own.sequences
         )  # fmt: skip
+        return kernels if self.rope is None else (self._rotate_kernel(attention.total), *kernels)
+
+    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.own_kernels: one that rotates; then one for all queries, which reads each page once, whoever asks."""
+        total = work.attention[self.reach].total
+        if not self.ours or not (total.queries or total.written):
+            return self.kernels(work, space)
+        attends = Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(total), "attend")
+        return (attends,) if self.rope is None else (self._rotate_kernel(total), attends)
+
+    def _rotate_kernel(self, total: AttentionSum) -> Kernel:
+        return Kernel(self._names["rotate"], self.number_format, 1, self._rotate_cost(total, 2), "rotate")
 
     @property
     def number_format(self) -> str:

@@ -132,7 +132,7 @@ class Experts(nn.ModuleList, Op):
             activation_bytes=activations * len(names) / len(self.specs),
         )
 
-    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a call each touched expert, parted where its matrices are not all stored alike."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
         for name, stored in self.stored.items():

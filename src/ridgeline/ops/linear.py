@@ -1,6 +1,7 @@
 """Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import cast
 
@@ -56,9 +57,14 @@ class Linear(Op):
         """As Op.ours."""
         return self.matrix.operands is not None
 
-    def kernel(self, rows: int, *, ours: bool = False) -> str:
+    def kernel(self, rows: int) -> str:
         """As Op.kernel."""
-        return product_kernel(self.kind, rows, (self.matrix,), ours=ours)
+        return product_kernel(self.kind, rows, self.matrix)
+
+    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.own_kernels_of."""
+        (kernel,) = self.kernels_of(rows)
+        return (kernel if self.matrix.operands is None else replace(kernel, name=own_product_kernel(self.kind, rows)),)
 
     @property
     def number_format(self) -> str:
@@ -166,17 +172,28 @@ class Projections(Op):
         """As Op.ours."""
         return all(matrix.operands for matrix in self.matrices)
 
-    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: a launch a matrix; ours takes them all at once."""
-        return tuple(self.product_kernels(rows, "forward", ours=ours))
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: a launch a matrix."""
+        return tuple(self.product_kernels(rows, "forward"))
 
-    def product_kernels(self, rows: int, part: str, *, ours: bool) -> Iterator[Kernel]:
+    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.own_kernels_of: one launch for all matrices."""
+        return tuple(self.own_product_kernels(rows, "forward"))
+
+    def own_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
+        """As `product_kernels`, where ours run."""
+        for kernel in self.product_kernels(rows, part):
+            if all(matrix.operands for matrix in self.matrices):
+                yield replace(kernel, name=own_product_kernel(self.kind, rows), calls=1)
+            else:
+                yield kernel
+
+    def product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
         """The kernels of the products, one for all matrices that are stored alike. part: as of Kernel."""
-        at_once = ours and all(matrix.operands for matrix in self.matrices)
         for stored, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
             matrices = tuple(alike)
-            name, calls = product_kernel(self.kind, rows, matrices, ours=at_once), 1 if at_once else len(matrices)
-            yield Kernel(name, matrices[0].number_format, calls, products_cost(rows, matrices), part, stored)
+            name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
+            yield Kernel(name, number_format, len(matrices), products_cost(rows, matrices), part, stored)
 
     @property
     def number_format(self) -> str:
@@ -202,12 +219,15 @@ def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     return [matrix.product(x_TI) for matrix in matrices]
 
 
-def product_kernel(kind: str, rows: int, matrices: Sequence[Matrix], *, ours: bool) -> str:
-    """The kernel of products with these matrices: a matrix times one row is another one than times several; of torch's
-    so is one that is stored the other way, and of ours one for a few rows."""
-    if ours and all(matrix.operands for matrix in matrices):
-        return f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
-    return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrices[0].spec.transposed else ''}"
+def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
+    """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
+    other way."""
+    return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
+
+
+def own_product_kernel(kind: str, rows: int) -> str:
+    """Ours, of any number of matrices: one for one row, one for a few, one for more."""
+    return f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

@@ -54,7 +54,7 @@ class Norm(Op):
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
-    def kernel(self, rows: int, *, ours: bool = False) -> str:
+    def kernel(self, rows: int) -> str:
         """As Op.kernel."""
         return self.kernel_name
 
@@ -148,16 +148,20 @@ class AddNorm(Norm):
         norm, added = super().cost_of(rows), Cost({"fp32": float(elements)})
         return replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
-    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """As Op.kernels_of: the sum goes through memory between the two, where ours does not do both."""
-        if ours and self.fusible:
-            return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.kernels_of: the sum goes through memory between the two."""
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)
         return (
             Kernel("elementwise.add", self.number_format, 1, add, "add"),
             Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), "normalise"),
         )
+
+    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.own_kernels_of: both at once, where there is a kernel that does."""
+        if not self.fusible:
+            return self.kernels_of(rows)
+        return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
 
 
 class AddRMSNorm(AddNorm, RMSNorm):

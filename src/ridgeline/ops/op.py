@@ -67,13 +67,17 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
-    def kernels(self, work: Work, space: Space = TOKENS, *, ours: bool = False) -> tuple[Kernel, ...]:
+    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """The kernels that such a call of `forward` runs; none for no rows. A kernel that can do all of an op at once
-        has less to move than those that do it in parts: what they move adds up to `cost` or more. ours: where our
-        kernels (`ops/kernels`) run, as far as they take the op; else they are torch's, or those of the engine that is
-        priced."""
+        has less to move than those that do it in parts: what they move adds up to `cost` or more."""
         rows = work.rows.get(space, 0)
-        return self.kernels_of(rows, ours=ours) if rows else ()
+        return self.kernels_of(rows) if rows else ()
+
+    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """The kernels of such a call where ours (`ops/kernels`) run, as far as they take the op. `kernels` are torch's,
+        or those of an engine that is priced."""
+        rows = work.rows.get(space, 0)
+        return self.own_kernels_of(rows) if rows else ()
 
     @property
     def ours(self) -> bool:
@@ -94,12 +98,16 @@ class Op(Stored, ABC):
     def cost_of(self, rows: int) -> Cost:
         """What must be done for so many rows, at least 1."""
 
-    def kernels_of(self, rows: int, *, ours: bool = False) -> tuple[Kernel, ...]:
+    def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """The kernels that run over so many rows. Most ops call one."""
         stored = stored_name(getattr(self, "stored", None))
-        return (Kernel(self.kernel(rows, ours=ours), self.number_format, 1, self.cost_of(rows), stored=stored),)
+        return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored),)
 
-    def kernel(self, rows: int, *, ours: bool = False) -> str:
+    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As `kernels_of`, where ours run. Where torch's would be one kernel, of the same class, so is ours."""
+        return self.kernels_of(rows)
+
+    def kernel(self, rows: int) -> str:
         """The sort of kernel that runs over so many rows, from the general to the particular."""
         return self.kind
 

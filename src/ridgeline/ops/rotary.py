@@ -126,7 +126,7 @@ class RotaryTable(Op):
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
-    def kernel(self, rows: int, *, ours: bool = False) -> str:
+    def kernel(self, rows: int) -> str:
         """As Op.kernel."""
         return "elementwise.angles"
 

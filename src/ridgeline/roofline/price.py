@@ -46,8 +46,8 @@ class PricedOp:
         return self.op.cost(work, self.space)
 
     def kernels(self, work: Work, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """Of one call. ours: as of Op.kernels."""
-        return self.op.kernels(work, self.space, ours=ours)
+        """Of one call. ours: where our kernels run."""
+        return self.op.own_kernels(work, self.space) if ours else self.op.kernels(work, self.space)
 
 
 @dataclass(frozen=True, slots=True)
