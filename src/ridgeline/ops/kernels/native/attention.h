@@ -13,7 +13,11 @@
 #include <limits>
 #include <vector>
 
-#include "product.h"
+#include "dots.h"
+#include "kernels.h"
+#include "pool.h"
+#include "scratch.h"
+#include "values.h"
 
 namespace {
 
@@ -21,10 +25,9 @@ constexpr int64_t BLOCK_KEYS = 128;
 constexpr int64_t ITEM_ROWS = 72;    // heads x queries of an item: their queries, scores and results stay in L2
 constexpr int64_t FEW_ROWS = 16;     // with so many an item may be cut at blocks of keys too
 constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
-constexpr int KEYS = 4;              // of a tile of scores: as many as `sums` takes
+constexpr int KEYS = OTHERS;         // of a tile of scores
 constexpr int MOST_TILE_ROWS = 6;    // of a tile of weighted values
 constexpr int64_t GROUP = 8;         // keys whose values are weighed together, where they lie
-constexpr int64_t UNIT = 2 * LANES;  // columns: what one load of bf16 numbers has
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // -- scores -----------------------------------------------------------------------------------------------------------
@@ -33,32 +36,12 @@ constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 // the same sums as `lay_out` would lead to.
 template <class Dots, int R, class Key, class Number = typename Dots::Number>
 inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
-    const Key *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
-    F sum[R][KEYS] = {};
-    auto add = [&](int64_t i, auto a, auto b, auto c, auto d) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            auto own = Dots::at(q + r * q_stride + i);
-            sum[r][0] = Dots::add(sum[r][0], own, a);
-            sum[r][1] = Dots::add(sum[r][1], own, b);
-            sum[r][2] = Dots::add(sum[r][2], own, c);
-            sum[r][3] = Dots::add(sum[r][3], own, d);
-        }
-    };
-    if constexpr (std::is_same_v<Key, Number>) {
-        for (int64_t i = 0; i < dim; i += Dots::STEP)
-            add(i, Dots::at(k0 + i), Dots::at(k1 + i), Dots::at(k2 + i), Dots::at(k3 + i));
-    } else {
-        for (int64_t i = 0; i < dim; i += UNIT) {
-            U a = load_pairs(k0 + i), b = load_pairs(k1 + i), c = load_pairs(k2 + i), d = load_pairs(k3 + i);
-            add(i, evens(a), evens(b), evens(c), evens(d));
-            add(i + LANES, odds(a), odds(b), odds(c), odds(d));
-        }
-    }
+    F4 scores[R];
+    dot_tile<std::conditional_t<std::is_same_v<Key, Number>, Dots, Widening>, R>(q, q_stride, k, dim, 0, scores);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-        F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]) * scale;
-        std::memcpy(to + r * BLOCK_KEYS, &added, sizeof(added));
+        const F4 scaled = scores[r] * scale;
+        std::memcpy(to + r * BLOCK_KEYS, &scaled, sizeof(scaled));
     }
 }
 
@@ -70,101 +53,6 @@ inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* co
         score_tile<Dots, R>(q + row * dim, dim, k, dim, scale, to + row * BLOCK_KEYS);
     if constexpr (R > 1)
         if (row < rows) score_rows<Dots, R - 1>(q, row, rows, k, dim, scale, to);
-}
-
-// A row of results, from the order of `lay_out`.
-inline void lay_back(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
-inline void lay_back(const float* from, int64_t width, bf16* to) {
-    int64_t i = 0;
-    for (; i + UNIT <= width; i += UNIT) {
-        U pairs = rounded(load(from + i)) | (rounded(load(from + i + LANES)) << 16);
-        std::memcpy(to + i, &pairs, sizeof(pairs));
-    }
-    for (int64_t rest = 0; i + rest < width; ++rest) to[i + rest] = narrow(from[i + rest / 2 + rest % 2 * LANES]);
-}
-
-// -- weighted values --------------------------------------------------------------------------------------------------
-
-// Values of one key at a time, as fp32.
-template <class Stored> struct Wide {
-    using Weight = float;
-    using Register = F;
-    static constexpr int64_t KEYS = 1;
-    // A unit of columns of KEYS values.
-    static void read(const Stored* const* v, int64_t column, F& a, F& b) {
-        if constexpr (std::is_same_v<Stored, float>) {
-            a = load(*v + column), b = load(*v + column + LANES);
-        } else {
-            U pairs = load_pairs(*v + column);
-            a = evens(pairs), b = odds(pairs);
-        }
-    }
-    static F weight(const float* w) { return all(*w); }
-    static F add(F sum, F w, F v) { return sum + w * v; }
-};
-
-#ifdef BF16_DOTS
-// Values of two keys at a time, column beside column, as the processor multiplies them; so weights are bf16 too.
-struct Woven {
-    using Weight = bf16;
-    using Register = U;
-    static constexpr int64_t KEYS = 2;
-    static void read(const bf16* const* v, int64_t column, U& a, U& b) {
-        U first = load_pairs(v[0] + column), second = load_pairs(v[1] + column);
-        a = (first & 0xffffu) | (second << 16), b = (first >> 16) | (second & 0xffff0000u);
-    }
-    static U weight(const bf16* w) {
-        uint32_t pair;
-        std::memcpy(&pair, w, 4);
-        return U{} + pair;
-    }
-    static F add(F sum, U w, U v) { return Pairs::add(sum, w, v); }
-};
-template <class Stored> using ValuesOf = std::conditional_t<std::is_same_v<Stored, bf16>, Woven, Wide<Stored>>;
-#else
-template <class Stored> using ValuesOf = Wide<Stored>;
-#endif
-
-// The units of columns that a tile of R rows has, so that its sums and what they are made of fill the registers.
-template <int R> constexpr int units_of() {
-    if (LANES == 16) return R <= 2 ? 4 : 2;
-    return R == 1 ? 4 : R <= 3 ? 2 : 1;
-}
-
-// o[r] = the sum over keys [from, to) of weights[r][key] x values, for R rows and C units of columns; added to what is there
-// if these keys are not the first.
-// at(key, c, a, b): gives the c-th unit of a key's values.
-template <class Values, int R, int C, class At>
-inline void weigh_tile(const typename Values::Weight* weights, int64_t w_stride, int64_t from, int64_t to, bool first,
-                       const At& at, float* o, int64_t o_stride) {
-    F sum[R][C][2] = {};
-    if (!first) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-            for (int c = 0; c < C; ++c)
-                for (int half = 0; half < 2; ++half) sum[r][c][half] = load(o + r * o_stride + c * UNIT + half * LANES);
-    }
-    for (int64_t key = from; key < to; key += Values::KEYS) {
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) {
-            typename Values::Register a, b;
-            at(key, c, a, b);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) {
-                auto w = Values::weight(weights + r * w_stride + key);
-                sum[r][c][0] = Values::add(sum[r][c][0], w, a);
-                sum[r][c][1] = Values::add(sum[r][c][1], w, b);
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) {
-            store(o + r * o_stride + c * UNIT, sum[r][c][0]);
-            store(o + r * o_stride + c * UNIT + LANES, sum[r][c][1]);
-        }
 }
 
 // -- an item ----------------------------------------------------------------------------------------------------------

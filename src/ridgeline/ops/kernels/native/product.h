@@ -1,131 +1,39 @@
 // y = x W^T + b for matrices as checkpoints store them: row-major, an output a row, mapped from the file.
 //
-// An output is a sum over the inputs that is kept in the lanes of one register for BLOCK inputs at a time; then the lanes
-// are added by one tree. No step of that depends on how many rows there are or on who computes them, so a row's result is
-// the same, bit for bit, alone and in any batch. It needs no packed copy of the matrix either: a tile of R rows and 4
-// outputs loads R + 4 registers for 4 R multiplications, which keeps the units busy.
+// An output is a sum of dot products (dots.h) over BLOCK inputs each. No step of that depends on how many rows there are or
+// on who computes them, so a row's result is the same, bit for bit, alone and in any batch. It needs no packed copy of the
+// matrix either.
 //
 // Sums are fp32. bf16 is widened to fp32 on its way (x once a block of rows, W four outputs at a time) or, where the
 // processor multiplies bf16, goes in as it is.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdlib>
-#include <memory>
 
+#include "activation.h"
+#include "dots.h"
 #include "kernels.h"
-#include "lanes.h"
 #include "pool.h"
-
-#ifdef BF16_DOTS
-#include <immintrin.h>
-#endif
+#include "scratch.h"
 
 namespace {
 
 constexpr int64_t BLOCK = 512;             // inputs
-constexpr int OUTPUTS = 4;                 // of a tile: as many as `sums` takes
+constexpr int OUTPUTS = OTHERS;            // of a tile
 constexpr int PANEL = 2 * OUTPUTS;         // outputs for which a tile's rows of x are in the first cache, with W's
-constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
 constexpr int64_t PASSING_ROWS = 8;        // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
 constexpr int64_t MOST_ROWS = 96;          // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
 
-// -- what is multiplied with what -------------------------------------------------------------------------------------
-
-// fp32 numbers.
-struct Singles {
-    using Number = float;
-    static constexpr int64_t STEP = LANES;
-    static F at(const float* from) { return load(from); }
-    static F w_at(const float* from) { return load(from); }
-    static F add(F sum, F x, F w) { return sum + x * w; }
-};
-
-// bf16 of W, widened as it comes, with fp32 of x that were laid out in the same order: for so few rows that keeping it
-// widened does not pay. Adds what Singles would, in the same order.
-struct Widening {
-    using Number = float;
-    static constexpr int64_t STEP = 2 * LANES;
-    struct Pair {
-        F evens, odds;
-    };
-    static Pair at(const float* from) { return {load(from), load(from + LANES)}; }
-    static Pair w_at(const bf16* from) {
-        const U pairs = load_pairs(from);
-        return {evens(pairs), odds(pairs)};
-    }
-    static F add(F sum, Pair x, Pair w) { return sum + x.evens * w.evens + x.odds * w.odds; }
-};
-
-#ifdef BF16_DOTS
-// Pairs of bf16 numbers, both products of a pair added to one fp32 sum.
-struct Pairs {
-    using Number = bf16;
-    static constexpr int64_t STEP = 2 * LANES;
-    static U at(const bf16* from) { return load_pairs(from); }
-    static U w_at(const bf16* from) { return load_pairs(from); }
-    static F add(F sum, U x, U w) {
-        return reinterpret_cast<F>(
-            _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w)));
-    }
-};
-template <class Stored> using DotsOf = std::conditional_t<std::is_same_v<Stored, bf16>, Pairs, Singles>;
-#else
-template <class Stored> using DotsOf = Singles;
-#endif
-
-constexpr int64_t whole(int64_t inputs) { return (inputs + 2 * LANES - 1) / (2 * LANES) * (2 * LANES); }
-
-// Bring a stretch of memory nearer: the processor's own guesses end at a page's end.
-template <class Number> inline void fetch(const Number* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) __builtin_prefetch(from + i);
-}
-
-// A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
-template <class Number> inline void lay_out(const Number* from, int64_t inputs, Number* to) {
-    std::memcpy(to, from, inputs * sizeof(Number));
-    std::fill(to + inputs, to + whole(inputs), Number{});
-}
-inline void lay_out(const bf16* from, int64_t inputs, float* to) {
-    auto widened = [](U pairs, float* to) { store(to, evens(pairs)), store(to + LANES, odds(pairs)); };
-    int64_t i = 0;
-    for (; i + 2 * LANES <= inputs; i += 2 * LANES) widened(load_pairs(from + i), to + i);
-    if (i == inputs) return;
-    bf16 rest[2 * LANES] = {};
-    std::memcpy(rest, from + i, (inputs - i) * sizeof(bf16));
-    widened(load_pairs(rest), to + i);
-}
-
-// to[r][o] += x[r] . w[o] over `inputs`, a whole number of steps, for R rows and 4 outputs. What stands `ahead` in W is
-// fetched on the way, if anything.
+// to[r][o] += x[r] . w[o] for R rows and half a panel.
 template <class Dots, int R, bool FETCH, class Number, class Weight>
 inline void tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t inputs, int64_t ahead, float* to) {
-    const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
-    F sum[R][OUTPUTS] = {};
-    for (int64_t i = 0; i < inputs; i += Dots::STEP) {
-        if constexpr (FETCH) {
-            __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
-            __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
-        }
-        auto a = Dots::w_at(w0 + i), b = Dots::w_at(w1 + i), c = Dots::w_at(w2 + i), d = Dots::w_at(w3 + i);
+    F4 added[R];
+    dot_tile<Dots, R, FETCH>(x, x_stride, w, inputs, ahead, added);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            auto own = Dots::at(x + r * x_stride + i);
-            sum[r][0] = Dots::add(sum[r][0], own, a);
-            sum[r][1] = Dots::add(sum[r][1], own, b);
-            sum[r][2] = Dots::add(sum[r][2], own, c);
-            sum[r][3] = Dots::add(sum[r][3], own, d);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[o];
-    }
+    for (int r = 0; r < R; ++r)
+        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[r][o];
 }
 
 // The same for a panel, of which so many halves are there, and any number of rows.
@@ -146,22 +54,6 @@ inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight*
 }
 
 // -- a block of rows --------------------------------------------------------------------------------------------------
-
-// Memory of a thread that lasts from call to call.
-template <class Number> struct Scratch {
-    Number* of(int64_t numbers) {
-        if (numbers > size) {
-            held.reset(static_cast<Number*>(std::aligned_alloc(64, (numbers * sizeof(Number) + 63) / 64 * 64)));
-            size = numbers;
-        }
-        return held.get();
-    }
-    struct Free {
-        void operator()(Number* p) const { std::free(p); }
-    };
-    std::unique_ptr<Number, Free> held;
-    int64_t size = 0;
-};
 
 // Rows of x as tiles read them: where they are, or laid out in the thread's scratch.
 template <class Stored, class Number> struct Laid {
@@ -224,27 +116,6 @@ inline void multiply(const Laid<Stored, Number>& x, int64_t rows, const Panel<St
             lay_out(from[o], count, laid[o]), own[o] = laid[o];
         }
         tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, whole(count), 0, to);
-    }
-}
-
-// -- activations ------------------------------------------------------------------------------------------------------
-
-enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2 };
-
-// erf of each lane.
-inline F error_function(F x) {
-    for (int lane = 0; lane < LANES; ++lane) x[lane] = std::erf(x[lane]);
-    return x;
-}
-
-inline F activated(int activation, F x) {
-    switch (activation) {
-        case SILU: return x / (exponential(-x) + 1.0f);
-        case GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
-        case GELU_TANH: return x * 0.5f * (tangent((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
-        case RELU: return where(x > 0.0f, x, F{});
-        case RELU2: return where(x > 0.0f, x * x, F{});
-        default: return x;
     }
 }
 

@@ -1,0 +1,29 @@
+// The activations of gated products.
+#pragma once
+
+#include <cmath>
+
+#include "lanes.h"
+
+namespace {
+
+enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2 };
+
+// erf of each lane.
+inline F error_function(F x) {
+    for (int lane = 0; lane < LANES; ++lane) x[lane] = std::erf(x[lane]);
+    return x;
+}
+
+inline F activated(int activation, F x) {
+    switch (activation) {
+        case SILU: return x / (exponential(-x) + 1.0f);
+        case GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
+        case GELU_TANH: return x * 0.5f * (tangent((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
+        case RELU: return where(x > 0.0f, x, F{});
+        case RELU2: return where(x > 0.0f, x * x, F{});
+        default: return x;
+    }
+}
+
+}  // namespace

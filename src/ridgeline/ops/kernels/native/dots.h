@@ -1,0 +1,127 @@
+// Dot products of a few rows with a few others: the tile that a matrix's products and attention's scores are made of.
+//
+// A dot product is a sum that is kept in the lanes of one register; then the lanes are added by one tree. No step of that
+// depends on how many rows there are. A tile of R rows and 4 others loads R + 4 registers for 4 R multiplications, which
+// keeps the units busy.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "lanes.h"
+
+#ifdef BF16_DOTS
+#include <immintrin.h>
+#endif
+
+namespace {
+
+constexpr int OTHERS = 4;                  // of a tile: as many as `sums` takes
+constexpr int64_t UNIT = 2 * LANES;        // numbers: what one load of bf16 numbers has
+constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
+
+// -- what is multiplied with what -------------------------------------------------------------------------------------
+
+// fp32 numbers.
+struct Singles {
+    using Number = float;
+    static constexpr int64_t STEP = LANES;
+    static F at(const float* from) { return load(from); }
+    static F w_at(const float* from) { return load(from); }
+    static F add(F sum, F x, F w) { return sum + x * w; }
+};
+
+// bf16 of W, widened as it comes, with fp32 of x that were laid out in the same order: for so few rows that keeping it
+// widened does not pay. Adds what Singles would, in the same order.
+struct Widening {
+    using Number = float;
+    static constexpr int64_t STEP = UNIT;
+    struct Pair {
+        F evens, odds;
+    };
+    static Pair at(const float* from) { return {load(from), load(from + LANES)}; }
+    static Pair w_at(const bf16* from) {
+        const U pairs = load_pairs(from);
+        return {evens(pairs), odds(pairs)};
+    }
+    static F add(F sum, Pair x, Pair w) { return sum + x.evens * w.evens + x.odds * w.odds; }
+};
+
+#ifdef BF16_DOTS
+// Pairs of bf16 numbers, both products of a pair added to one fp32 sum.
+struct Pairs {
+    using Number = bf16;
+    static constexpr int64_t STEP = UNIT;
+    static U at(const bf16* from) { return load_pairs(from); }
+    static U w_at(const bf16* from) { return load_pairs(from); }
+    static F add(F sum, U x, U w) {
+        return reinterpret_cast<F>(
+            _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w)));
+    }
+};
+template <class Stored> using DotsOf = std::conditional_t<std::is_same_v<Stored, bf16>, Pairs, Singles>;
+#else
+template <class Stored> using DotsOf = Singles;
+#endif
+
+constexpr int64_t whole(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
+
+// Bring a stretch of memory nearer: the processor's own guesses end at a page's end.
+template <class Number> inline void fetch(const Number* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) __builtin_prefetch(from + i);
+}
+
+// A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
+template <class Number> inline void lay_out(const Number* from, int64_t inputs, Number* to) {
+    std::memcpy(to, from, inputs * sizeof(Number));
+    std::fill(to + inputs, to + whole(inputs), Number{});
+}
+inline void lay_out(const bf16* from, int64_t inputs, float* to) {
+    auto widened = [](U pairs, float* to) { store(to, evens(pairs)), store(to + LANES, odds(pairs)); };
+    int64_t i = 0;
+    for (; i + UNIT <= inputs; i += UNIT) widened(load_pairs(from + i), to + i);
+    if (i == inputs) return;
+    bf16 rest[UNIT] = {};
+    std::memcpy(rest, from + i, (inputs - i) * sizeof(bf16));
+    widened(load_pairs(rest), to + i);
+}
+
+// A row, from the order of `lay_out`.
+inline void lay_back(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
+inline void lay_back(const float* from, int64_t width, bf16* to) {
+    int64_t i = 0;
+    for (; i + UNIT <= width; i += UNIT) {
+        U pairs = rounded(load(from + i)) | (rounded(load(from + i + LANES)) << 16);
+        std::memcpy(to + i, &pairs, sizeof(pairs));
+    }
+    for (int64_t rest = 0; i + rest < width; ++rest) to[i + rest] = narrow(from[i + rest / 2 + rest % 2 * LANES]);
+}
+
+// -- a tile -----------------------------------------------------------------------------------------------------------
+
+// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows and 4 others. What stands `ahead` in W
+// is fetched on the way, if anything.
+template <class Dots, int R, bool FETCH = false, class Number, class Weight>
+inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, int64_t ahead, F4* to) {
+    const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
+    F sum[R][OTHERS] = {};
+    for (int64_t i = 0; i < count; i += Dots::STEP) {
+        if constexpr (FETCH) {
+            __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
+            __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
+        }
+        auto a = Dots::w_at(w0 + i), b = Dots::w_at(w1 + i), c = Dots::w_at(w2 + i), d = Dots::w_at(w3 + i);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            auto own = Dots::at(x + r * x_stride + i);
+            sum[r][0] = Dots::add(sum[r][0], own, a);
+            sum[r][1] = Dots::add(sum[r][1], own, b);
+            sum[r][2] = Dots::add(sum[r][2], own, c);
+            sum[r][3] = Dots::add(sum[r][3], own, d);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) to[r] = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+}
+
+}  // namespace
