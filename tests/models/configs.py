@@ -71,3 +71,46 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "torch_dtype": "float32",
     },
 }
+
+_T5: dict[str, Any] = {
+    "vocab_size": 97,
+    "d_model": 48,
+    "d_kv": 10,
+    "d_ff": 44,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 6,
+    "feed_forward_proj": "gated-gelu",
+    "layer_norm_epsilon": 1e-6,
+    "relative_attention_num_buckets": 12,
+    "relative_attention_max_distance": 20,
+    "n_positions": 64,
+    "tie_word_embeddings": False,
+    "is_encoder_decoder": True,
+    "decoder_start_token_id": 0,
+    "torch_dtype": "float32",
+}
+_BART: dict[str, Any] = {
+    "vocab_size": 97,
+    "d_model": 36,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 44,
+    "decoder_ffn_dim": 50,
+    "max_position_embeddings": 64,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "normalize_before": False,
+    "is_encoder_decoder": True,
+    "decoder_start_token_id": 2,
+    "torch_dtype": "float32",
+}
+
+ENCODER_DECODERS: dict[str, dict[str, Any]] = {
+    "t5": {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5", **_T5},
+    "umt5": {"architectures": ["UMT5ForConditionalGeneration"], "model_type": "umt5", **_T5},
+    "bart": {"architectures": ["BartForConditionalGeneration"], "model_type": "bart", **_BART},
+    "marian": {"architectures": ["MarianMTModel"], "model_type": "marian", **_BART, "static_position_embeddings": True},
+}

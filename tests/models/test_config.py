@@ -159,7 +159,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention = True"),
     ("gpt2", {"activation_function": "sigmoid"}, "activation_function 'sigmoid' is not supported"),
-    ("llama", {"architectures": ["T5ForConditionalGeneration"]}, "architecture T5ForConditionalGeneration"),
+    ("llama", {"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
     ("llama", {"architectures": ["two\nlines"]}, "architecture two lines is not supported"),
     ("llama", {"architectures": None, "model_type": "gemma"}, "architecture gemma is not supported"),
     ("llama", {"architectures": [], "model_type": MISSING}, "names no architecture and no model_type"),

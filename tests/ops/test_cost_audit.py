@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.configs import CONFIGS
+from models.configs import CONFIGS, ENCODER_DECODERS
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -105,6 +105,17 @@ def test_steps_of_the_engine(family: str) -> None:
     engine: Engine = token_engine(random_ours(CONFIGS[family]), runner=AuditedRunner, limits=Limits(tokens=12, chunk=5))
     complete(engine, [list(range(13)), [5, 3], list(range(7, 15))])
     check_steps(engine)
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODERS)
+def test_steps_of_encoder_decoders(family: str) -> None:
+    """The same with an encoder's rows in a request's first step alone."""
+    model = random_ours(ENCODER_DECODERS[family])
+    engine = token_engine(model, runner=AuditedRunner, limits=Limits(tokens=18, chunk=5))
+    inputs = ([6, 2, 8], list(range(11)), [7])
+    complete(engine, [list(range(13)), [5, 3], list(range(7, 15))], encoders=inputs)
+    encoded = [run.work.rows.get(ENCODER, 0) for run in check_steps(engine)]
+    assert sum(encoded) == sum(map(len, inputs))
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in HEADLESS])

@@ -278,6 +278,7 @@ class EncoderDecoder(WallModel):
     """One embedding for both sides and the head, one of positions, and biases by distance."""
 
     encodes = True
+    encoder_context = CONTEXT
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()

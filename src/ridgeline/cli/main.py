@@ -18,6 +18,7 @@ from ridgeline.version import __version__
 COMMANDS = {
     "run": "Generate text: streams to stdout, then says on stderr what prefill and decode took.",
     "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
+    "translate": "Translate texts: each goes through the encoder once, and its answer is a line on stdout.",
     "serve": "Serve a model over HTTP: OpenAI's chat and completions, metrics, health.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "

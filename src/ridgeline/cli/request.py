@@ -1,6 +1,7 @@
 """From what a user typed to what the engine takes: a model that is loaded, settings, sampling, the prompt's ids."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,9 +145,10 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
     return llm.encode_chat([*messages, {"role": "user", "content": text}])
 
 
-def check_room(llm: LLM, prompt: int, params: SamplingParams, more_memory: str = "") -> None:
-    """Refuse more tokens than could come after a prompt of so many, as vLLM's server does. more_memory: the option, if
+def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory: str = "") -> None:
+    """Refuse more tokens than could come after a prompt of these, as vLLM's server does. more_memory: the option, if
     any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse."""
+    prompt = len(llm.loaded.texts.decoder_prompt(ids))
     wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity()
     assert wanted is not None
     room = min(context, held) - prompt

@@ -75,7 +75,7 @@ def run(
             params = dataclasses.replace(params, ignore_eos=True)
         ids = prompt_ids(llm, text, system, raw)
         if sampling.max_tokens is not None:
-            check_room(llm, len(ids), params, more_memory="--kv-memory")
+            check_room(llm, ids, params, more_memory="--kv-memory")
         _say_unheeded(llm)
         account = Account(llm.loaded.price)
         llm.engine.on_step = account.add

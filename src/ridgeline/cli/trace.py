@@ -22,6 +22,7 @@ from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.models.model import Model
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.roofline.plan.plan import check_devices
@@ -37,6 +38,10 @@ from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
 
 _LOOK, _FILES, _PRICED = "Look inside", "Files", "Priced alone"
+_ATTENTION = (
+    "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
+    "token that it wrote, a column for each that it read."
+)
 _ON_CARD = (
     "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
 )
@@ -59,7 +64,7 @@ class Look:
     layer: Annotated[
         str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
     ] = None
-    attention: Annotated[bool, _look("--attention", text="Whom a token looked at, by head (of --layer).")] = False
+    attention: Annotated[bool, _look("--attention", text=_ATTENTION)] = False
     lens: Annotated[bool, _look("--lens", text="What each layer would have said.")] = False
     memory: Annotated[
         bool, _look("--memory", text="The feed-forward neurons that fired most, and the tokens they promote.")
@@ -205,7 +210,7 @@ def trace(
     files.check()
     text = read_prompt(prompt)
     llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
-    layer, wanted = look.chosen(len(llm.loaded.model.kv_specs)), look.wanted(repeats)
+    layer, wanted = look.chosen(_layers(llm.loaded.model)), look.wanted(repeats)
     params = sampling_params(
         llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         ignore_eos=dummy_weights,
@@ -213,7 +218,7 @@ def trace(
     subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
     ids = subject.encode()
     if max_tokens is not None:
-        check_room(llm, len(ids), params)
+        check_room(llm, ids, params)
     check(llm, ids, wanted)  # before a machine is probed for it
     with _status("tracing"):
         card = device_named(device, llm.threads)
@@ -223,6 +228,12 @@ def trace(
         print(json.dumps(to_json(ledger)))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
+
+
+def _layers(model: Model) -> int:
+    """How many layers --layer may name: those of the decoder, each of which keeps its own positions and may keep an
+    encoder's beside them."""
+    return sum(spec.grows for spec in model.kv_specs)
 
 
 def _show_priced(model: str, priced: Priced, running: list[str], as_json: bool) -> None:

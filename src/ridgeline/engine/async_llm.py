@@ -223,7 +223,8 @@ class AsyncLLM:
                 raise EngineRestarting("the engine is being started again")
             self._callers[caller.ticket] = caller
         params = replace(caller.params, stop=()) if caller.params.stop else caller.params
-        self._host.send(Add(caller.ticket, caller.prompt, params, root))
+        begun, encoder = self.texts.decoder_prompt(caller.prompt), self.texts.encoder_input(caller.prompt)
+        self._host.send(Add(caller.ticket, list(begun), params, root, list(encoder)))
 
     def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
@@ -264,7 +265,8 @@ class AsyncLLM:
         caller = self._callers.get(added.ticket)
         if caller is None:
             return
-        self._transcript.open(added.request, caller.prompt, caller.params, sections=caller.sections)
+        begun = self.texts.decoder_prompt(caller.prompt)
+        self._transcript.open(added.request, begun, caller.params, sections=caller.sections)
         self._by_request[added.request] = caller
         caller.request = added.request  # who leaves from now on, in another thread, aborts it
         if caller.added is not None:

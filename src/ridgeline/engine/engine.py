@@ -55,6 +55,7 @@ class Engine:
         has_head: bool = True,
         whole: bool | None = None,
         pooled: bool = False,
+        encoder_context: int = 0,
         guides: "Guides | None" = None,
         on_step: Observer | None = None,
         seed: int | None = None,
@@ -63,15 +64,15 @@ class Engine:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
         the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
         a request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
-        gives. whole: whether prompts run in one step; by default where their positions see later ones. guides: hold
-        answers to a form, where they are asked to be. on_step: told of each step that ran. seed: where the seeds of
-        requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other, and
-        orders nothing by it."""
+        gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_context:
+        positions that its encoder takes. guides: hold answers to a form, where they are asked to be. on_step: told of
+        each step that ran. seed: where the seeds of requests that state none come from. clock: the time in integer
+        nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
-        self.has_head = has_head
+        self.has_head, self.encoder_context = has_head, encoder_context
         self.guides = guides
         self.pooled = pooled
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
@@ -214,6 +215,10 @@ class Engine:
             beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
             raise ValueError(
                 f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
+            )
+        if encoded > self.encoder_context:
+            raise ValueError(
+                f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
             )
         if encoded >= most:
             raise ValueError(

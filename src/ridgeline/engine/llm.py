@@ -19,13 +19,14 @@ class TextEngine:
     """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self.engine, self.transcript = loaded.engine, loaded.texts.transcript()
+        self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
-        """As Engine.add; stop strings are the transcript's."""
-        request = self.engine.add(prompt, replace(params, stop=()) if params.stop else params)
+        """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
+        begun, encoder = self.texts.decoder_prompt(prompt), self.texts.encoder_input(prompt)
+        request = self.engine.add(begun, replace(params, stop=()) if params.stop else params, encoder=encoder)
         try:
-            self.transcript.open(request, prompt, params)
+            self.transcript.open(request, begun, params)
         except BaseException:
             self.engine.abort(request)
             raise

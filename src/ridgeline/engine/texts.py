@@ -11,7 +11,7 @@ from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.request import token_ids
 from ridgeline.engine.transcript import Transcript
-from ridgeline.models import ModelRefused
+from ridgeline.models import ModelRefused, family_of
 from ridgeline.text import ChatTemplates, Tokenizer, read_template, tags_of
 
 Prompt = str | Sequence[int]
@@ -25,7 +25,8 @@ class Texts:
     templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
     it. most_tokens: what that file has for the tokens of an answer, None where it does not say. unfollowed: what it
     asks for beyond that. reasoning: the tags between which the model writes its thoughts; () for none, None for those
-    that its templates write.
+    that its templates write. start: what a decoder begins with whose encoder reads the prompt; () where the prompt is
+    what is continued.
     """
 
     tokenizer: Tokenizer
@@ -34,6 +35,15 @@ class Texts:
     unfollowed: tuple[str, ...] = ()
     most_tokens: int | None = None
     reasoning: tuple[str, ...] | None = None
+    start: tuple[int, ...] = ()
+
+    def decoder_prompt(self, ids: Sequence[int]) -> Sequence[int]:
+        """What is continued where a prompt has these ids."""
+        return self.start or ids
+
+    def encoder_input(self, ids: Sequence[int]) -> Sequence[int]:
+        """What an encoder reads of a prompt with these ids; () where there is none."""
+        return ids if self.start else ()
 
     def transcript(self) -> Transcript:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
@@ -92,7 +102,25 @@ def load_texts(
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
-    return Texts(tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens, reasoning)
+    return Texts(
+        tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens, reasoning, _start(source)
+    )
+
+
+def _start(source: Source) -> tuple[int, ...]:
+    """The token that an encoder-decoder's text begins with; () for other models. Raises ModelRefused where none is
+    stated."""
+    if not family_of(source.config).encodes:
+        return ()
+    stated = [
+        values.get(name)
+        for name in ("decoder_start_token_id", "bos_token_id")
+        for values in (source.generation, source.config.values)
+    ]
+    start = next((value for value in stated if value is not None), None)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise source.config.refuse(f"decoder_start_token_id is {start!r}; give the id that the decoder begins with")
+    return (start,)
 
 
 def _check(templates: ChatTemplates | None, where: str) -> None:

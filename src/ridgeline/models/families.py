@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ridgeline.models import bert, gemma2, gpt2, llama, mistral, modernbert, phi3, qwen2, qwen3
+from ridgeline.models import bart, bert, gemma2, gpt2, llama, mistral, modernbert, phi3, qwen2, qwen3, t5
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
@@ -27,6 +27,7 @@ class Family:
     ignored: patterns of tensors that old checkpoints carry and nothing reads.
     also: other architectures that are built alike: the same with a head that is left out.
     old_names: parts that old checkpoints call otherwise, and what they are called today.
+    encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class Family:
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
     also: tuple[str, ...] = ()
     old_names: tuple[tuple[str, str], ...] = ()
+    encodes: bool = False
 
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""
@@ -99,12 +101,20 @@ ENCODERS = (
 )  # fmt: skip
 """The families that read a text and write none: they give hidden states, or the scores of labels."""
 
+ENCODER_DECODERS = (
+    Family("BartForConditionalGeneration", "bart", bart.build, "model.", bart.RENAMES, bart.IGNORED, encodes=True),
+    Family("MarianMTModel", "marian", bart.build_marian, "model.", bart.RENAMES, bart.IGNORED_OF_MARIAN, encodes=True),
+    Family("T5ForConditionalGeneration", "t5", t5.build, "", t5.RENAMES, t5.IGNORED, encodes=True),
+    Family("UMT5ForConditionalGeneration", "umt5", t5.build_umt5, "", t5.RENAMES, t5.IGNORED, encodes=True),
+)
+"""The families whose encoder reads the prompt."""
+
 
 def family_of(fields: Fields) -> Family:
     """The family of a config. Raises ModelRefused naming what it is and what there is."""
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
-    for family in (*FAMILIES, *ENCODERS):
+    for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS):
         if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
             return family
     called = name or kind
@@ -113,7 +123,7 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    known = ", ".join(family.architecture for family in (*FAMILIES, *ENCODERS))
+    known = ", ".join(family.architecture for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS))
     raise fields.refuse(f"architecture {called} is not supported; supported are {known}")
 
 
@@ -126,7 +136,7 @@ def not_built(name: str) -> str | None:
 
 def _titles() -> Iterator[str]:
     """What people call the families: `Qwen 3 MoE`."""
-    for family in (*FAMILIES, *ENCODERS[:4]):
+    for family in (*FAMILIES, *ENCODERS[:4], *ENCODER_DECODERS):
         name = parse(family.architecture)
         yield " ".join(part for part in (name.family, name.version, "MoE" * (name.kind == "MoE")) if part)
 

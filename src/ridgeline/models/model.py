@@ -35,9 +35,9 @@ class Model(nn.Module, ABC):
 
     kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
     ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder. has_head: whether it gives logits. pooled: whether the last row of a text is
-    answered for all of it. segments: how many texts it tells apart in a prompt; the ids of the second are moved on by
-    the size of the vocabulary. spaces: what rows of it are rows of; `trace_calls` is given a
+    of an encoder; encoder_context: positions that one takes. has_head: whether it gives logits. pooled: whether the
+    last row of a text is answered for all of it. segments: how many texts it tells apart in a prompt; the ids of the
+    second are moved on by the size of the vocabulary. spaces: what rows of it are rows of; `trace_calls` is given a
     number for each.
     """
 
@@ -47,6 +47,7 @@ class Model(nn.Module, ABC):
     storage: Storage
     ties: Mapping[str, str] = {}
     encodes = False
+    encoder_context = 0
     has_head = True
     pooled = False
     segments = 1

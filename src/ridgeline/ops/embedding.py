@@ -103,3 +103,51 @@ class IndexedEmbedding(Embedding):
     def forward(self, ids_T: Tensor) -> Tensor:
         """As Embedding.forward."""
         return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)
+
+
+class SinusoidalPositions(Op):
+    """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
+    sines are the first half of a row, as Marian has them, not every second number."""
+
+    kind = "embedding"
+    table: Tensor
+
+    def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.entries, self.width, self.dtype = entries, width, dtype
+        with torch.device("cpu"):
+            table = sinusoids(entries, width).to(dtype)
+        self.register_buffer("table", table, persistent=False)
+
+    def forward(self, x_TD: Tensor, positions_T: Tensor) -> Tensor:
+        """x_TD [rows, width], positions_T int64 [rows] -> [rows, width]."""
+        if x_TD.is_meta:
+            return x_TD.new_empty(x_TD.shape)
+        return x_TD + self.table.to(x_TD.device)[positions_T]
+
+    def cost_of(self, rows: int) -> Cost:
+        """The rows, twice, and as many of the table: an addition a number."""
+        elements = rows * self.width
+        return Cost({"fp32": float(elements)}, activation_bytes=3 * elements * self.dtype.itemsize)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.plain"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return format_of(self.dtype).name
+
+    def signature(self) -> Hashable:
+        return self.width, self.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.entries} x {self.width}"
+
+
+def sinusoids(entries: int, width: int) -> Tensor:
+    """fp32 [entries, width]: sin(p / 10000^(2i / width)) for each i below half the width, then the cosines."""
+    position = torch.arange(entries, dtype=torch.float64)[:, None]
+    angle = position / 10_000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.cat([angle.sin(), angle[:, : width // 2].cos()], dim=1).float()

@@ -86,17 +86,20 @@ class Head(Linear):
     """The last projection: hidden state -> logits in fp32.
 
     softcap: logits are squashed to (-softcap, softcap) by softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118).
-    Tied to the embedding by sharing its parameter; it is read in full either way, so the cost is the same.
+    scale: of the hidden states (T5, whose head is the embedding). Tied to the embedding by sharing its parameter; it is
+    read in full either way, so the cost is the same.
     """
 
     kind = "head"
 
-    def __init__(self, spec: MatrixSpec, *, softcap: float | None = None) -> None:
+    def __init__(self, spec: MatrixSpec, *, softcap: float | None = None, scale: float | None = None) -> None:
         super().__init__(spec, exempt=True)
-        self.softcap = softcap
+        self.softcap, self.scale = softcap, scale
 
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
+        if self.scale is not None and not x_RI.is_meta:
+            x_RI = x_RI * self.scale
         if (kernels := native(x_RI)) and (operands := self.matrix.operands):
             (logits_RV,) = kernels.products(x_RI, (operands,), torch.float32)
         else:
@@ -111,14 +114,16 @@ class Head(Linear):
         return super().ours and self.softcap is None
 
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, and the soft cap of every logit."""
-        product = super().cost_of(rows)
-        if self.softcap is None:
-            return product
-        return product + Cost({"fp32": float(SOFTCAP_FLOPS * rows * self.matrix.outputs)})
+        """As Linear.cost_of, with the scale and the soft cap."""
+        cost = super().cost_of(rows)
+        if self.scale is not None:
+            cost += Cost({"fp32": float(rows * self.matrix.inputs)})
+        if self.softcap is not None:
+            cost += Cost({"fp32": float(SOFTCAP_FLOPS * rows * self.matrix.outputs)})
+        return cost
 
     def signature(self) -> Hashable:
-        return super().signature(), self.softcap is None
+        return super().signature(), self.softcap is None, self.scale is None
 
 
 class Projections(Op):

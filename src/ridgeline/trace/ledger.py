@@ -12,6 +12,7 @@ from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import beats_floor, under_floor
 from ridgeline.trace.attention import AttentionWeights
+from ridgeline.trace.cross import CrossAttention
 from ridgeline.trace.experts import Routing
 from ridgeline.trace.lens import Lens
 from ridgeline.trace.memory import FeedForwardMemory
@@ -167,7 +168,7 @@ class Ledger:
 
     prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
     at_hand: whether `device` is the machine that measured; if not, no measurement is held against its floors. The last
-    four are there if they were asked for.
+    five are there if they were asked for.
     """
 
     model: str
@@ -183,6 +184,7 @@ class Ledger:
     choices: Mapping[str, TokenChoice]
     timeline: Slice
     attention: AttentionWeights | None = None
+    cross: CrossAttention | None = None
     lens: Lens | None = None
     memory: FeedForwardMemory | None = None
     experts: Routing | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.models.bill import layer_of
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.cost import Cost
+from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
@@ -18,7 +18,7 @@ from ridgeline.trace.measure import Measurement
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A measured step with its price; `rows` of each call, in order."""
+    """A measured step with its price. rows: of each call, in order. ran: which of all priced calls each is."""
 
     measured: Measurement
     device: Device
@@ -26,9 +26,13 @@ class _Priced:
     work: Work
     price: StepPrice
     rows: Sequence[PricedRow]
+    ran: Sequence[int]
 
-    def entry(self, index: int) -> Entry:
-        """The entry in the ledger of the call of this index."""
+    def entry(self, place: int) -> Entry:
+        """The entry in the ledger of the priced call at this place; nothing where the step did not make it."""
+        if place not in self.ran:
+            return Entry(NO_COST, 0.0, 0.0, 0.0, "", (), (), 0.0, False, 0.0, "not in this step")
+        index = self.ran.index(place)
         call, measured = self.measured.calls[index], self.measured.seconds[index]
         row, note = self.rows[index], ""
         must = row.cost.memory_bytes
@@ -58,7 +62,8 @@ class _Priced:
 def price_steps(
     price: Price, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
 ) -> tuple[tuple[Step, ...], tuple[OpRow, ...]]:
-    """The steps and the rows of a ledger. Every step ran every op that is priced, in the same order.
+    """The steps and the rows of a ledger. Every step ran the ops that are priced, in the same order; the first one all
+    of them, a later one perhaps no encoder.
 
     at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured.
     """
@@ -78,11 +83,21 @@ def price_steps(
 
 
 def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
-    ran, known = [call.path for call in measured.calls], [path for path, _ in price.calls]
-    assert ran == known, "a step ran other ops than those that are priced"
+    ran = _places([call.path for call in measured.calls], [path for path, _ in price.calls])
     work = measured.plan.work(price.reaches)
     on = price.on(device, work)
-    return _Priced(measured, device, at_hand, work, on, [on.rows[place] for _, place in price.calls])
+    return _Priced(measured, device, at_hand, work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
+
+
+def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Which of the known calls were made, by path; the last ones where an op is called several times, as an encoder is
+    what comes first and is left out."""
+    places, place = list[int](), len(known)
+    for path in reversed(ran):
+        place = next((i for i in range(place - 1, -1, -1) if known[i] == path), -1)
+        assert place >= 0, "a step ran other ops than those that are priced"
+        places.append(place)
+    return places[::-1]
 
 
 def _step(name: str, priced: _Priced) -> Step:

@@ -19,6 +19,7 @@ from ridgeline.roofline.device import Device
 from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
 from ridgeline.trace.capture import capture
+from ridgeline.trace.cross import cross_attention
 from ridgeline.trace.experts import routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import lens
@@ -107,6 +108,8 @@ def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
         raise ValueError(f"position {wanted.position} is not in the prompt; it has positions 0 to {len(ids) - 1}")
     if wanted.repeats is not None and wanted.repeats < 1:
         raise ValueError(f"repeats is {wanted.repeats}; it must be at least 1")
+    if llm.loaded.model.encodes and (wanted.lens or wanted.memory or wanted.position is not None):
+        raise ValueError("of an encoder-decoder a trace shows --attention; leave out --lens, --memory and --position")
     if wanted.experts and not any(op.kind == "experts" for _, op in llm.loaded.model.ops()):
         raise ValueError("this model has no experts: it is dense; leave out --experts")
 
@@ -219,6 +222,10 @@ def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledger:
     """The ledger with what the views asked for."""
     model = llm.loaded.model
+    if model.encodes:
+        begun = llm.loaded.texts.decoder_prompt(ids)
+        encoder = [token.id for token in ledger.prompt]
+        return replace(ledger, cross=cross_attention(model, encoder, begun, ledger.prompt, ledger.written))
     position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
     captured = capture(model, ids, position)
     return replace(

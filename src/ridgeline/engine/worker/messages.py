@@ -117,6 +117,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     prompt: list[int]
     params: SamplingParams
     root: bytes = b""
+    encoder: list[int] = []
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):

@@ -94,6 +94,8 @@ class Matrix(Stored, ABC):
     def own(self, name: str, full: Tensor) -> Tensor:
         """This rank's part of the checkpoint's weight or bias."""
         spec = self.spec
+        if name == "bias" and full.dim() == 2 and len(full) == 1:  # as BART's checkpoints store that of the logits
+            full = full[0]
         if spec.split is None or (name == "bias" and spec.split == "row"):
             return full
         if spec.split == "row":

@@ -51,6 +51,23 @@ class Workload:
             if target is not None and not target > 0:
                 raise ValueError(f"the {name} target is {target} s; it must be above 0")
 
+    def of(self, model: Model) -> "Workload":
+        """The same as a model runs it: what an encoder-decoder is given its encoder reads, and the decoder begins with
+        one token."""
+        if not model.encodes or self.encoded:
+            return self
+        return dataclasses.replace(self, input=1, encoded=self.input)
+
+    @property
+    def given(self) -> int:
+        """Tokens that a request is given, whoever reads them."""
+        return self.encoded or self.input
+
+    @property
+    def prompt_step(self) -> int:
+        """Positions of prompts that a step runs: what their encoders read is in the same step, so that fewer fit."""
+        return max(1, self.step_tokens * self.input // (self.input + self.encoded))
+
     @property
     def tokens(self) -> int:
         """Positions that a request has when it ends."""

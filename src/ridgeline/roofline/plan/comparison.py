@@ -106,7 +106,9 @@ def _at_price(offer: Offer, device: Device) -> Offer:
 def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand) -> Offer:
     if setup.devices > 1 and setup.device.link is None:
         setup = replace(setup, devices=1)
-    serving = Serving(models.case(setup), workload)
+    case = models.case(setup)
+    workload = workload.of(case.model)
+    serving = Serving(case, workload)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
         serving = Serving(models.case(fewest), workload)
     fleet = fleet_for(serving, demand) if demand else None

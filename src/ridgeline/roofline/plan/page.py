@@ -42,7 +42,7 @@ def _title(plan: Plan) -> str:
     case, workload = plan.case, plan.workload
     return (
         f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
-        f"{workload.input:,} tokens in, {workload.output:,} out"
+        f"{workload.given:,} tokens in, {workload.output:,} out"
     )
 
 
@@ -133,7 +133,7 @@ def _batch_times(plan: Plan) -> Iterator[Row]:
     batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
     prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
     step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
-    yield _seconds(f"TTFT, {prompts} of {workload.input:,}", plan.prefill.seconds, class_of("prefill", devices))
+    yield _seconds(f"TTFT, {prompts} of {workload.given:,}", plan.prefill.seconds, class_of("prefill", devices))
     yield _seconds(f"ITL, batch {batch:,}", step, decode)
     yield _rate("tok/s a user", step.per_second(1), decode)
     if batch > 1:

@@ -180,10 +180,10 @@ def prefill_phase(case: Case, workload: Workload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
     follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt.
     """
-    positions, step = workload.batch * workload.input, workload.step_tokens
+    positions, step = workload.batch * workload.input, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
     steps = f" in {len(works):,} steps" if len(works) > 1 else ""
-    about = f"{workload.batch:,} x {workload.input:,} tokens{steps}"
+    about = f"{workload.batch:,} x {workload.given:,} tokens{steps}"
     return Phase("prefill", works, about=about, context=workload.input)
 
 

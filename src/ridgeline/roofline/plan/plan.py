@@ -267,6 +267,7 @@ def make_plan(
     check_devices(setup)
     models = ModelCache(fields)
     case = models.case(setup)
+    workload = workload.of(case.model)
     check_context(case, workload)
     serving = Serving(case, workload)
     _check_batch(serving)
@@ -285,6 +286,11 @@ def check_devices(setup: Setup) -> None:
 
 def check_context(case: Case, workload: Workload) -> None:
     """Raises ValueError for requests that are longer than the model's context."""
+    if workload.encoded > case.model.encoder_context:
+        raise ValueError(
+            f"{workload.encoded:,} tokens of input; the model's encoder takes {case.model.encoder_context:,}; give a "
+            "shorter --input"
+        )
     if workload.tokens > case.model.context:
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}; "

@@ -59,7 +59,7 @@ class PromptQueue:
         return found
 
     def _priced(self, count: int) -> tuple[Estimate, Estimate]:
-        step, positions = self.workload.step_tokens, count * self.workload.input
+        step, positions = self.workload.prompt_step, count * self.workload.input
         full = positions // step
         while len(self._clock) <= full:
             self._fill()
@@ -71,7 +71,7 @@ class PromptQueue:
 
     def _fill(self) -> None:
         """One more full step."""
-        step, length, full = self.workload.step_tokens, self.workload.input, len(self._clock) - 1
+        step, length, full = self.workload.prompt_step, self.workload.input, len(self._clock) - 1
         clock = self._clock[-1] + self._seconds(full * step, (full + 1) * step)
         self._waits.append(self._waits[-1] + clock * ((full + 1) * step // length - full * step // length))
         self._clock.append(clock)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.document.page import UNEVEN, Block, Heading, Heat, Row, Table, columns
+from ridgeline.document.page import UNEVEN, Block, Cell, Heading, Heat, Row, Table, columns
+from ridgeline.trace.cross import CrossAttention
 from ridgeline.trace.experts import RoutedLayer, Routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import Lens
@@ -10,6 +11,7 @@ from ridgeline.trace.memory import FeedForwardMemory
 from ridgeline.trace.tokens import Token
 
 _TOP = 3
+_GRID = 9  # columns of a grid in numbers; one with more is shaded
 
 
 def show_piece(token: Token, width: int = 0) -> str:
@@ -39,6 +41,34 @@ def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> Row
     top = sorted(range(len(weights)), key=lambda position: -weights[position])[:_TOP]
     seen = "  ".join(f"{position} {show_piece(tokens[position], 14)} {weights[position]:.2f}" for position in top)
     return Row((name, Heat(tuple(weights), UNEVEN), seen))
+
+
+def cross_view(cross: CrossAttention, layer: int | None) -> tuple[Block, ...]:
+    """The grid of one layer, by default the last: rows by the token that they produce, columns by what was read."""
+    chosen = len(cross.weights) - 1 if layer is None else layer
+    title = (
+        f"Cross-attention of layer {chosen}, mean of its {cross.heads} heads: "
+        "what the encoder read, as each token was produced"
+    )
+    narrow = len(cross.sources) <= _GRID
+    names = [show_piece(token, 12) for token in cross.sources] if narrow else ["what was read, from left to right"]
+    rows = [
+        Row((show_piece(token), *(_shares(weights) if narrow else (Heat(weights, UNEVEN),)), _most(weights, cross)))
+        for token, weights in zip(cross.produced, cross.weights[chosen], strict=True)
+    ]
+    heads = columns("produced", *names, "most", words=(0, *(() if narrow else (1,)), len(names) + 1))
+    return Heading(title), Table(heads, tuple(rows))
+
+
+def _shares(weights: Sequence[float]) -> tuple[Cell, ...]:
+    """The weights of a row, its largest standing out."""
+    return tuple(Cell(f"{weight:.2f}", "strong" if weight == max(weights) else "") for weight in weights)
+
+
+def _most(weights: Sequence[float], cross: CrossAttention) -> str:
+    """Where a row has its peak."""
+    peak = max(range(len(weights)), key=lambda column: weights[column])
+    return f"{show_piece(cross.sources[peak], 14)} {weights[peak]:.2f}"
 
 
 def lens_view(lens: Lens) -> tuple[Block, ...]:

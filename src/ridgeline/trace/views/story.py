@@ -10,7 +10,7 @@ from ridgeline.trace.ledger import Ledger, Step
 from ridgeline.trace.reason import above_roofs, slowest
 from ridgeline.trace.timeline import Slice
 from ridgeline.trace.tokens import TokenChoice
-from ridgeline.trace.views.inside import attention_view, experts_view, lens_view, memory_view, show_piece
+from ridgeline.trace.views.inside import attention_view, cross_view, experts_view, lens_view, memory_view, show_piece
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.table import op_table
 
@@ -43,6 +43,8 @@ def story(ledger: Ledger, shown: Shown) -> Document:
     ]
     if ledger.attention is not None:
         blocks += attention_view(ledger, layer)
+    if ledger.cross is not None:
+        blocks += cross_view(ledger.cross, layer)
     if ledger.lens is not None:
         blocks += lens_view(ledger.lens)
     if ledger.memory is not None:

@@ -1,0 +1,93 @@
+"""`ridgeline translate`: texts through an encoder-decoder, each answer on a line of its own."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.options import say_which
+from ridgeline.cli.request import SamplingFlags, load
+from ridgeline.cli.terminal import one_line, read_text, say
+from ridgeline.document.terminal import printable
+from ridgeline.engine import Completion, EngineSettings
+
+BUILTIN = "translate"
+_TEXTS = "What to translate, each text by itself; - reads standard input, a text a line."
+_MODEL = (
+    "An encoder-decoder: a checkpoint folder (T5, BART, Marian), an id in the Hugging Face cache, or the built-in "
+    "`translate`, English to French. A model for several tasks wants to be told which, in the text: FLAN-T5 reads "
+    '"translate English to German: ...".'
+)
+
+
+@with_flags
+def translate(
+    texts: Annotated[list[str], typer.Argument(help=_TEXTS, metavar="TEXT...", show_default=False)],
+    model: Annotated[str, typer.Option("--model", "-m", help=_MODEL, callback=say_which)] = BUILTIN,
+    *,
+    sampling: SamplingFlags,
+    dummy_weights: options.DummyWeights = False,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+) -> None:
+    """Translate texts: each goes through the encoder once, and its answer is a line on stdout.
+
+    All of them run together, in one continuous batch. Decoding is what the model's generation_config.json says unless
+    flags say otherwise; the built-in model is greedy. Beams are not built: a model that asks for them is said to.
+    """
+    asked = _lines(texts)
+    llm = load(model, EngineSettings(), dummy_weights=dummy_weights, threads=threads)
+    if not llm.loaded.model.encodes:
+        raise ValueError(
+            f"{model} continues text and has no encoder; ridgeline run takes it, translate an encoder-decoder"
+        )
+    for key in llm.loaded.texts.unfollowed:
+        say(f"the model's generation_config.json asks for {key}, which this version does not do")
+    params = sampling.params(llm.loaded.defaults)
+    full = [text for text in asked if text]
+    completions = iter(llm.generate(full, params) if full else ())
+    answers = [(text, next(completions) if text else None) for text in asked]
+    if as_json:
+        print(json.dumps({"model": model, "translations": [_json(*answer) for answer in answers]}))
+        return
+    clean = printable if sys.stdout.isatty() else str
+    for text, completion in answers:
+        print(clean("" if completion is None else _said(text, completion)))
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    """The texts, those of standard input line by line; a line without text stays one. Raises ValueError where there is
+    nothing to translate."""
+    lines = [line for text in texts for line in (read_text(text).splitlines() if text == "-" else [text])]
+    lines = [line.strip() for line in lines]
+    if not any(lines):
+        raise ValueError("there is nothing to translate; give a text of at least one character")
+    return lines
+
+
+def _said(text: str, completion: Completion) -> str:
+    """What came of a text, on one line. Raises ValueError where it failed."""
+    choice = completion.choices[0]
+    if choice.error is not None:
+        raise ValueError(f"{text!r} failed: {choice.error}")
+    if choice.finish == "length":
+        say(f"cut off after {len(choice.tokens)} tokens: {one_line(text)!r}; give --max-tokens")
+    return " ".join(choice.text.split())
+
+
+def _json(text: str, completion: Completion | None) -> dict[str, Any]:
+    if completion is None:
+        return {"text": text, "translation": "", "token_ids": [], "finish_reason": "stop", "prompt_tokens": 0}
+    choice = completion.choices[0]
+    fields: dict[str, Any] = {
+        "text": text,
+        "translation": choice.text,
+        "token_ids": choice.token_ids,
+        "finish_reason": choice.finish,
+        "prompt_tokens": len(completion.prompt_ids),
+    }
+    return fields | ({} if choice.error is None else {"error": choice.error})

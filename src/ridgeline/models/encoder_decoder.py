@@ -1,0 +1,122 @@
+"""The encoder-decoder, in parts: attention to a sequence itself and to what an encoder gave, two stacks, a head.
+
+A family's file puts them together; the residual stream is passed on as two summands, as in decoder.py.
+
+Shapes: T rows of a step, E rows of an encoder, N rows of either, R rows that are wanted, D hidden, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention, KVContext, PositionBias
+from ridgeline.ops.collective import all_gather, all_reduce
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.linear import Head, Linear, Projections
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.work import Reach
+
+
+class Names(NamedTuple):
+    """What a checkpoint calls the projections of an attention."""
+
+    q: str
+    k: str
+    v: str
+    output: str
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sequence to itself, in either stack."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False) -> None:
+        super().__init__()
+        self.head_dim, self.output_name = d.head_dim, names.output
+        self.qkv = Projections(dict.fromkeys(names[:3], d.column(d.hidden, d.heads * d.head_dim, bias=bias)))
+        self.attend = attend
+        self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
+        """x_ND [rows, hidden] -> [rows, hidden]."""
+        q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
+        out: Tensor = self.all_reduce(getattr(self, self.output_name)(self.attend(q_NHD, k_NHD, v_NHD, kv)))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Attention to an encoder's rows, whose keys and values are computed in the step that has them, and kept."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False) -> None:
+        super().__init__()
+        self.head_dim, self.names = d.head_dim, names
+        column = d.column(d.hidden, d.heads * d.head_dim, bias=bias)
+        self.add_module(names.q, Linear(column))
+        self.kv = Projections({names.k: column, names.v: column})
+        self.attend = attend
+        self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_TD: Tensor, encoded_ED: Tensor | None, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden]; encoded_ED [encoder rows, hidden], None where no encoder runs -> [rows, hidden]."""
+        q_THD = getattr(self, self.names.q)(x_TD).view(len(x_TD), -1, self.head_dim)
+        k_EHD = v_EHD = None
+        if encoded_ED is not None:
+            k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
+        out: Tensor = self.all_reduce(getattr(self, self.names.output)(self.attend(q_THD, k_EHD, v_EHD, kv)))
+        return out
+
+
+def attention_op(
+    d: Dimensions, layer: int, reach: Reach, *, scale: float | None = None, bias: PositionBias | None = None
+) -> Attention:
+    """The op of one attention. layer: its place among those that keep something; -1 in an encoder."""
+    heads = d.own_heads
+    return Attention(
+        layer,
+        heads,
+        KVSpec(heads, d.head_dim, d.head_dim, reach, d.dtype, d.storage.kv),
+        scale=scale,
+        bias=bias,
+    )
+
+
+class EncoderDecoder(Model):
+    """A model of two stacks over one embedding. A family builds the stacks, says what they compute in `encode` and
+    `hidden`, and calls `finish`.
+
+    The head is the embedding where `ties` says so."""
+
+    encodes = True
+
+    def __init__(
+        self, d: Dimensions, encoder_context: int, *, head_scale: float | None = None, head_bias: bool = False
+    ) -> None:
+        """encoder_context: positions that the encoder takes. head_scale: of the states before the head. head_bias:
+        whether logits have one."""
+        super().__init__()
+        self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
+        self.encoder_context = encoder_context
+        self._head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, head_bias, "column", d.vocabulary_shard)
+        self._head_scale, self._gathers = head_scale, all_gather(d.vocabulary, d.vocabulary_shard)
+
+    def finish(self, ties: Mapping[str, str]) -> None:
+        """Once the stacks are there: the head, what layers keep, what is tied."""
+        self.lm_head = Head(self._head, scale=self._head_scale)
+        self.all_gather = self._gathers
+        attends = [op for _, op in self.ops() if isinstance(op, Attention) and op.spec.kept]
+        assert [op.layer for op in attends] == list(range(len(attends)))
+        self.kv_specs, self.ties = tuple(op.spec for op in attends), ties
+        self.tie()
+
+    def head(self, x_RD: Tensor) -> Tensor:
+        """As Model.head."""
+        logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
+        return logits_RV

@@ -1,0 +1,66 @@
+"""What an encoder-decoder's tokens looked at of what its encoder read: the cross-attention grid.
+
+Shapes: T positions of the decoder, E rows of the encoder, H heads, D head dim.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention, Uncached, attention_weights
+from ridgeline.ops.op import Op
+from ridgeline.ops.work import Segment
+from ridgeline.trace.tokens import Token
+
+
+@dataclass(frozen=True, slots=True)
+class CrossAttention:
+    """weights[layer][row][column]: what share of its attention, over the heads on average, a layer gave to a token that
+    the encoder read, as it produced a token; those of a row sum to 1.
+
+    sources: the tokens of the columns; produced: those of the rows. heads: of each layer.
+    """
+
+    sources: tuple[Token, ...]
+    produced: tuple[Token, ...]
+    weights: tuple[tuple[tuple[float, ...], ...], ...]
+    heads: int
+
+
+@torch.inference_mode()
+def cross_attention(
+    model: Model, encoder: Sequence[int], begun: Sequence[int], sources: Sequence[Token], produced: Sequence[Token]
+) -> CrossAttention:
+    """Run encoder and decoder once, without KV memory, and keep whom each position looked at that produced a token.
+
+    encoder: what the encoder reads. begun: what the decoder begins with, before the first token that it produced.
+    """
+    ids = [*begun, *(token.id for token in produced[:-1])]
+    kept: list[Tensor] = []
+
+    def keep(op: Op, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        assert isinstance(op, Attention)
+        kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
+
+    ops = [op for _, op in model.ops() if isinstance(op, Attention) and op.reach.kind == "cross"]
+    handles = [op.register_forward_hook(keep) for op in ops]
+    kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
+    try:
+        encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
+        model.hidden(torch.tensor(ids), torch.arange(len(ids)), kv, torch.arange(1), encoded_ED)
+    finally:
+        for handle in handles:
+            handle.remove()
+    weights = tuple(tuple(tuple(row) for row in mean_TE.tolist()) for mean_TE in kept)
+    return CrossAttention(tuple(sources), tuple(produced), weights, ops[0].heads)
+
+
+def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:
+    """The weights of each query over an encoder's rows, in fp32, averaged over the heads: [T, E]."""
+    scores_HTE = (q_THD.float().transpose(0, 1) @ k_EHD.float().permute(1, 2, 0)) * op.scale
+    everything_TE = torch.ones(scores_HTE.shape[1:], dtype=torch.bool)
+    weights_HTE: Tensor = attention_weights(op, scores_HTE, everything_TE.long(), everything_TE)
+    return weights_HTE.mean(0)

@@ -1,0 +1,57 @@
+"""A plan for an encoder-decoder: what it is given its encoder reads, once, and every decode step looks at it."""
+
+import pytest
+
+from ridgeline.checkpoint.source import read_config
+from ridgeline.models import Fields
+from ridgeline.ops.work import ENCODER, Segment, Work
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan import make_plan
+from ridgeline.roofline.plan.case import Setup, Workload
+from ridgeline.roofline.plan.phases import decoder_phases
+from ridgeline.roofline.plan.plan import Plan
+
+
+def plan_of(name: str, workload: Workload) -> Plan:
+    return make_plan(name, read_config(name), Setup(load_card("h100-sxm")), workload, ())
+
+
+def test_the_input_is_the_encoders() -> None:
+    """Prefill runs it, with one position of the decoder; decode steps look at it."""
+    plan = plan_of("flan-t5-base", Workload(200, 50, batch=6))
+    workload, case = plan.workload, plan.case
+    assert (workload.input, workload.encoded, workload.given, workload.tokens) == (1, 200, 200, 51)
+    prefill, decode = decoder_phases(case, workload)
+    (work,) = prefill.works
+    assert work == Work.of([Segment(1, 1, 200, encodes=True)] * 6, case.price.reaches, 6)
+    assert work.rows[ENCODER] == 1200
+    assert decode.works == (Work.decode([26], case.price.reaches, [200]) * 6,)
+    assert decode.count == 49
+
+
+def test_a_step_has_room_for_what_encoders_read() -> None:
+    """2,048 positions are ten inputs of 200 and a position of each decoder."""
+    plan = plan_of("flan-t5-base", Workload(200, 50, batch=25))
+    prefill, _ = decoder_phases(plan.case, plan.workload)
+    assert [work.rows[ENCODER] for work in prefill.works] == [2000, 2000, 1000]
+    assert sum(work.tokens for work in prefill.works) == 25
+
+
+def test_memory_holds_what_cross_attention_keeps() -> None:
+    """24 layers of 64 x 64 keys and values in bf16 a position of either side, in whole pages."""
+    memory = plan_of("t5-v1.1-xxl", Workload(256, 64)).memory
+    pages = memory.layout.kept(65, 1, 256)
+    assert memory.layout.kept(65, 1, 256) > memory.layout.kept(65, 1)
+    assert pages * memory.page_bytes == pytest.approx(24 * 2 * 4096 * 2 * (256 + 80), rel=0.1)
+
+
+def test_inputs_longer_than_the_encoder_takes_are_refused() -> None:
+    with pytest.raises(ValueError, match="1,024 tokens of input; the model's encoder takes 512; give a shorter"):
+        plan_of("t5-small", Workload())
+
+
+def test_a_decoders_plan_is_as_it_was() -> None:
+    asked = Workload(300, 20)
+    plan = make_plan("llama", Fields(read_config("llama-3.2-1b").values, "c"), Setup(load_card("h100-sxm")), asked, ())
+    assert plan.workload == asked
+    assert (asked.prompt_step, asked.given) == (2048, 300)
