@@ -23,8 +23,9 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build, families, family_of
-from ridgeline.models.bill import bill
+from ridgeline.models.bill import bill, layers_of
 from ridgeline.models.model import Model
+from ridgeline.models.sizes import sizes_of
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
 from support.checkpoints import WEIGHT_STD, random_ours
@@ -261,6 +262,15 @@ def test_a_t5_that_cannot_be_built_is_refused_in_one_line(changes: dict[str, obj
 )
 def test_a_bart_that_cannot_be_built_is_refused_in_one_line(kind: str, changes: dict[str, object], named: str) -> None:
     refused_in_one_line({**ENCODER_DECODERS[kind], **changes}, named)
+
+
+def test_layers_and_what_a_token_keeps_are_counted_by_stack() -> None:
+    """Two layers of the encoder, which keep nothing of a token that is written, and three of the decoder."""
+    model = build(Fields(ENCODER_DECODERS["t5"], "config.json"))
+    assert layers_of(model) == (2, 3)
+    (own, one) = sizes_of(model).sharing
+    assert (own.form, own.bytes_per_token, one.bytes_per_token) == ("MHA", 3 * 2 * 60 * 4, 3 * 2 * 10 * 4)
+    assert bill(model).layer["attention"] == 2 * 4 * 48 * 60  # of a decoder's layer, the commonest, which has no table
 
 
 def refused_in_one_line(values: dict[str, object], named: str) -> None:

@@ -10,7 +10,7 @@ from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.models import Fields, ModelRefused, build, family_of
-from ridgeline.models.bill import Bill, bill
+from ridgeline.models.bill import Bill, bill, layers_of
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
 from ridgeline.models.recipes import Recipe, read_recipe
@@ -49,7 +49,7 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
         "name": dataclasses.asdict(parse(family_of(fields).architecture)),
         "context": model.context,
         "vocabulary": model.vocabulary,
-        "layers": len(model.kv_specs),
+        "layers": sum(layers_of(model)),
         "dtype": format_of(model.storage.dtype).name,
         "weights": recipe.name or format_of(model.storage.dtype).name,
         "tied": model.tied,
@@ -95,7 +95,7 @@ def _sizes(model: Model, recipe: Recipe) -> str:
     attends = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
     windows = sorted({spec.reach.size for spec in attends if spec.reach.kind == "window"})
     return (
-        f"{len(model.kv_specs)} layers, context {model.context:,}, "
+        f"{' + '.join(map(str, layers_of(model)))} layers, context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {_stored(model, recipe)}, "
         f"head {'tied to the embedding' if model.tied else 'of its own'}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")

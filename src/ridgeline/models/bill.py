@@ -31,14 +31,14 @@ class Bill:
 def bill(model: Model) -> Bill:
     """Count the parameters of a model, on meta or filled; of one rank's part of a divided one."""
     parts = dict.fromkeys(PARTS, 0)
-    layers: dict[int, dict[str, int]] = {}
+    layers: dict[tuple[str, int], dict[str, int]] = {}
     nbytes = 0.0
     for path, op in model.weighted_ops():
         count = op.parameter_count()
         part = part_of(model, path, op)
         parts[part] += count
         nbytes += op.stored_bytes()
-        layer = layer_of(path)
+        layer = _place(path)
         if layer is not None:
             layers.setdefault(layer, dict.fromkeys(PARTS, 0))[part] += count
     total = sum(parts.values())
@@ -65,7 +65,22 @@ def part_of(model: Model, path: str, op: Op) -> str:
 
 def layer_of(path: str) -> int | None:
     """The number of the layer that a path lies in, None outside the layers."""
-    return next((int(name) for name in path.split(".") if name.isdigit()), None)
+    place = _place(path)
+    return None if place is None else place[1]
+
+
+def layers_of(model: Model) -> tuple[int, ...]:
+    """How many layers each stack of a model has: an encoder-decoder's, then its decoder's."""
+    places = {place for path, _ in model.ops() if (place := _place(path)) is not None}
+    stacks = dict.fromkeys(stack for path, _ in model.ops() if (place := _place(path)) for stack in place[:1])
+    return tuple(sum(place[0] == stack for place in places) for stack in stacks)
+
+
+def _place(path: str) -> tuple[str, int] | None:
+    """The list of layers that a path lies in, and the number there."""
+    names = path.split(".")
+    first = next((i for i, name in enumerate(names) if name.isdigit()), None)
+    return None if first is None else (".".join(names[:first]), int(names[first]))
 
 
 def _idle(model: Model) -> int:

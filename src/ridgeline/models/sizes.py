@@ -67,6 +67,7 @@ def sizes_of(model: Model) -> Sizes:
 
 def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:
     """The three forms, widest first; two where the model has one of them."""
+    attends = [op for op in attends if op.spec.kept] or attends
     each = sum(op.spec.bytes_per_token / op.spec.heads * op.heads for op in attends)
     own = sum(op.spec.bytes_per_token for op in attends)
     one = sum(op.spec.bytes_per_token / op.spec.heads for op in attends)

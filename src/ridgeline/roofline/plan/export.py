@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from ridgeline.document.numbers import gb, gib
+from ridgeline.models.bill import layers_of
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.engine_profile import EngineProfile
 from ridgeline.roofline.plan.case import Setup
@@ -114,7 +115,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "active_parameters": whole.active,
         "parameters_by_part": whole.parameters,
         "layer_by_part": whole.layer,
-        "layers": len(case.model.kv_specs),
+        "layers": sum(layers_of(case.model)),
         "context": case.model.context,
         "vocabulary": case.model.vocabulary,
         "dtype": format_of(case.model.storage.dtype).name,
