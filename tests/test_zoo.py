@@ -129,10 +129,9 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path) -> None:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["the cat", "le chat"] * 3, 300)
     shape = Shape(vocab_size=300, d_model=24, d_kv=6, num_heads=4, d_ff=20)
-    model = T5(shape).eval()
+    model = T5(shape).eval().requires_grad_(False)
     for weight in model.parameters():  # as bf16 has them, and biases that are not zero
         weight.data = (weight.data + 0.1 * torch.randn(weight.shape)).bfloat16().float()
-        weight.requires_grad_(False)
     for name, weight in model.named_parameters():  # whose product with the factor bf16 has too
         if name.endswith("Attention.q.weight"):
             weight.data = (weight.data * shape.d_kv**-0.5).bfloat16().float() * shape.d_kv**0.5
@@ -141,7 +140,7 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path) -> None:
     source, target = pad([[5, 9, 7, EOS], [8, EOS]]), pad([[4, EOS], [6, 6, 2, EOS]])
     labels = target.masked_fill(target == PAD, -100)
     loss = theirs(input_ids=source, attention_mask=(source != PAD).long(), labels=labels).loss
-    assert float(model(source, target)) / int((target != PAD).sum()) == pytest.approx(float(loss), rel=1e-5)
+    assert model(source, target).item() / int((target != PAD).sum()) == pytest.approx(float(loss), rel=1e-5)
     assert tokenizer.encode("the cat").ids[-1] == EOS
 
 

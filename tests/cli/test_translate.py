@@ -114,3 +114,13 @@ def test_a_trace_shows_what_was_read_for_each_token(ridgeline: Run, folder: Path
         assert [sum(row) for row in layer] == pytest.approx([1.0] * len(layer))
     lens = ridgeline("trace", folder, "stone", "--lens")
     assert_one_line(lens, USAGE, "of an encoder-decoder a trace shows --attention")
+
+
+def test_a_request_is_priced_with_its_encoder(ridgeline: Run) -> None:
+    """The encoder's ops are in the prefill alone."""
+    ended = ridgeline("trace", "flan-t5-base", "--priced", "h100-sxm", "--input", 200, "--json")
+    assert ended.code == OK, ended.err
+    prefill, decode = (sum(ended.json["steps"][name]["flops"].values()) for name in ("prefill", "decode"))
+    assert prefill > 50 * decode > 0
+    long = ridgeline("trace", "flan-t5-base", "--priced", "h100-sxm", "--input", "1k")
+    assert_one_line(long, USAGE, "a prompt of 1,024 tokens; the model's encoder takes 512")

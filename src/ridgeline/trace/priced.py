@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.models.bill import layer_of
+from ridgeline.models.bill import layer_of, layers_of
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
@@ -81,22 +81,25 @@ class PricedTrace:
 
 
 def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
-    """The prefill of `batch` prompts of `length` tokens at once, and the step after it. Raises ValueError for more
-    positions than the model has."""
+    """The prefill of `batch` prompts of `length` tokens at once, and the step after it; where an encoder reads them, of
+    one position each of the decoder. Raises ValueError for more positions than the model has."""
     if length < 1 or batch < 1:
         raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
-    if length >= case.model.context:
+    if case.model.encodes and length > case.model.encoder_context:
+        raise ValueError(f"a prompt of {length:,} tokens; the model's encoder takes {case.model.encoder_context:,}")
+    if not case.model.encodes and length >= case.model.context:
         raise ValueError(
             f"a prompt of {length:,} tokens and one after it; the model's context is {case.model.context:,}"
         )
     reaches = case.price.reaches
+    encoded, own = (length, 1) if case.model.encodes else (0, length)
     works = {
-        "prefill": (Work.of([Segment(length, length)] * batch, reaches), length),
-        "decode": (Work.decode([length + 1] * batch, reaches), length + 1),
+        "prefill": (Work.of([Segment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), length),
+        "decode": (Work.decode([own + 1] * batch, reaches, [encoded] * batch), length + 1),
     }
     found = op_shapes(case.model)
     steps = tuple(_step(step, case, found, work, seen) for step, (work, seen) in works.items())
-    return PricedTrace(name, case, length, batch, len(case.model.kv_specs), steps)
+    return PricedTrace(name, case, length, batch, sum(layers_of(case.model)), steps)
 
 
 def op_shapes(model: Model) -> dict[str, OpShapes]:
