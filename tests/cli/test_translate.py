@@ -1,6 +1,5 @@
 """`ridgeline translate`, and what other commands do with an encoder-decoder: a small random T5 that reads bytes."""
 
-import io
 import json
 from pathlib import Path
 
@@ -31,15 +30,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_texts_are_answered_a_line_each(ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_answered_a_line_each(ridgeline: Run, folder: Path) -> None:
     """As arguments and from standard input alike, together as alone; a line without text stays one."""
     flags = ("--model", folder, "--max-tokens", 7, "--ignore-eos")
     alone = [ridgeline("translate", text, *flags) for text in ("stone", "a river")]
     assert all(ended.code == OK for ended in alone), alone[0].err
     both = ridgeline("translate", "stone", "a river", *flags)
     assert both.out == "".join(ended.out for ended in alone)
-    monkeypatch.setattr("sys.stdin", io.StringIO("stone\n\na river\n"))
-    piped = ridgeline("translate", "-", *flags)
+    piped = ridgeline("translate", "-", *flags, stdin="stone\n\na river\n")
     first, second = (ended.out for ended in alone)
     assert piped.out == f"{first}\n{second}"
     assert "cut off after 7 tokens" in both.err
