@@ -41,6 +41,71 @@ _GEMMA2 = {
     "cache_implementation": "hybrid",
     "tie_word_embeddings": True,
 }
+_GEMMA3 = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "attention_bias": False,
+    "query_pre_attn_scalar": 11,
+    "sliding_window": 5,
+    "sliding_window_pattern": 2,
+    "rope_theta": 50_000.0,
+    "rope_local_base_freq": 9_000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "tie_word_embeddings": True,
+}
+_LAYERS = ["sliding_attention", "full_attention"]
+_GRANITE = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 5.0,
+    "tie_word_embeddings": True,
+}
+_SMOLLM3 = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "no_rope_layers": [1, 0],
+    "no_rope_layer_interval": 2,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "rope_theta": 5_000_000.0,
+    "tie_word_embeddings": True,
+}
+_GLM = {"attention_bias": True, "partial_rotary_factor": 0.4}
+_COHERE = {"attention_bias": False, "layer_norm_eps": 1e-4, "logit_scale": 0.5, "tie_word_embeddings": True}
+_COHERE2 = {
+    "sliding_window": 5,
+    "sliding_window_pattern": 2,
+    "use_parallel_block": True,
+    "use_gated_activation": True,
+    "use_qk_norm": False,
+    "position_embedding_type": "rope_gptj",
+    "order_of_interleaved_layers": "local_attn_first",
+    "rotary_pct": 1.0,
+    "layer_switch": 2,
+}
+_STARCODER2 = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "norm_epsilon": 1e-4,
+    "norm_type": "layer_norm",
+    "mlp_type": "default",
+    "use_bias": True,
+    "sliding_window": 7,
+    "tie_word_embeddings": True,
+}
+_PHI = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "partial_rotary_factor": 0.4, "qk_layernorm": False}
+_LONGROPE = {
+    "hidden_size": 60,  # transformers wants factors for hidden_size / num_attention_heads, whatever head_dim is
+    "original_max_position_embeddings": 32,
+    "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]},
+}
+
+
+def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _family(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
@@ -52,10 +117,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mistral": _family("MistralForCausalLM", "mistral", sliding_window=5),
     "qwen2": _family("Qwen2ForCausalLM", "qwen2", **_WINDOWS, **_YARN),
     "qwen3": _family("Qwen3ForCausalLM", "qwen3", attention_bias=False, **_WINDOWS),
-    "phi3": _family("Phi3ForCausalLM", "phi3", sliding_window=None, partial_rotary_factor=0.4),
+    "phi3": _family("Phi3ForCausalLM", "phi3", sliding_window=None, partial_rotary_factor=0.4, **_LONGROPE),
     "mixtral": _family("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2),
     "qwen3_moe": _family("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=7, norm_topk_prob=True, **_EXPERTS),
     "gemma2": _family("Gemma2ForCausalLM", "gemma2", **_GEMMA2),
+    "gemma3_text": _family("Gemma3ForCausalLM", "gemma3_text", **_GEMMA3),
+    "granite": _family("GraniteForCausalLM", "granite", **_GRANITE),
+    "olmo2": _family("Olmo2ForCausalLM", "olmo2", attention_bias=False),
+    "olmo3": _family("Olmo3ForCausalLM", "olmo3", attention_bias=False, sliding_window=5, layer_types=_LAYERS, **_YARN),
+    "smollm3": _family("SmolLM3ForCausalLM", "smollm3", **_SMOLLM3),
+    "glm": _family("GlmForCausalLM", "glm", **_GLM),
+    "glm4": _family("Glm4ForCausalLM", "glm4", **_GLM),
+    "cohere": _without(_family("CohereForCausalLM", "cohere", use_qk_norm=True, **_COHERE), "rms_norm_eps"),
+    "cohere2": _without(_family("Cohere2ForCausalLM", "cohere2", **_COHERE, **_COHERE2), "rms_norm_eps"),
+    "starcoder2": _without(_family("Starcoder2ForCausalLM", "starcoder2", **_STARCODER2), "rms_norm_eps"),
+    "exaone4": _family("Exaone4ForCausalLM", "exaone4", sliding_window=5, sliding_window_pattern=2),
+    "phi": _without(_family("PhiForCausalLM", "phi", **_PHI), "rms_norm_eps"),
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",

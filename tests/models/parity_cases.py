@@ -62,6 +62,27 @@ _GEMMA2: dict[str, Any] = _BASE | {
     "final_logit_softcapping": 15.0,
     "tie_word_embeddings": True,
 }
+_ODD = {k: v for k, v in _BASE.items() if k != "head_dim"} | {"hidden_size": 60}  # families without a head_dim field
+_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+_GEMMA3: dict[str, Any] = _BASE | {
+    "hidden_size": 42,
+    "query_pre_attn_scalar": 7,
+    "sliding_window": 5,
+    "layer_types": _LAYERS,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+    },
+    "tie_word_embeddings": True,
+}
+_GRANITE: dict[str, Any] = _ODD | {
+    "attention_multiplier": 0.3,
+    "residual_multiplier": 0.7,
+    "embedding_multiplier": 1.7,
+    "logits_scaling": 2.3,
+}
+_COHERE = {k: v for k, v in _ODD.items() if k != "rms_norm_eps"} | {"layer_norm_eps": 1e-5, "logit_scale": 0.6}
+_PLAIN_MLP = {k: v for k, v in _ODD.items() if k != "rms_norm_eps"}
 _WITHOUT_SCALING = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 _NO_WINDOW = {"sliding_window": None}
 
@@ -105,6 +126,57 @@ def _gemma2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"gemma2-{name}", "gemma2", _GEMMA2 | changes, **more)
 
 
+def _gemma3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"gemma3-{name}", "gemma3_text", _GEMMA3 | changes, **more)
+
+
+def _granite(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"granite-{name}", "granite", _GRANITE | changes, **more)
+
+
+def _olmo2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"olmo2-{name}", "olmo2", _ODD | changes, **more)
+
+
+def _olmo3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    own = {"sliding_window": 5, "layer_types": _LAYERS}
+    return ParityCase(f"olmo3-{name}", "olmo3", _ODD | own | changes, **more)
+
+
+def _smollm3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"smollm3-{name}", "smollm3", _ODD | {"no_rope_layers": [1, 0, 1]} | changes, **more)
+
+
+def _glm(name: str, changes: Mapping[str, Any], kind: str = "glm", **more: Any) -> ParityCase:
+    return ParityCase(f"{kind}-{name}", kind, _BASE | {"head_dim": 12} | changes, **more)
+
+
+def _glm4(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return _glm(name, changes, "glm4", **more)
+
+
+def _cohere(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"cohere-{name}", "cohere", _COHERE | changes, **more)
+
+
+def _cohere2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    own = {"sliding_window": 5, "layer_types": _LAYERS}
+    return ParityCase(f"cohere2-{name}", "cohere2", _COHERE | own | changes, **more)
+
+
+def _starcoder2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"starcoder2-{name}", "starcoder2", _PLAIN_MLP | changes, **more)
+
+
+def _exaone4(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    own = {"sliding_window": 5, "layer_types": _LAYERS}
+    return ParityCase(f"exaone4-{name}", "exaone4", _ODD | own | changes, **more)
+
+
+def _phi(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"phi-{name}", "phi", _PLAIN_MLP | {"partial_rotary_factor": 0.4} | changes, **more)
+
+
 def _gpt2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"gpt2-{name}", "gpt2", _GPT2 | changes, **more)
 
@@ -116,6 +188,31 @@ _MIXED = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 _FULL = {"use_sliding_window": False, "layer_types": None}
+
+
+def _longrope(original: int) -> dict[str, Any]:
+    """Factors of five frequencies. With an original context that every prompt but that of one position is longer than,
+    transformers takes the long ones, as we do for the whole of such a context."""
+    return {
+        "original_max_position_embeddings": original,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.2, 1.5, 1.7, 1.9],
+            "long_factor": [1.0, 3.0, 9.0, 20.0, 30.0],
+        },
+    }
+
+
+_EVERYWHERE = {"layer_types": ["full_attention"] * 3}
+_OLMO3_YARN = {
+    "rope_parameters": {
+        "full_attention": _rope("yarn", factor=4.0)["rope_parameters"],
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0},
+    }
+}
+_ALL_TURN = {"no_rope_layers": [1, 1, 1]}
+_GEMMA3_ROPES = _GEMMA3["rope_parameters"]
 
 CASES = (
     _llama("gqa3", {}),
@@ -154,6 +251,12 @@ CASES = (
         _rope("yarn", factor=4.0, beta_fast=2.0, beta_slow=0.25, truncate=False),
         without=_rope("yarn", factor=4.0, beta_fast=2.0, beta_slow=0.25),
     ),
+    _llama("rope-dynamic", _rope("dynamic", factor=4.0)),
+    _llama(
+        "rope-yarn-mscale",
+        _rope("yarn", factor=4.0, mscale=2.0, mscale_all_dim=0.5),
+        without=_rope("yarn", factor=4.0),
+    ),
     _llama("bare", {"tie_word_embeddings": True}, layout=("bare",)),
     _llama("old-buffers", {}, layout=("old buffers",)),
     _llama("sharded", {}, layout=("sharded",)),
@@ -188,6 +291,8 @@ CASES = (
     ),
     _phi3("window-6", {"sliding_window": 6}, without=_NO_WINDOW),
     _phi3("old-buffers", {}, layout=("old buffers",)),
+    _phi3("longrope-long", _longrope(5), without=_longrope(512)),
+    _phi3("longrope-short", _longrope(512), without=_WITHOUT_SCALING),
     _mixtral("plain", {}),
     _mixtral("one-expert-a-token", {"num_experts_per_tok": 1}),
     _mixtral("every-expert", {"num_experts_per_tok": 5}),
@@ -212,6 +317,77 @@ CASES = (
     _gemma2("no-logit-cap", {"final_logit_softcapping": None}, without={"final_logit_softcapping": 15.0}),
     _gemma2("relu", {"hidden_activation": "relu"}, without={"hidden_activation": "gelu_pytorch_tanh"}),
     _gemma2("bare", {}, layout=("bare",)),
+    _gemma3("plain", {}),
+    _gemma3("untied", {"tie_word_embeddings": False}),
+    _gemma3("attention-bias", {"attention_bias": True}),
+    _gemma3("window-in-the-middle", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    _gemma3("window", {}, without=_NO_WINDOW),
+    _gemma3("pattern", {"layer_types": None, "sliding_window_pattern": 2}, layout=("no layer types",)),
+    _gemma3("old-spelling", {}, layout=("old spelling",)),
+    _gemma3(
+        "own-rope-of-windows",
+        {},
+        without={"rope_parameters": _GEMMA3_ROPES | {"sliding_attention": {"rope_theta": 3_000.0}}},
+    ),
+    _gemma3("scaling", {}, without={"rope_parameters": _GEMMA3_ROPES | {"full_attention": {"rope_theta": 3_000.0}}}),
+    _gemma3("scale", {}, without={"query_pre_attn_scalar": 10}),
+    _gemma3("logit-cap", {"final_logit_softcapping": 15.0}, without={"final_logit_softcapping": None}),
+    _gemma3("bare", {}, layout=("bare",)),
+    _granite("plain", {}),
+    _granite("biases-tied", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    _granite("attention-multiplier", {}, without={"attention_multiplier": None}),
+    _granite("residual-multiplier", {}, without={"residual_multiplier": None}),
+    _granite("embedding-multiplier", {}, without={"embedding_multiplier": None}),
+    _granite("logits-scaling", {}, without={"logits_scaling": None}),
+    _granite("no-multipliers", {"residual_multiplier": 1.0, "logits_scaling": 1.0, "attention_multiplier": 0.3}),
+    _olmo2("plain", {}),
+    _olmo2("mha-bias-tied", {"num_key_value_heads": 6, "attention_bias": True, "tie_word_embeddings": True}),
+    _olmo2("large-eps", {"rms_norm_eps": 0.3}, without={"rms_norm_eps": 1e-5}),
+    _olmo2("one-layer", {"num_hidden_layers": 1}),
+    _olmo3("plain", {}),
+    _olmo3("window", {}, without=_NO_WINDOW),
+    _olmo3("yarn", _OLMO3_YARN, layout=("old spelling",), without={"rope_scaling": None}),
+    _olmo3("pattern", {"layer_types": None, "num_hidden_layers": 4}, layout=("no layer types",)),
+    _smollm3("plain", {}),
+    _smollm3("nope", {}, without=_ALL_TURN),
+    _smollm3("interval", {"no_rope_layers": None, "no_rope_layer_interval": 2}, without=_ALL_TURN),
+    _smollm3(
+        "window-biases",
+        {"use_sliding_window": True, "sliding_window": 5, "attention_bias": True, "mlp_bias": True},
+        layout=("no layer types",),
+        without={"use_sliding_window": False},
+    ),
+    _glm("plain", {}),
+    _glm("no-bias-tied", {"attention_bias": False, "tie_word_embeddings": True}),
+    _glm("partial-rotary", {"partial_rotary_factor": 1.0}, without={"rope_parameters": None}),
+    _glm4("plain", {}),
+    _glm4("no-bias", {"attention_bias": False}),
+    _glm4("bare", {"tie_word_embeddings": True}, layout=("bare",)),
+    _cohere("plain", {}),
+    _cohere("head-norms", {"use_qk_norm": True}),
+    _cohere("bias-tied", {"attention_bias": True, "tie_word_embeddings": True}),
+    _cohere("logit-scale", {}, without={"logit_scale": None}),
+    _cohere("large-eps", {"layer_norm_eps": 0.3}, without={"layer_norm_eps": 1e-5}),
+    _cohere2("plain", {}),
+    _cohere2("window", {"attention_bias": True}, without={"sliding_window": 7}),
+    _cohere2("pattern-tied", {"layer_types": None, "tie_word_embeddings": True, "num_hidden_layers": 4}),
+    _starcoder2("plain", {}),
+    _starcoder2("no-bias-tied", {"use_bias": False, "tie_word_embeddings": True}),
+    _starcoder2("window-6", {"sliding_window": 6}, without=_NO_WINDOW),
+    _starcoder2("large-eps", {"norm_epsilon": 0.3}, without={"norm_epsilon": 1e-5}),
+    _exaone4("window-plain", {}),
+    _exaone4("window", {}, without=_NO_WINDOW),
+    _exaone4(
+        "no-window-tied", {"sliding_window": None, "layer_types": ["full_attention"] * 3, "tie_word_embeddings": True}
+    ),
+    _phi("plain", {}),
+    _phi("grouped", {"num_key_value_heads": None, "num_attention_heads": 4}),
+    _phi("head-norms", {"qk_layernorm": True}),
+    _phi(
+        "partial-rotary",
+        {"partial_rotary_factor": 0.8},
+        without={"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
+    ),
     _gpt2("plain", {}),
     _gpt2("untied", {"tie_word_embeddings": False}),
     _gpt2("odd-width", {"n_inner": 53, "n_head": 3}),

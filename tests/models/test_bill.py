@@ -50,7 +50,7 @@ def bill_of(values: dict[str, Any]) -> Bill:
 
 def test_the_cases_are_there() -> None:
     """Lists that lost their entries would pass."""
-    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (9, 11, 26)
+    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (9, 11, 38)
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
 
 
@@ -121,6 +121,8 @@ def test_shares_that_the_texts_round() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_transformers_counts_the_same(family: str, tied: bool, tmp_path: Path) -> None:
     """Parameter by parameter: the same total, and the same sum in each part, going by transformers' names."""
+    if tied and family == "phi":
+        pytest.skip("its head has a bias, and is never the embedding")
     values = CONFIGS[family] | {"tie_word_embeddings": tied, "pad_token_id": 0}
     (tmp_path / "config.json").write_text(json.dumps(values))
     with torch.device("meta"):
@@ -172,6 +174,18 @@ NAMES: dict[str, tuple[str, str, str, str]] = {
     "DeepseekV2ForCausalLM": ("Deepseek", "2", "MoE", "causal LM"),
     "DeepseekV3ForCausalLM": ("Deepseek", "3", "MoE", "causal LM"),
     "Gemma2ForCausalLM": ("Gemma", "2", "dense", "causal LM"),
+    "Gemma3ForCausalLM": ("Gemma", "3", "dense", "causal LM"),
+    "Gemma3ForConditionalGeneration": ("Gemma", "3", "dense", "conditional generation"),
+    "GraniteForCausalLM": ("Granite", "", "dense", "causal LM"),
+    "Olmo2ForCausalLM": ("Olmo", "2", "dense", "causal LM"),
+    "SmolLM3ForCausalLM": ("SmolLM", "3", "dense", "causal LM"),
+    "GlmForCausalLM": ("Glm", "", "dense", "causal LM"),
+    "Glm4ForCausalLM": ("Glm", "4", "dense", "causal LM"),
+    "CohereForCausalLM": ("Cohere", "", "dense", "causal LM"),
+    "Cohere2ForCausalLM": ("Cohere", "2", "dense", "causal LM"),
+    "Starcoder2ForCausalLM": ("Starcoder", "2", "dense", "causal LM"),
+    "Exaone4ForCausalLM": ("Exaone", "4", "dense", "causal LM"),
+    "PhiForCausalLM": ("Phi", "", "dense", "causal LM"),
     "Glm4MoeForCausalLM": ("Glm", "4", "MoE", "causal LM"),
     "T5ForConditionalGeneration": ("T5", "", "dense", "conditional generation"),
     "T5EncoderModel": ("T5", "", "dense", "encoder model"),

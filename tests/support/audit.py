@@ -166,8 +166,9 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
     """FLOPs of products that one call of an op outside attention states."""
     if isinstance(op, Projections):  # whose activation is no product
         return sum(kernel.cost.total_flops for kernel in op.kernels(work, space)[:1])
-    if isinstance(op, Head) and op.softcap is not None:
-        return op.cost(work, space).total_flops - SOFTCAP_FLOPS * work.rows.get(space, 0) * op.matrix.outputs
+    if isinstance(op, Head):
+        each = (0 if op.softcap is None else SOFTCAP_FLOPS) + (op.multiplier != 1)
+        return op.cost(work, space).total_flops - each * work.rows.get(space, 0) * op.matrix.outputs
     return op.cost(work, space).total_flops if isinstance(op, Linear | Experts) else 0.0
 
 

@@ -31,6 +31,12 @@ def random_model(
     settings = AutoConfig.for_model(model_type, **config)
     settings._attn_implementation = settings._experts_implementation = "eager"
     model: PreTrainedModel = auto.from_config(settings, dtype=torch.float32).eval()
+    fill_random(model, seed)
+    return model
+
+
+def fill_random(model: PreTrainedModel, seed: int) -> None:
+    """Weights as `random_model` has them."""
     generator = torch.Generator().manual_seed(seed)
     seen: set[int] = set()
     for name, parameter in model.named_parameters():
@@ -41,7 +47,7 @@ def random_model(
         scale = parameter.dim() == 1 and not name.endswith("bias")
         parameter.data = 1 + noise if scale else noise
     model.tie_weights()
-    return model.requires_grad_(False)
+    model.requires_grad_(False)
 
 
 def edit_config(folder: Path, **changes: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models import decoder, gemma2, gpt2
+from ridgeline.models import blocks, gpt2
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.linear import Head, Projections
@@ -37,8 +37,8 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
                 for name, matrix in zip(module.names, module.matrices, strict=True):
                     parts = [tensors.pop(0) for _ in matrix.spec.own_parts]
                     events["output of", f"{path}.{name}"] = [torch.cat(parts, dim=-1)]
-            elif isinstance(module, Head) and module.softcap is not None:
-                events["output of", path] = []  # transformers caps the logits outside of its head
+            elif isinstance(module, Head) and module.flops_per_logit:
+                events["output of", path] = []  # transformers scales and caps the logits outside of its head
             else:
                 events["output of", path] = tensors[1:] if isinstance(module, AddNorm) else _stream(tensors, module)
 
@@ -77,7 +77,7 @@ def first_difference(ours: Model, theirs: nn.Module, ids: Sequence[int]) -> str:
 
 def _stream(tensors: list[Tensor], module: nn.Module) -> list[Tensor]:
     """Ours pass the residual stream on as two summands, to the norm that adds them and from block to block."""
-    summands = isinstance(module, decoder.Block | gemma2.Block | gpt2.Block | AddNorm) and len(tensors) > 1
+    summands = isinstance(module, blocks.BLOCKS | gpt2.Block | AddNorm) and len(tensors) > 1
     return [tensors[0] + tensors[1]] if summands and tensors[0].shape == tensors[1].shape else tensors
 
 
@@ -89,10 +89,21 @@ def _error(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
     """The largest difference over the largest entry of the tensors that both have; None if they cannot be compared."""
     worst = None
     for mine, hers in zip(ours, theirs, strict=False):
-        twice = hers.numel() == 2 * mine.numel()  # transformers' cos and sin say everything twice
-        reference = (hers[..., : hers.shape[-1] // 2] if twice else hers).double()
-        if reference.numel() != mine.numel() or not mine.is_floating_point():
-            continue
-        difference = (mine.double().flatten() - reference.flatten()).abs().max()
-        worst = max(worst or 0.0, float(difference / reference.abs().max().clamp_min(1e-30)))
+        errors = [
+            float((mine.double().flatten() - said.double().flatten()).abs().max() / said.abs().max().clamp_min(1e-30))
+            for said in _said(hers, mine)
+            if said.numel() == mine.numel() and mine.is_floating_point()
+        ]
+        if errors:
+            worst = max(worst or 0.0, min(errors))
     return worst
+
+
+def _said(theirs: Tensor, ours: Tensor) -> list[Tensor]:
+    """What transformers' tensor may say in our order: its heads may come before rows, and its cos and sin say
+    everything twice, half by half or entry by entry."""
+    if theirs.dim() == 4 and theirs.shape[1:] == ours.transpose(0, 1).shape:
+        return [theirs.transpose(1, 2)]
+    if theirs.numel() == 2 * ours.numel():
+        return [theirs[..., : theirs.shape[-1] // 2], theirs[..., ::2]]
+    return [theirs]

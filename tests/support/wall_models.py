@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import add_norm
+from ridgeline.models.blocks import add_norm
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 from ridgeline.ops.activation import ActivatedProjections

@@ -67,6 +67,11 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": ("qwen3_moe", _BASE | _MOE | {"mlp_only_layers": [1]}),
     "gpt2": ("gpt2", _GPT2),
     "gemma2": ("gemma2", _BASE | {"sliding_window": 5, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 9.0}),
+    "gemma3": ("gemma3_text", _BASE | {"sliding_window": 5, "sliding_window_pattern": 2}),
+    "granite": ("granite", _BASE | {"residual_multiplier": 0.7, "logits_scaling": 2.0, "embedding_multiplier": 1.3}),
+    "olmo2": ("olmo2", _BASE | {"hidden_size": 60}),
+    "cohere2": ("cohere2", _BASE | {"hidden_size": 60, "sliding_window": 5, "sliding_window_pattern": 2}),
+    "phi": ("phi", _BASE | {"hidden_size": 60}),
 }
 FAMILIES = tuple(_FAMILIES)
 

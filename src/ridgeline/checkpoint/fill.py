@@ -142,8 +142,9 @@ class Naming:
 
     def place(self, name: str) -> str:
         """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out."""
-        own, trunk = self._family.own_name(name), self._family.trunk
-        return trunk + own if own not in self.places and trunk + own in self.places else own
+        own = self._family.own_name(name)
+        whole = self._family.own_name(self._family.trunk + name)
+        return whole if own not in self.places and whole in self.places else own
 
     def ignored(self, name: str) -> bool:
         """Whether it is one of those that old checkpoints carry and nothing reads."""

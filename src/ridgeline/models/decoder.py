@@ -1,4 +1,4 @@
-"""The decoder-only transformer, in parts: pre-norm blocks of attention and a gated MLP, a trunk of them, a head.
+"""The decoder-only transformer, in parts: attention, feed-forward layers, a trunk of blocks (blocks.py), a head.
 
 A family's file puts them together with what is its own as arguments. Modules carry the names of the checkpoint's
 tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight` is a path in both, once modules that
@@ -24,13 +24,13 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.norm import AddRMSNorm, RMSNorm
+from ridgeline.ops.norm import AddNorm, AddRMSNorm, Norm
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 
 
 class SelfAttention(nn.Module):
-    """Attention of a sequence to itself, with heads that are normalised where `head_norms` gives a norm for queries and
-    one for keys (Qwen3)."""
+    """Attention of a sequence to itself, whose queries and keys are normalised where there are norms for them: each
+    head (Qwen3) or all heads at once (OLMo 2), as the norms are wide."""
 
     part = "attention"
 
@@ -41,14 +41,14 @@ class SelfAttention(nn.Module):
         qkv: Mapping[str, MatrixSpec],
         *,
         output_bias: bool = False,
-        head_norms: tuple[RMSNorm, RMSNorm] | None = None,
+        head_norms: tuple[Norm, Norm] | None = None,
     ) -> None:
         """qkv: what the queries, keys and values are projected with: three matrices, or a fused one."""
         super().__init__()
         self.head_dim = d.head_dim
         self.qkv = Projections(qkv)
-        self.q_norm: RMSNorm | None = None
-        self.k_norm: RMSNorm | None = None
+        self.q_norm: Norm | None = None
+        self.k_norm: Norm | None = None
         if head_norms is not None:
             self.q_norm, self.k_norm = head_norms
         self.attend = attend
@@ -56,11 +56,36 @@ class SelfAttention(nn.Module):
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden] -> [rows, hidden]. angles: passed by where its positions are not turned (NoPE)."""
+        q_TO, k_TO, v_TO = self.qkv(x_TD)
+        q_THD, k_TKD, v_TKD = self._heads(q_TO, self.q_norm), self._heads(k_TO, self.k_norm), self._heads(v_TO)
+        turned = None if self.attend.rope is None else angles
+        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv, turned)))
+        return out
+
+    def _heads(self, x_TO: Tensor, norm: Norm | None = None) -> Tensor:
+        """[rows, heads x D] -> [rows, heads, D], normalised."""
+        if norm is not None:
+            x_TO = norm(x_TO.reshape(len(x_TO), norm.per_token, norm.width))
+        return x_TO.reshape(len(x_TO), -1, self.head_dim)
+
+
+class MLP(nn.Module):
+    """down(act(up(x)))."""
+
+    part = "feed-forward"
+
+    def __init__(self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec) -> None:
+        """up: the first matrix, by its name; down: the name of the second, which is `spec`."""
+        super().__init__()
+        self.fc = ActivatedProjections(up, d.activation)
+        self.down = down
+        self.add_module(down, Linear(spec))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
-        q_THD, k_TKD, v_TKD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
-        if self.q_norm is not None and self.k_norm is not None:
-            q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
-        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv, angles)))
+        out: Tensor = self.all_reduce(self.get_submodule(self.down)(self.fc(x_TD)))
         return out
 
 
@@ -113,32 +138,6 @@ class Mixture(nn.Module):
         return out
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)); the second sum is left to the norm that follows."""
-
-    def __init__(self, d: Dimensions, attention: SelfAttention, feed_forward: nn.Module, *, first: bool) -> None:
-        """first: whether the block is the first, to which nothing is to be added."""
-        super().__init__()
-        self.input_layernorm = (RMSNorm if first else AddRMSNorm)(d.hidden, d.eps, d.dtype)
-        self.self_attn = attention
-        self.post_attention_layernorm = AddRMSNorm(d.hidden, d.eps, d.dtype)
-        self.mlp = feed_forward
-
-    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
-        x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
-        x_TD, normed_TD = self.post_attention_layernorm(x_TD, self.self_attn(normed_TD, angles, kv))
-        return x_TD, self.mlp(normed_TD)
-
-
-def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
-    """x + y and its norm; of x alone where there is no y."""
-    if y_TD is None:
-        return x_TD, norm(x_TD)
-    sum_TD, normed_TD = norm(x_TD, y_TD)
-    return sum_TD, normed_TD
-
-
 def wanted(x_TD: Tensor, rows_R: Tensor) -> Tensor:
     """Rows [R, D]; on meta any so many, because an index there has torch import half a second of symbolic algebra."""
     if x_TD.is_meta:
@@ -156,14 +155,18 @@ class Trunk(nn.Module):
         rope: Rope,
         blocks: Sequence[nn.Module],
         *,
-        norm: AddRMSNorm | None = None,
+        norm: AddNorm | None = None,
         embedding_scale: float | None = None,
+        local: tuple[Rope, Sequence[bool]] | None = None,
     ) -> None:
-        """blocks: called as Block is. norm: the last one, AddRMSNorm by default."""
+        """blocks: called as Block is. norm: the last one, AddRMSNorm by default. local: a second rope, and which layers
+        turn by it (Gemma 3)."""
         super().__init__()
         self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.rotary = RotaryTable(rope)
+        self.local_rotary = None if local is None else RotaryTable(local[0])
+        self.is_local: Sequence[bool] = (False,) * len(blocks) if local is None else local[1]
         self.layers = nn.ModuleList(blocks)
         self.norm = norm or AddRMSNorm(d.hidden, d.eps, d.dtype)
 
@@ -172,8 +175,9 @@ class Trunk(nn.Module):
         x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
         y_TD: Tensor | None = None
         angles: Angles = self.rotary(positions_T)
-        for layer in self.layers:
-            x_TD, y_TD = layer(x_TD, y_TD, angles, kv)
+        local: Angles = angles if self.local_rotary is None else self.local_rotary(positions_T)
+        for layer, is_local in zip(self.layers, self.is_local, strict=True):
+            x_TD, y_TD = layer(x_TD, y_TD, local if is_local else angles, kv)
         assert y_TD is not None
         _, normed_RD = self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
         out_RD: Tensor = normed_RD
@@ -190,17 +194,18 @@ class Decoder(Model):
         *,
         tied: bool,
         softcap: float | None = None,
+        multiplier: float = 1.0,
+        bias: bool = False,
         names: tuple[str, str] = ("model", "embed_tokens"),
     ) -> None:
-        """trunk: called as Trunk is. softcap: of the logits (Gemma 2). names: what checkpoints call the trunk, and the
-        embedding in it."""
+        """trunk: called as Trunk is. softcap, multiplier: of the logits (Gemma 2; Granite). bias: whether the head has
+        one. names: what checkpoints call the trunk, and the embedding in it."""
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
         self.trunk_name, embedding = names
         self.add_module(self.trunk_name, trunk)
-        self.lm_head = Head(
-            MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard), softcap=softcap
-        )
+        head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, bias, split="column", shard=d.vocabulary_shard)
+        self.lm_head = Head(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
         self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention))
         self.ties = {"lm_head.matrix.weight": f"{self.trunk_name}.{embedding}.weight"} if tied else {}

@@ -5,8 +5,30 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ridgeline.models import bart, bert, gemma2, gpt2, llama, mistral, modernbert, phi3, qwen2, qwen3, t5
+from ridgeline.models import (
+    bart,
+    bert,
+    cohere,
+    exaone4,
+    gemma2,
+    gemma3,
+    glm,
+    gpt2,
+    granite,
+    llama,
+    mistral,
+    modernbert,
+    olmo2,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    smollm3,
+    starcoder2,
+    t5,
+)
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
+from ridgeline.models.kin import Kin, kin_of
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
 from ridgeline.models.recipes import SECTIONS, Recipe, read_recipe
@@ -28,6 +50,7 @@ class Family:
     also: other architectures that are built alike: the same with a head that is left out.
     old_names: parts that old checkpoints call otherwise, and what they are called today.
     encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
+    prefixes: how names begin in checkpoints, in any of these ways, and how here.
     """
 
     architecture: str
@@ -39,19 +62,36 @@ class Family:
     also: tuple[str, ...] = ()
     old_names: tuple[tuple[str, str], ...] = ()
     encodes: bool = False
+    prefixes: tuple[tuple[str, str], ...] = ()
 
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""
+        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
+        name = ours + name.removeprefix(theirs)
         for theirs, ours in (*self.old_names, *self.renames):
             name = name.replace(theirs, ours)
         return name
 
     def checkpoint_name(self, name: str) -> str:
         """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
-        for theirs, ours in self.renames:
+        for theirs, ours in reversed(self.renames):
             name = name.replace(ours, theirs)
-        return name
+        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[1])), ("", ""))
+        return theirs + name.removeprefix(ours)
 
+
+# In this order: a name that one rename gives may be what the one before it takes.
+_GLM_0414 = (
+    (".post_attention_layernorm", ".pre_feedforward_layernorm"),
+    (".post_self_attn_layernorm", ".post_attention_layernorm"),
+    (".post_mlp_layernorm", ".post_feedforward_layernorm"),
+)
+_PHI = (
+    (".self_attn.dense", ".self_attn.o_proj"),
+    (".q_layernorm", ".q_norm"),
+    (".k_layernorm", ".k_norm"),
+    ("model.final_layernorm", "model.norm"),
+)
 
 FAMILIES = (
     Family("LlamaForCausalLM", "llama", llama.build),
@@ -62,6 +102,18 @@ FAMILIES = (
     Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
     Family("Gemma2ForCausalLM", "gemma2", gemma2.build),
+    Family("Gemma3ForCausalLM", "gemma3_text", gemma3.build),
+    Family("GraniteForCausalLM", "granite", granite.build),
+    Family("Olmo2ForCausalLM", "olmo2", olmo2.build),
+    Family("Olmo3ForCausalLM", "olmo3", olmo2.build_third),
+    Family("SmolLM3ForCausalLM", "smollm3", smollm3.build),
+    Family("GlmForCausalLM", "glm", glm.build),
+    Family("Glm4ForCausalLM", "glm4", glm.build_0414, renames=_GLM_0414),
+    Family("CohereForCausalLM", "cohere", cohere.build),
+    Family("Cohere2ForCausalLM", "cohere2", cohere.build_second),
+    Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.build),
+    Family("Exaone4ForCausalLM", "exaone4", exaone4.build),
+    Family("PhiForCausalLM", "phi", phi.build, renames=_PHI),
     Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
 )
 
@@ -117,6 +169,9 @@ def family_of(fields: Fields) -> Family:
     for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS):
         if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
             return family
+    kin = kin_of(name, kind)
+    if kin is not None:
+        return _of_kin(kin, fields)
     called = name or kind
     if not called:
         raise fields.refuse("names no architecture and no model_type; is this the config.json of a language model?")
@@ -125,6 +180,24 @@ def family_of(fields: Fields) -> Family:
         raise fields.refuse(f"architecture {missing}")
     known = ", ".join(family.architecture for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS))
     raise fields.refuse(f"architecture {called} is not supported; supported are {known}")
+
+
+def _of_kin(kin: Kin, fields: Fields) -> Family:
+    """The family that builds the language model of a kin, with what is the kin's own."""
+    model_type = kin.of or kin.text_of(fields).text("model_type")
+    family = next((family for family in FAMILIES if family.model_type == model_type), None)
+    if family is None:
+        missing = missing_for(model_type)
+        raise fields.refuse(f"its text half is {missing or f'of the type {model_type}, which is not supported'}")
+    return Family(
+        kin.architecture,
+        kin.model_type,
+        lambda fields, storage: family.build(kin.text_of(fields), storage),
+        family.trunk,
+        family.renames,
+        (*kin.ignored, *family.ignored),
+        prefixes=kin.prefixes,
+    )
 
 
 def not_built(name: str) -> str | None:

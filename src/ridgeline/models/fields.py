@@ -68,6 +68,7 @@ class Fields:
         """source: what errors name. elsewhere: what they name for sections that another file states."""
         self.values, self.source, self.elsewhere = values, source, elsewhere or {}
         self._read: set[str] = set()
+        self._inner: dict[str, Fields] = {}
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
@@ -92,8 +93,9 @@ class Fields:
         self._read.update(names)
 
     def unread(self) -> list[str]:
-        """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart."""
-        return [
+        """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
+        inner config come last."""
+        own = [
             name
             for name, value in self.values.items()
             if (value or (value is False and _SWITCHES.fullmatch(name)))
@@ -101,10 +103,13 @@ class Fields:
             and not _BOOKKEEPING.fullmatch(name)
             and not _leaves_alone(name, value)
         ]
+        return own + [name for inner in self._inner.values() for name in inner.unread()]
 
     def refuse_unread(self) -> None:
         """After a model was built: refuse a field that nobody has read if its name says that it changes the result."""
-        name = next((name for name in self.unread() if _COMPUTES.search(name)), None)
+        for inner in self._inner.values():
+            inner.refuse_unread()
+        name = next((name for name in self.unread() if name in self.values and _COMPUTES.search(name)), None)
         if name is not None:
             raise self.refuse(
                 f"{name} = {_shown(self.values[name])} is not supported, and its name says that it changes the result; "
@@ -136,10 +141,16 @@ class Fields:
     def positive(self, name: str, default: float | None = None) -> float:
         """A finite number above zero."""
         value = self._get(name, default)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value <= _MOST_NUMBER:  # NaN is not; an integer too large for a float is not either
+        if not _is_positive(value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number above 0")
         return float(value)
+
+    def positives(self, name: str) -> list[float]:
+        """A list of finite numbers above zero."""
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(map(_is_positive, value)):
+            raise self.refuse(f"{name} is {_shown(value)}; it must be a list of finite numbers above 0")
+        return [float(number) for number in value]
 
     def flag(self, name: str, default: bool) -> bool:
         """true or false."""
@@ -169,6 +180,15 @@ class Fields:
             raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
         return Fields(value, self.elsewhere.get(name, f"{self.source}: {name}"))
 
+    def inner(self, name: str, *inherited: str) -> "Fields":
+        """The config of a part, an object inside this one; what it leaves unread is left unread here. inherited: fields
+        of this config that stand over its own."""
+        if name not in self._inner:
+            own = {each: self.value(each) for each in inherited if self.has(each)}
+            section = self.section(name)
+            self._inner[name] = Fields({**section.values, **own}, section.source)
+        return self._inner[name]
+
     def refuse_if(self, name: str, *allowed: Any) -> None:
         """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
         value = self.value(name)
@@ -197,6 +217,11 @@ class Fields:
             return format_named(str(name)).dtype
         except ValueError as error:
             raise self.refuse(str(error)) from None
+
+
+def _is_positive(value: object) -> bool:
+    """NaN is not; an integer too large for a float is not either."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_NUMBER
 
 
 def _leaves_alone(name: str, value: object) -> bool:

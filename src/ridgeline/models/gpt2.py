@@ -2,12 +2,11 @@
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import Decoder, wanted
+from ridgeline.models.decoder import MLP, Decoder, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_LAYERS, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
-from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
@@ -35,23 +34,6 @@ class SelfAttention(nn.Module):
         return out
 
 
-class MLP(nn.Module):
-    """proj(act(fc(x)))."""
-
-    part = "feed-forward"
-
-    def __init__(self, d: Dimensions) -> None:
-        super().__init__()
-        self.fc = ActivatedProjections(d.fused("c_fc", d.width, bias=True, transposed=True), d.activation)
-        self.c_proj = Linear(d.row(d.width, d.hidden, bias=True, transposed=True))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.c_proj(self.fc(x_TD)))
-        return out
-
-
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
 
@@ -60,7 +42,8 @@ class Block(nn.Module):
         self.ln_1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
         self.attn = SelfAttention(d, layer)
         self.ln_2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.mlp = MLP(d)
+        up = d.fused("c_fc", d.width, bias=True, transposed=True)
+        self.mlp = MLP(d, up, "c_proj", d.row(d.width, d.hidden, bias=True, transposed=True))
 
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden] -> as two summands."""

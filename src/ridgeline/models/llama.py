@@ -1,8 +1,12 @@
 """Llama 2, 3, 3.1 and 3.2 (arXiv:2307.09288, arXiv:2407.21783), and the reading of config.json that its kin share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP, SelfAttention, Trunk
+from torch import nn
+
+from ridgeline.models.blocks import Block
+from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_WIDTH, Fields
 from ridgeline.models.rope import read_rope
@@ -19,20 +23,22 @@ def read_dimensions(
     kv_heads: int | None = None,
     head_dim: int | None = None,
     activation: str | None = None,
+    eps: float | None = None,
+    unstated: Mapping[str, int] = MappingProxyType({}),
 ) -> Dimensions:
-    """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation: where a family reads them
-    itself, as it has them under another name or by another default."""
-    heads = fields.count("num_attention_heads")
-    hidden = fields.count("hidden_size")
+    """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation, eps: where a family reads them
+    itself, as it has them under another name or by another default. unstated: what counts are where releases leave them
+    out."""
+    heads, hidden = (fields.count(name, unstated.get(name)) for name in ("num_attention_heads", "hidden_size"))
     head_dim = head_dim or _head_dim(fields, hidden, heads)
-    kv_heads = kv_heads or fields.count("num_key_value_heads")
+    kv_heads = kv_heads or fields.count("num_key_value_heads", unstated.get("num_key_value_heads"))
     if heads * head_dim > MOST_WIDTH:
         raise fields.refuse(f"num_attention_heads {heads} x head_dim {head_dim} is more than {MOST_WIDTH}")
     if heads % kv_heads:
         raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads")
     return Dimensions(
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings"),
+        vocabulary=fields.count("vocab_size", unstated.get("vocab_size")),
+        context=fields.count("max_position_embeddings", unstated.get("max_position_embeddings")),
         layers=fields.layers,
         hidden=hidden,
         heads=heads,
@@ -40,7 +46,7 @@ def read_dimensions(
         head_dim=head_dim,
         width=fields.count("intermediate_size"),
         activation=activation or read_activation(fields, "hidden_act", "silu"),
-        eps=fields.positive("rms_norm_eps"),
+        eps=eps or fields.positive("rms_norm_eps"),
         storage=storage,
     )
 
@@ -61,7 +67,7 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
 
 
 def decoder(
-    fields: Fields, d: Dimensions, rope: Rope, blocks: Sequence[Block], *, tied_by_default: bool = False
+    fields: Fields, d: Dimensions, rope: Rope, blocks: Sequence[nn.Module], *, tied_by_default: bool = False
 ) -> Decoder:
     """A trunk of these blocks, and its head."""
     return Decoder(d, Trunk(d, rope, blocks), tied=fields.flag("tie_word_embeddings", tied_by_default))

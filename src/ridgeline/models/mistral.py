@@ -1,21 +1,14 @@
 """Mistral 7B (arXiv:2310.06825) and Mixtral (arXiv:2401.04088): Llama with a sliding window where the config states
 one; Mixtral's MLPs are mixtures of experts."""
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP, Mixture, SelfAttention
+from ridgeline.models.blocks import Block
+from ridgeline.models.decoder import Decoder, GatedMLP, Mixture, SelfAttention
 from ridgeline.models.fields import MOST_EXPERTS, Fields
 from ridgeline.models.llama import decoder, read_dimensions
-from ridgeline.models.rope import read_rope
+from ridgeline.models.rope import RopeDefaults, read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.models.windows import UNSTATED_WINDOW, read_window
 from ridgeline.ops.attention import Attention
-
-UNSTATED_WINDOW = 4096  # what transformers takes for Mistral and Qwen where `sliding_window` is not null but absent
-
-
-def read_window(fields: Fields, unstated: int | None = None) -> int | None:
-    """`sliding_window`: null for none, `unstated` where the config does not have the field."""
-    if fields.has("sliding_window"):
-        return fields.count("sliding_window")
-    return None if "sliding_window" in fields.values else unstated
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
@@ -36,7 +29,7 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than num_local_experts {count}")
     d, window = read_dimensions(fields, storage), read_window(fields)
-    rope = read_rope(fields, d.head_dim, 1_000_000.0)
+    rope = read_rope(fields, d.head_dim, RopeDefaults(1_000_000.0))
 
     def block(layer: int) -> Block:
         attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)

@@ -1,20 +1,22 @@
 """Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's block with fused projections in the checkpoint."""
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP, SelfAttention
+from ridgeline.models.blocks import Block
+from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import decoder, read_dimensions
-from ridgeline.models.mistral import read_window
-from ridgeline.models.rope import read_rope
+from ridgeline.models.rope import RopeDefaults, read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.models.windows import read_window
 from ridgeline.ops.attention import Attention
+
+# Configs of the first releases call longrope otherwise.
+_ROPE = RopeDefaults(partial=True, spelt={"su": "longrope", "yarn": "longrope"}, original_context=4096)
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:
-    """Phi-3, Phi-3.5 and Phi-4 in their text-only form. Contexts stretched by longrope are refused."""
+    """Phi-3, Phi-3.5 and Phi-4 in their text-only form."""
     d, window = read_dimensions(fields, storage), read_window(fields)
-    rope = read_rope(fields, d.head_dim, partial=True)
-    if rope.scaling is not None:  # old Phi-3 configs say "yarn" and mean longrope
-        raise fields.refuse("rope scaling of Phi-3 is not supported; its checkpoints use longrope under several names")
+    rope = read_rope(fields, d.head_dim, _ROPE)
     keys = d.kv_heads * d.head_dim
     qkv = d.fused("qkv_proj", d.heads * d.head_dim, keys, keys)
     gate_up = d.fused("gate_up_proj", d.width, d.width)

@@ -1,24 +1,13 @@
 """Qwen2 and Qwen2.5 (arXiv:2407.10671): Llama with biases on q, k and v, and a window on the upper layers if asked."""
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP, SelfAttention
+from ridgeline.models.blocks import Block
+from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import decoder, read_dimensions
-from ridgeline.models.mistral import UNSTATED_WINDOW, read_window
 from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.models.windows import UNSTATED_WINDOW, read_layer_types, read_window
 from ridgeline.ops.attention import Attention
-
-LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
-
-
-def read_layer_types(fields: Fields) -> tuple[bool, ...] | None:
-    """Whether each layer has a window, from `layer_types`; None where the config does not list them."""
-    kinds, layers = fields.value("layer_types"), fields.layers
-    if kinds is None:
-        return None
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(str(kind) in LAYER_TYPES for kind in kinds):
-        raise fields.refuse(f"layer_types must name {layers} layers, each one of {', '.join(LAYER_TYPES)}")
-    return tuple(LAYER_TYPES[kind] for kind in kinds)
 
 
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:

@@ -2,24 +2,23 @@
 
 from torch import nn
 
-from ridgeline.models.decoder import Block, Decoder, GatedMLP, Mixture, SelfAttention
+from ridgeline.models.blocks import Block, head_norms
+from ridgeline.models.decoder import Decoder, GatedMLP, Mixture, SelfAttention
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MOST_EXPERTS, Fields
 from ridgeline.models.llama import decoder, read_dimensions
-from ridgeline.models.mistral import UNSTATED_WINDOW, read_window
 from ridgeline.models.qwen2 import upper_windows
 from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
+from ridgeline.models.windows import UNSTATED_WINDOW, read_window
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope
 
 
 def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: int | None) -> SelfAttention:
-    bias, spec = fields.flag("attention_bias", False), d.kv_spec(window)
-    norms = tuple(RMSNorm(d.head_dim, d.eps, d.dtype, per_token=heads) for heads in (d.own_heads, spec.heads))
-    attend = Attention(layer, d.own_heads, spec, rope=rope)
-    return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=(norms[0], norms[1]))
+    bias = fields.flag("attention_bias", False)
+    attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
+    return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=head_norms(d))
 
 
 def build(fields: Fields, storage: Storage) -> Decoder:

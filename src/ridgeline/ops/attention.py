@@ -114,10 +114,12 @@ class Attention(Op):
         """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
         position."""
         start = 0 if self.spec.v_dim else self.value_dim
-        if kernels := native(q_THD):
+        interleaved = self.rope is not None and self.rope.interleaved
+        if not interleaved and (kernels := native(q_THD)):
             q_THD, k_TKD = rotate_natively(kernels, (q_THD, k_TKD), angles, start)
             return q_THD, k_TKD
-        return rotate(q_THD, angles, start), rotate(k_TKD, angles, start)
+        q_THD = rotate(q_THD, angles, start, interleaved=interleaved)
+        return q_THD, rotate(k_TKD, angles, start, interleaved=interleaved)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
         """Store, and attend."""

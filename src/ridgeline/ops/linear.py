@@ -85,16 +85,23 @@ class Linear(Op):
 class Head(Linear):
     """The last projection: hidden state -> logits in fp32.
 
-    softcap: logits are squashed to (-softcap, softcap) by softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118).
-    scale: of the hidden states (T5, whose head is the embedding). Tied to the embedding by sharing its parameter; it is
-    read in full either way, so the cost is the same.
+    multiplier: of the logits (Granite, Cohere). softcap: they are squashed to (-softcap, softcap) by
+    softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118). scale: of the hidden states (T5, whose head is the
+    embedding). Tied to the embedding by sharing its parameter; it is read in full either way, so the cost is the same.
     """
 
     kind = "head"
 
-    def __init__(self, spec: MatrixSpec, *, softcap: float | None = None, scale: float | None = None) -> None:
+    def __init__(
+        self,
+        spec: MatrixSpec,
+        *,
+        softcap: float | None = None,
+        scale: float | None = None,
+        multiplier: float = 1.0,
+    ) -> None:
         super().__init__(spec, exempt=True)
-        self.softcap, self.scale = softcap, scale
+        self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
 
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
@@ -104,26 +111,32 @@ class Head(Linear):
             (logits_RV,) = kernels.products(x_RI, (operands,), torch.float32)
         else:
             logits_RV = super().forward(x_RI)
-        if self.softcap is not None:  # in the model's dtype, as the reference has it
+        # In the model's dtype, as the references have it.
+        if self.multiplier != 1:
+            logits_RV = logits_RV * self.multiplier
+        if self.softcap is not None:
             logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
         return logits_RV.float()
 
     @property
     def ours(self) -> bool:
         """As Op.ours."""
-        return super().ours and self.softcap is None
+        return super().ours and not self.flops_per_logit
 
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, with the scale and the soft cap."""
-        cost = super().cost_of(rows)
+        """As Linear.cost_of, with the scale and what is done to every logit."""
+        cost, each = super().cost_of(rows), self.flops_per_logit
         if self.scale is not None:
             cost += Cost({"fp32": float(rows * self.matrix.inputs)})
-        if self.softcap is not None:
-            cost += Cost({"fp32": float(SOFTCAP_FLOPS * rows * self.matrix.outputs)})
-        return cost
+        return cost + Cost({"fp32": float(each * rows * self.matrix.outputs)}) if each else cost
+
+    @property
+    def flops_per_logit(self) -> int:
+        """Of what comes after the product."""
+        return (SOFTCAP_FLOPS if self.softcap is not None else 0) + (self.multiplier != 1)
 
     def signature(self) -> Hashable:
-        return super().signature(), self.softcap is None, self.scale is None
+        return super().signature(), self.flops_per_logit, self.scale is None
 
 
 class Projections(Op):

@@ -13,6 +13,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 
 
@@ -73,7 +74,8 @@ class Norm(Op):
 class RMSNorm(Norm):
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
 
-    from_one: whether the stored weight is what is added to 1, and the product is in fp32 (Gemma).
+    from_one: whether the stored weight is what is added to 1 (Gemma). cast_last: whether the product with the weight is
+    in fp32 (OLMo 2), as it always is of such a weight.
     """
 
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
@@ -81,10 +83,17 @@ class RMSNorm(Norm):
     ours = True
 
     def __init__(
-        self, width: int, eps: float, dtype: torch.dtype, per_token: int = 1, *, from_one: bool = False
+        self,
+        width: int,
+        eps: float,
+        dtype: torch.dtype,
+        per_token: int = 1,
+        *,
+        from_one: bool = False,
+        cast_last: bool = False,
     ) -> None:
         super().__init__(width, eps, dtype, per_token)
-        self.from_one = from_one
+        self.from_one, self.cast_last = from_one, from_one or cast_last
 
     @property
     def scale(self) -> Tensor:
@@ -93,14 +102,19 @@ class RMSNorm(Norm):
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
-        if kernels := native(x_xD):
+        if self.in_kernels and (kernels := native(x_xD)):
             x_ND = x_xD.view(-1, self.width) if x_xD.is_contiguous() else x_xD.reshape(-1, self.width)
             return kernels.norm(x_ND, self.weight, self.eps, from_one=self.from_one).view(x_xD.shape)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
-        if self.from_one:
+        if self.cast_last:
             return (normed * self.scale).to(x_xD.dtype)
         # The cast comes before the weight: Llama's order, which decides the last bit in bf16.
         return self.weight * normed.to(x_xD.dtype)
+
+    @property
+    def in_kernels(self) -> bool:
+        """Whether our kernels round where it does."""
+        return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
 
 class LayerNorm(Norm):
@@ -126,11 +140,37 @@ class LayerNorm(Norm):
         return super().signature(), self.bias is None
 
 
+class HeadLayerNorm(LayerNorm):
+    """A LayerNorm of each head's vector, with a weight a head and no bias (Command R+)."""
+
+    def __init__(self, heads: int, width: int, eps: float, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
+        """heads: of all ranks together."""
+        own = shard.part(heads, "heads")
+        super().__init__(width, eps, dtype, own, with_bias=False)
+        self.shard, self.weight = shard, weight(own, width, dtype=dtype)
+
+    def computed(self, x_xD: Tensor) -> Tensor:
+        """As Norm.computed, of [..., heads, width]."""
+        return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
+
+    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.shard.slice(full, 0)}
+
+
 class AddNorm(Norm):
     """A residual addition and the norm of its sum. One boundary, which a kernel may do at once: the sum is written and
-    normalised without being read again."""
+    normalised without being read again.
+
+    multiplier: of what is added (Granite).
+    """
 
     parts: tuple[str, ...] = ("add", "normalise")
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype, *, multiplier: float = 1.0, **options: bool) -> None:
+        """options: those of the norm."""
+        super().__init__(width, eps, dtype, **options)
+        self.multiplier = multiplier
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Two of [rows, width] -> their sum, in the place of x, and its norm."""
@@ -140,18 +180,20 @@ class AddNorm(Norm):
     def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
         """x + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
         more row of the stream."""
-        return x_TD if x_TD.is_meta else x_TD.add_(y_TD)
+        if x_TD.is_meta:
+            return x_TD
+        return x_TD.add_(y_TD if self.multiplier == 1 else y_TD * self.multiplier)
 
     def cost_of(self, rows: int) -> Cost:
         """Two streams in, two out."""
         elements = rows * self.width
-        norm, added = super().cost_of(rows), Cost({"fp32": float(elements)})
+        norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
         return replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the sum goes through memory between the two."""
         elements, width = rows * self.width, self.weight.element_size()
-        add = Cost({"fp32": float(elements)}, activation_bytes=3 * elements * width)
+        add = Cost({"fp32": float(self._add_flops * elements)}, activation_bytes=3 * elements * width)
         return (
             Kernel("elementwise.add", self.number_format, 1, add, "add"),
             Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), "normalise"),
@@ -163,11 +205,22 @@ class AddNorm(Norm):
             return self.kernels_of(rows)
         return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
 
+    @property
+    def _add_flops(self) -> int:
+        """Of an entry."""
+        return 1 if self.multiplier == 1 else 2
+
+    def signature(self) -> Hashable:
+        return super().signature(), self._add_flops
+
 
 class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
 
-    fusible = True
+    @property
+    def fusible(self) -> bool:
+        """As Op.fusible."""
+        return self.multiplier == 1 and self.in_kernels
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """As AddNorm.forward."""

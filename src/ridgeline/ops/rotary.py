@@ -41,18 +41,33 @@ class Yarn:
     truncate: bool = True
 
 
-Scaling = LinearScaling | Llama3 | Yarn
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """A divisor for each frequency, and an attention temperature (Ding et al., arXiv:2402.13753).
+
+    factors: dim / 2 of them. magnitude: what cos and sin are multiplied with.
+    """
+
+    factors: tuple[float, ...]
+    magnitude: float
+
+
+Scaling = LinearScaling | Llama3 | Yarn | LongRope
 Angles = tuple[Tensor, Tensor]
 """cos and sin of each row's position, each fp32 [rows, 1, dim / 2]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotation of the first `dim` entries of each head with base `theta`."""
+    """Rotation of the first `dim` entries of each head with base `theta`.
+
+    interleaved: whether the pairs that turn are neighbours (GLM, Cohere), not entries half of `dim` apart.
+    """
 
     dim: int
     theta: float
     scaling: Scaling | None = None
+    interleaved: bool = False
 
     def frequencies(self) -> Tensor:
         """Radians a position for each pair of entries, fp32 [dim / 2]."""
@@ -67,10 +82,14 @@ class Rope:
                 return _llama3(inverse, scaling)
             case Yarn() as scaling:
                 return _yarn(inverse, scaling, self)
+            case LongRope(factors):
+                return inverse / torch.tensor(factors, dtype=torch.float32, device="cpu")
 
     @property
     def magnitude(self) -> float:
-        """What YaRN multiplies cos and sin with; 1 for every other scaling."""
+        """What YaRN and LongRoPE multiply cos and sin with; 1 for every other scaling."""
+        if isinstance(self.scaling, LongRope):
+            return self.scaling.magnitude
         if not isinstance(self.scaling, Yarn):
             return 1.0
         if self.scaling.attention_factor is not None:
@@ -137,8 +156,8 @@ class RotaryTable(Op):
         return f"{self.rope.dim}, theta {self.rope.theta:g}"
 
 
-def rotate(x_THD: Tensor, angles: Angles, start: int = 0) -> Tensor:
-    """Turn entries of each head, from `start` on, by their position's angles ("rotate half" order, in fp32).
+def rotate(x_THD: Tensor, angles: Angles, start: int = 0, *, interleaved: bool = False) -> Tensor:
+    """Turn entries of each head, from `start` on, by their position's angles, in fp32; pairs as of Rope.
 
     x_THD [rows, heads, D], angles [rows, 1, dim / 2] with start + dim at most D -> [rows, heads, D].
     """
@@ -146,9 +165,12 @@ def rotate(x_THD: Tensor, angles: Angles, start: int = 0) -> Tensor:
         return x_THD.new_empty(x_THD.shape)
     cos, sin = angles
     half = cos.shape[-1]
-    middle, stop = start + half, start + 2 * half
-    first, second = x_THD[..., start:middle].float(), x_THD[..., middle:stop].float()
+    stop = start + 2 * half
+    turned = x_THD[..., start:stop].float()
+    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else torch.split(turned, half, dim=-1)
     parts = [first * cos - second * sin, second * cos + first * sin]
+    if interleaved:
+        parts = [torch.stack(parts, dim=-1).flatten(-2)]
     if start:
         parts.insert(0, x_THD[..., :start].float())
     if stop < x_THD.shape[-1]:

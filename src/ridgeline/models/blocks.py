@@ -1,0 +1,155 @@
+"""Blocks: in what order a layer normalises, attends and passes its feed-forward part.
+
+The residual stream is passed on as two summands, x and what the last part adds to it, because the addition belongs to
+the norm that follows (`ops/norm.py`). The first block has nothing to add.
+
+Shapes: T rows of a step, D hidden.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ridgeline.models.dimensions import Dimensions
+from ridgeline.ops.attention import KVContext
+from ridgeline.ops.norm import AddLayerNorm, AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
+from ridgeline.ops.residual import Add
+from ridgeline.ops.rotary import Angles
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """What a family normalises its stream with. alone: a norm; adding: one with the addition before it; add: that
+    addition alone."""
+
+    alone: Callable[[], Norm]
+    adding: Callable[[], AddNorm]
+    add: Callable[[], Add]
+
+    @classmethod
+    def rms(cls, d: Dimensions, *, multiplier: float = 1.0, from_one: bool = False, cast_last: bool = False) -> "Norms":
+        """RMSNorms. multiplier: as of AddNorm; the others as of RMSNorm."""
+        return cls(
+            lambda: RMSNorm(d.hidden, d.eps, d.dtype, from_one=from_one, cast_last=cast_last),
+            lambda: AddRMSNorm(d.hidden, d.eps, d.dtype, multiplier=multiplier, from_one=from_one, cast_last=cast_last),
+            lambda: Add(d.hidden, d.dtype),
+        )
+
+    @classmethod
+    def layer(cls, d: Dimensions, *, with_bias: bool = True) -> "Norms":
+        """LayerNorms."""
+        return cls(
+            lambda: LayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
+            lambda: AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
+            lambda: Add(d.hidden, d.dtype),
+        )
+
+    def entry(self, first: bool) -> Norm:
+        """The norm that a block begins with; the first block's adds nothing."""
+        return self.alone() if first else self.adding()
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)); the second sum is left to the norm that follows."""
+
+    def __init__(
+        self, d: Dimensions, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms | None = None
+    ) -> None:
+        """attention: called as SelfAttention is. first: whether the block is the first, to which nothing is to be
+        added. norms: RMSNorms where none are given."""
+        super().__init__()
+        norms = norms or Norms.rms(d)
+        self.input_layernorm = norms.entry(first)
+        self.self_attn = attention
+        self.post_attention_layernorm = norms.adding()
+        self.mlp = feed_forward
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
+        x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
+        x_TD, normed_TD = self.post_attention_layernorm(x_TD, self.self_attn(normed_TD, angles, kv))
+        return x_TD, self.mlp(normed_TD)
+
+
+class SandwichBlock(nn.Module):
+    """x + norm(attention(norm(x))), then x + norm(feed-forward(norm(x))) (Gemma 2); the second sum is left to the norm
+    that follows."""
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
+        """As Block."""
+        super().__init__()
+        self.input_layernorm = norms.entry(first)
+        self.self_attn = attention
+        self.post_attention_layernorm = norms.alone()
+        self.pre_feedforward_layernorm = norms.adding()
+        self.mlp = feed_forward
+        self.post_feedforward_layernorm = norms.alone()
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """As Block's."""
+        x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
+        y_TD = self.post_attention_layernorm(self.self_attn(normed_TD, angles, kv))
+        x_TD, normed_TD = self.pre_feedforward_layernorm(x_TD, y_TD)
+        return x_TD, self.post_feedforward_layernorm(self.mlp(normed_TD))
+
+
+class PostNormBlock(nn.Module):
+    """x + norm(attention(x)), then x + norm(feed-forward(x)) (OLMo 2, arXiv:2501.00656); the second sum is left to
+    whoever comes next."""
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
+        """As Block."""
+        super().__init__()
+        self.entry_add = None if first else norms.add()
+        self.self_attn = attention
+        self.post_attention_layernorm = norms.alone()
+        self.attention_add = norms.add()
+        self.mlp = feed_forward
+        self.post_feedforward_layernorm = norms.alone()
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """As Block's."""
+        if self.entry_add is not None:
+            x_TD = self.entry_add(x_TD, y_TD)
+        x_TD = self.attention_add(x_TD, self.post_attention_layernorm(self.self_attn(x_TD, angles, kv)))
+        return x_TD, self.post_feedforward_layernorm(self.mlp(x_TD))
+
+
+class ParallelBlock(nn.Module):
+    """x + attention(norm(x)) + feed-forward(norm(x)) (Wang and Komatsuzaki, GPT-J, 2021); the sum with x is left to the
+    norm that follows."""
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
+        """As Block."""
+        super().__init__()
+        self.input_layernorm = norms.entry(first)
+        self.self_attn = attention
+        self.mlp = feed_forward
+        self.join = norms.add()
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """As Block's."""
+        x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
+        return x_TD, self.join(self.self_attn(normed_TD, angles, kv), self.mlp(normed_TD))
+
+
+def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
+    """RMSNorms of each head's queries and of its keys. from_one: as of RMSNorm."""
+    queries, keys = d.own_heads, d.kv_spec().heads
+    return (
+        RMSNorm(d.head_dim, d.eps, d.dtype, queries, from_one=from_one),
+        RMSNorm(d.head_dim, d.eps, d.dtype, keys, from_one=from_one),
+    )
+
+
+def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
+    """x + y and its norm; of x alone where there is no y."""
+    if y_TD is None:
+        return x_TD, norm(x_TD)
+    sum_TD, normed_TD = norm(x_TD, y_TD)
+    return sum_TD, normed_TD
+
+
+BLOCKS = Block | SandwichBlock | PostNormBlock | ParallelBlock
+"""What takes the stream as two summands and gives it as two."""

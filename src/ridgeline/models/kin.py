@@ -1,0 +1,57 @@
+"""Kin: architectures that another family builds, under another name or as the text half of a larger model."""
+
+from dataclasses import dataclass
+
+from ridgeline.models.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """An architecture whose language model is one of the families'.
+
+    model_type: as of Family. of: the model_type of that family; of a text half whose config names its own, "". section:
+    where the config of the text half is; "" where there is no other half. prefixes: as of Family; ignored: too, beside
+    the family's own. passed_over: fields that mean nothing to the text.
+    """
+
+    architecture: str
+    model_type: str
+    of: str = ""
+    section: str = ""
+    prefixes: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+    def text_of(self, fields: Fields) -> Fields:
+        """The config of the language model. Old configs of Qwen's vision models have no section of their own."""
+        fields.passed_over(*self.passed_over)
+        if not self.section or not fields.has(self.section):
+            return fields
+        return fields.inner(self.section, "tie_word_embeddings", "torch_dtype", "dtype")
+
+
+# How a tensor of a text half begins, in transformers 5 and before it, and how here.
+_TEXT_HALF = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("lm_head", "lm_head"),
+    ("language_model.lm_head", "lm_head"),
+)
+_LLAVA = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
+_VISUAL = (r"(model\.)?visual\..*",)
+_PROJECTOR = ("projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer")
+_PREDICTED = r"model\.mtp_layers\..*"  # a layer that guesses the token after the next
+
+KIN = (
+    Kin("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
+    Kin("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA, _PROJECTOR),
+    Kin("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", "text_config", _TEXT_HALF, _VISUAL),
+    Kin("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
+    Kin("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
+    Kin("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=("num_nextn_predict_layers",)),
+)
+
+
+def kin_of(name: str, model_type: str) -> Kin | None:
+    """The kin of an architecture's name, or of a config's `model_type` where it has none."""
+    return next((kin for kin in KIN if name == kin.architecture or (not name and model_type == kin.model_type)), None)

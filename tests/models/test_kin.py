@@ -1,0 +1,185 @@
+"""Text halves of larger models and other names of families against transformers, and Falcon 3, which is a Llama."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
+
+from models.parity_cases import CASES
+from ridgeline.checkpoint import load_model
+from ridgeline.models import Fields, ModelRefused, build, family_of
+from ridgeline.models.kin import KIN
+from ridgeline.ops.linear import Projections
+from support.checkpoints import fill_random, random_model
+from support.differences import first_difference
+from support.engines import uncached_logits
+
+TOLERANCE = 1e-5  # of the largest |logit|
+IDS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6]
+_TEXT = {case.id: dict(case.config) for case in CASES}
+_AXES = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 2, 1]}
+_TURNS = _AXES | {"mrope_interleaved": True}
+_SIGLIP = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 14,
+    "patch_size": 7,
+}
+_QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 60}
+HALVES: dict[str, dict[str, Any]] = {
+    "gemma3": {"text_config": _TEXT["gemma3-plain"], "vision_config": _SIGLIP, "mm_tokens_per_image": 4},
+    "mistral3": {
+        "text_config": _TEXT["mistral-plain"] | {"model_type": "mistral"},
+        "vision_config": _SIGLIP | {"head_dim": 4, "model_type": "pixtral"},
+        "tie_word_embeddings": False,
+    },
+    "qwen3_vl": {
+        "text_config": _TEXT["qwen3-plain"]
+        | {"hidden_size": 60, "rope_parameters": _AXES | {"mrope_interleaved": True}},
+        "vision_config": _QWEN_VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 4},
+        "tie_word_embeddings": False,
+    },
+    "qwen2_5_vl": {
+        "text_config": _TEXT["qwen2-plain"] | {"rope_parameters": _AXES},
+        "vision_config": _QWEN_VISION,
+        "tie_word_embeddings": True,
+    },
+    "qwen2_vl": {
+        "text_config": _TEXT["qwen2-plain"] | {"rope_parameters": _AXES},
+        "vision_config": {"depth": 1, "embed_dim": 8, "hidden_size": 60, "num_heads": 2},
+        "tie_word_embeddings": False,
+    },
+}
+
+
+@pytest.fixture(scope="module", params=HALVES)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
+    """A small model of both halves in transformers, and its folder."""
+    config = AutoConfig.for_model(request.param, **HALVES[request.param])
+    config._attn_implementation = "eager"
+    with torch.device("cpu"):
+        theirs = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    fill_random(theirs, seed=7)
+    folder = tmp_path_factory.mktemp(request.param)
+    theirs.save_pretrained(folder)
+    return theirs, folder
+
+
+def check(theirs: PreTrainedModel, folder: Path) -> None:
+    """Assert that the text is continued with the same logits."""
+    ours = load_model(str(folder))
+    with torch.no_grad():
+        reference_TV = theirs(torch.tensor([IDS])).logits[0]
+    (logits_TV,) = uncached_logits(ours, [IDS])
+    assert (logits_TV - reference_TV).abs().max() <= TOLERANCE * reference_TV.abs().max(), first_difference(
+        ours, theirs, IDS
+    )
+
+
+def test_every_kin_is_here() -> None:
+    """One that is not would be without a proof."""
+    assert {kin.model_type for kin in KIN} == {*HALVES, "mimo"}
+
+
+def test_the_text_half_says_what_transformers_says(whole: tuple[PreTrainedModel, Path]) -> None:
+    """From a folder that holds the other half, too."""
+    check(*whole)
+
+
+def test_other_names(whole: tuple[PreTrainedModel, Path], tmp_path: Path) -> None:
+    """Those of transformers 5 or those before it, which are not those that it wrote."""
+    theirs, folder = whole
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {other_name(name): tensor for name, tensor in tensors.items()}
+    assert not {name for name in renamed if "embed_tokens" in name} & tensors.keys()
+    save_file(renamed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    check(theirs, tmp_path)
+
+
+def other_name(name: str) -> str:
+    """How the other transformers calls a tensor: a projector's models before and since, Qwen's since and before."""
+    for this, other in (
+        ("language_model.model.", "model.language_model."),
+        ("language_model.lm_head", "lm_head"),
+        ("vision_tower.", "model.vision_tower."),
+        ("multi_modal_projector.", "model.multi_modal_projector."),
+        ("model.language_model.", "model."),
+        ("model.visual.", "visual."),
+        ("visual.", "model.visual."),
+        ("model.", "model.language_model."),
+    ):
+        if name.startswith(this):
+            return other + name.removeprefix(this)
+    return name
+
+
+def test_what_is_not_read_is_named(whole: tuple[PreTrainedModel, Path]) -> None:
+    """The other half; and a field of the text that changes the result is refused as of any config."""
+    _, folder = whole
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    fields = Fields(values, "config.json")
+    build(fields)
+    assert "vision_config" in fields.unread()
+    values["text_config"]["residual_multiplier"] = 0.5
+    with pytest.raises(ModelRefused, match=r"config\.json: text_config: residual_multiplier = 0\.5 is not supported"):
+        build(Fields(values, "config.json"))
+
+
+def test_names_in_a_list_of_modules(whole: tuple[PreTrainedModel, Path]) -> None:
+    """What a quantiser names, a family finds, and the other way round."""
+    _, folder = whole
+    family = family_of(Fields.read(folder / "config.json"))
+    for name in ("model.layers.0.self_attn.q_proj", "model.embed_tokens", "lm_head"):
+        assert family.own_name(family.checkpoint_name(name)) == name
+    assert family.own_name("model.language_model.layers.1.mlp.down_proj") == "model.layers.1.mlp.down_proj"
+
+
+def test_a_text_half_of_another_kind_is_refused() -> None:
+    """By its own name, with what is missing."""
+    values = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"model_type": "ministral3"}}
+    with pytest.raises(ModelRefused, match=r"its text half is ministral3 .*position"):
+        build(Fields(values, "config.json"))
+    with pytest.raises(ModelRefused, match="model_type is missing"):
+        build(Fields(values | {"text_config": {}}, "config.json"))
+    values["text_config"] = {"model_type": "xlstm"}
+    with pytest.raises(ModelRefused, match="its text half is of the type xlstm, which is not supported"):
+        build(Fields(values, "config.json"))
+
+
+def test_mimo_is_a_qwen2_beside_a_layer_that_guesses(tmp_path: Path) -> None:
+    """MiMo-7B's own code takes Qwen 2's model and adds `mtp_layers`, which only training and speculation use."""
+    theirs = random_model("qwen2", _TEXT["qwen2-plain"], 3)
+    theirs.save_pretrained(tmp_path)
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    save_file(load_file(file) | {"model.mtp_layers.0.input_proj.weight": torch.ones(3, 5)}, file)
+    values = json.loads(config.read_text(encoding="utf-8"))
+    values |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+    config.write_text(json.dumps(values), encoding="utf-8")
+    check(theirs, tmp_path)
+
+
+def test_falcon_3_is_a_llama() -> None:
+    """Its configs say so themselves; heads are 256 wide, which is more than the hidden size divides into."""
+    ours = build(Fields(json.loads(FALCON_3_7B), "config.json"))
+    assert family_of(Fields(json.loads(FALCON_3_7B), "config.json")).model_type == "llama"
+    assert sum(p.numel() for p in ours.parameters()) == 7_455_550_464
+    qkv = next(op for _, op in ours.ops() if isinstance(op, Projections))
+    assert [matrix.outputs for matrix in qkv.matrices] == [3072, 1024, 1024]
+
+
+# config.json of tiiuae/Falcon3-7B-Instruct.
+FALCON_3_7B = """{
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "eos_token_id": 11,
+  "head_dim": 256, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 23040,
+  "max_position_embeddings": 32768, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 12,
+  "num_hidden_layers": 28, "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-06, "rope_scaling": null,
+  "rope_theta": 1000042, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.46.1",
+  "use_cache": true, "vocab_size": 131072
+}"""
