@@ -74,7 +74,7 @@ _SMOLLM3 = {
     "rope_theta": 5_000_000.0,
     "tie_word_embeddings": True,
 }
-_GLM = {"attention_bias": True, "partial_rotary_factor": 0.4}
+_GLM = {"head_dim": 12, "attention_bias": True, "partial_rotary_factor": 0.4}
 _COHERE = {"attention_bias": False, "layer_norm_eps": 1e-4, "logit_scale": 0.5, "tie_word_embeddings": True}
 _COHERE2 = {
     "sliding_window": 5,
@@ -96,7 +96,13 @@ _STARCODER2 = {
     "sliding_window": 7,
     "tie_word_embeddings": True,
 }
-_PHI = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-4, "partial_rotary_factor": 0.4, "qk_layernorm": False}
+_PHI = {
+    "head_dim": 12,
+    "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-4,
+    "partial_rotary_factor": 0.4,
+    "qk_layernorm": False,
+}
 _LONGROPE = {
     "hidden_size": 60,  # transformers wants factors for hidden_size / num_attention_heads, whatever head_dim is
     "original_max_position_embeddings": 32,

@@ -56,7 +56,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (85, 9999)
+    assert (len(CASES), len(LEFT_OUT)) == (85, 333)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -113,8 +113,8 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
     ("llama", {"quantization_config": {"quant_method": "aqlm"}}, "quantised by 'aqlm' are not known; fp8"),
     ("llama", {"quantization_config": "awq"}, "quantization_config is 'awq'"),
-    ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic' is not supported"),
-    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported"),
+    ("llama", {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}, "rope scaling 'ntk' is not supported"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "short_factor is missing"),
     ("llama", {"rope_scaling": {"type": 4}}, "rope_scaling: type is 4"),
     ("llama", {"rope_scaling": 4}, "rope_scaling is 4"),
     ("llama", {"rope_scaling": {"type": "linear"}}, "factor is missing"),
@@ -122,7 +122,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"rope_scaling": {"type": "linear", "factor": 1e-320}}, "frequencies that are not finite"),
     ("llama", {"rope_scaling": {"factor": 4.0}}, "factor = 4.0 is not supported"),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": True}}, "truncate = True"),
-    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 0.7}}, "mscale = 0.7 is not supported"),
+    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "alpha": 0.7}}, "alpha = 0.7 is not supported"),
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate is 1"),
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "rope_theta 1"),
     ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "low_freq_factor is missing"),
@@ -151,7 +151,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     (
         "phi3",
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
-        "short_factor has 1 numbers; the rope of 4 entries wants 2",
+        "short_factor has 1 numbers; partial_rotary_factor x head_dim is 4, which wants 2",
     ),
     ("phi3", {"original_max_position_embeddings": 1}, "attention_factor must be stated"),
     ("llama", {"rope_scaling": {"type": "proportional"}}, "rope scaling 'proportional'"),
@@ -397,7 +397,7 @@ def check_multipliers(ours: Model, theirs: Any) -> None:
     attention = [op for _, op in ours.ops() if isinstance(op, Attention)]
     dim = ours.kv_specs[0].k_dim
     scale = getattr(theirs, "attention_multiplier", getattr(theirs, "query_pre_attn_scalar", dim) ** -0.5)
-    assert {op.scale for op in attention} == {pytest.approx(scale)}
+    assert all(op.scale == pytest.approx(scale) for op in attention)
     assert {op.softcap for op in attention} == {getattr(theirs, "attn_logit_softcapping", None)}
     assert ours.lm_head.softcap == getattr(theirs, "final_logit_softcapping", None)
     scaled = getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1))
@@ -408,7 +408,7 @@ def check_multipliers(ours: Model, theirs: Any) -> None:
         assert trunk.embed_tokens.scale == theirs.embedding_multiplier
     assert [op.rope is not None for op in attention] == transformers_turns(theirs)
     assert (trunk.layers[0].self_attn.q_norm is not None) == (
-        theirs.model_type in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "exaone4")
+        theirs.model_type in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "exaone4")
         or getattr(theirs, "use_qk_norm", getattr(theirs, "qk_layernorm", False))
     )
 

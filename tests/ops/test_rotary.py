@@ -13,7 +13,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.utils import logging
 
 from ridgeline.models import Fields
-from ridgeline.models.rope import read_rope
+from ridgeline.models.rope import RopeDefaults, read_rope
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 
 logging.set_verbosity_error()  # it warns of numbers that do not fit together, which is what is asked of it here
@@ -76,7 +76,7 @@ def test_partial_rotation_is_transformers(head_dim: int, share: float) -> None:
     if int(head_dim * share) % 2:
         return
     values: dict[str, Any] = {"head_dim": head_dim, "max_position_embeddings": CONTEXT, "partial_rotary_factor": share}
-    ours = read_rope(Fields(values, "config.json"), head_dim, partial=True)
+    ours = read_rope(Fields(values, "config.json"), head_dim, RopeDefaults(partial=True))
     theirs = Phi3RotaryEmbedding(Phi3Config(**values))
     assert ours.dim == 2 * len(theirs.inv_freq)
     assert torch.allclose(ours.frequencies(), theirs.inv_freq, rtol=1e-6, atol=0)

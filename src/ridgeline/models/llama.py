@@ -35,7 +35,7 @@ def read_dimensions(
     if heads * head_dim > MOST_WIDTH:
         raise fields.refuse(f"num_attention_heads {heads} x head_dim {head_dim} is more than {MOST_WIDTH}")
     if heads % kv_heads:
-        raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads")
+        raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads (num_key_value_heads)")
     return Dimensions(
         vocabulary=fields.count("vocab_size", unstated.get("vocab_size")),
         context=fields.count("max_position_embeddings", unstated.get("max_position_embeddings")),

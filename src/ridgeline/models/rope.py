@@ -155,7 +155,9 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
     factors = {name: tuple(section.positives(name)) for name in ("short_factor", "long_factor")}
     for name, numbers in factors.items():
         if len(numbers) != dim // 2:
-            raise fields.refuse(f"{name} has {len(numbers)} numbers; the rope of {dim} entries wants {dim // 2}")
+            raise fields.refuse(
+                f"{name} has {len(numbers)} numbers; partial_rotary_factor x head_dim is {dim}, which wants {dim // 2}"
+            )
     stretched = section.positive("factor") if section.has("factor") else context / original
     magnitude = 1.0
     if section.has("attention_factor"):
