@@ -344,7 +344,7 @@ def test_a_mistake_is_one_line_and_code_2(plan: Any, model: str, words: tuple[st
     ("changes", "words", "said"),
     [
         ({"architectures": ["DeepseekV3ForCausalLM"]}, (), "missing: multi-head latent attention"),
-        ({"architectures": ["SphinxForCausalLM"]}, (), "SphinxForCausalLM is not supported; supported are Llama"),
+        ({"architectures": ["SphinxForCausalLM"]}, (), "SphinxForCausalLM is not supported; `ridgeline plan --list`"),
         ({"hidden_size": None}, (), "hidden_size is missing"),
     ],
 )

@@ -1,7 +1,8 @@
 """The families that can be built, and the way from a config to one of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import torch
 
@@ -28,9 +29,8 @@ from ridgeline.models import (
     t5,
 )
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
-from ridgeline.models.kin import Kin, kin_of
+from ridgeline.models.kin import KIN, Kin, kin_of
 from ridgeline.models.model import Model
-from ridgeline.models.naming import parse
 from ridgeline.models.recipes import SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
@@ -178,8 +178,11 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    known = ", ".join(family.architecture for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS))
-    raise fields.refuse(f"architecture {called} is not supported; supported are {known}")
+    near = get_close_matches(called, [known.architecture for known in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *KIN)], 3)
+    nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+    raise fields.refuse(
+        f"architecture {called} is not supported{nearest} `ridgeline plan --list` shows models of those that are"
+    )
 
 
 def _of_kin(kin: Kin, fields: Fields) -> Family:
@@ -201,17 +204,10 @@ def _of_kin(kin: Kin, fields: Fields) -> Family:
 
 
 def not_built(name: str) -> str | None:
-    """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and which
-    families are built; None for one that is not known to be missing anything."""
+    """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and where to
+    find what is; None for one that is not known to be missing anything."""
     missing = missing_for(name)
-    return None if missing is None else f"{missing}; built are the families {', '.join(_titles())}"
-
-
-def _titles() -> Iterator[str]:
-    """What people call the families: `Qwen 3 MoE`."""
-    for family in (*FAMILIES, *ENCODERS[:4], *ENCODER_DECODERS):
-        name = parse(family.architecture)
-        yield " ".join(part for part in (name.family, name.version, "MoE" * (name.kind == "MoE")) if part)
+    return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
 
 
 def build(

@@ -1,0 +1,71 @@
+"""docs/models.md says what the code says: each architecture in one table, and the catalogue's parameters."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ridgeline.checkpoint import read_config
+from ridgeline.checkpoint.source import CATALOGUE
+from ridgeline.models import FAMILIES, ModelRefused, build
+from ridgeline.models.bill import bill
+from ridgeline.models.kin import KIN
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+
+
+def rows_of(title: str) -> list[list[str]]:
+    """The cells of the table under a heading."""
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    assert len(lines) > 2, title
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:]]
+
+
+def test_what_is_supported() -> None:
+    """Every family, and nothing else, each with models and what is its own."""
+    rows = rows_of("Supported")
+    assert [row[0] for row in rows] == [family.architecture for family in FAMILIES]
+    assert all(len(row) == 3 and all(row) for row in rows)
+
+
+def test_what_another_family_builds() -> None:
+    """By the architecture of that family, unless the config names it."""
+    rows, architectures = rows_of("The text of larger models, and other names"), {f.architecture for f in FAMILIES}
+    assert [row[0] for row in rows] == [kin.architecture for kin in KIN]
+    for row, kin in zip(rows, KIN, strict=True):
+        family = next((family for family in FAMILIES if family.model_type == kin.of), None)
+        named = set(re.findall(r"\w+ForCausalLM", row[1]))
+        assert named <= architectures
+        assert family is None or named == {family.architecture}
+
+
+def test_what_is_refused_and_why() -> None:
+    """Every architecture of catalogue/unsupported.toml, with what it is missing there."""
+    entries = tomllib.loads((CATALOGUE / "unsupported.toml").read_text(encoding="utf-8")).values()
+    missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries}
+    assert {row[0]: row[1] for row in rows_of("Refused")} == missing
+    assert not missing.keys() & {known.architecture for known in (*FAMILIES, *KIN)}
+
+
+SOURCES = {row[0]: row[2] for row in rows_of("Where the catalogue's figures are from")}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_parameters_are_those_of_the_release(name: str) -> None:
+    """Within half a percent, or half of the last digit that the release gives."""
+    said = float(SOURCES[name])
+    digits = len(SOURCES[name].partition(".")[2])
+    counted = bill(build(read_config(name))).total / 1e9
+    assert abs(counted - said) <= max(0.005 * said, 0.5 * 10**-digits)
+
+
+def test_a_refused_architecture_says_so_of_its_config(tmp_path: Path) -> None:
+    """The table's words are those of the error."""
+    for architecture, missing in (row[:2] for row in rows_of("Refused")):
+        (tmp_path / "config.json").write_text(f'{{"architectures": ["{architecture}"]}}', encoding="utf-8")
+        with pytest.raises(ModelRefused) as caught:
+            build(read_config(str(tmp_path)))
+        assert f"architecture {architecture} is not supported yet; missing: " in str(caught.value)
+        assert all(part in str(caught.value) for part in missing.split("; "))
