@@ -68,6 +68,7 @@ _SMOLLM3 = {
     "attention_bias": False,
     "mlp_bias": False,
     "no_rope_layers": [1, 0],
+    "max_window_layers": 28,
     "no_rope_layer_interval": 2,
     "use_sliding_window": False,
     "sliding_window": None,
@@ -86,11 +87,15 @@ _COHERE2 = {
     "order_of_interleaved_layers": "local_attn_first",
     "rotary_pct": 1.0,
     "layer_switch": 2,
+    "use_embedding_sharing": True,
 }
 _STARCODER2 = {
     "hidden_act": "gelu_pytorch_tanh",
     "norm_epsilon": 1e-4,
     "norm_type": "layer_norm",
+    "activation_function": "gelu",
+    "scale_attn_weights": True,
+    "attention_softmax_in_fp32": True,
     "mlp_type": "default",
     "use_bias": True,
     "sliding_window": 7,
@@ -104,6 +109,8 @@ _PHI = {
     "qk_layernorm": False,
 }
 _LONGROPE = {
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
     "hidden_size": 60,  # transformers wants factors for hidden_size / num_attention_heads, whatever head_dim is
     "original_max_position_embeddings": 32,
     "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 9.0]},

@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.source import CATALOGUE
-from ridgeline.models import FAMILIES, ModelRefused, build
+from ridgeline.models import ENCODERS, FAMILIES, ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.models.kin import KIN
 
@@ -28,6 +28,12 @@ def test_what_is_supported() -> None:
     rows = rows_of("Supported")
     assert [row[0] for row in rows] == [family.architecture for family in FAMILIES]
     assert all(len(row) == 3 and all(row) for row in rows)
+
+
+def test_what_reads() -> None:
+    """Every encoder with the architectures that are built alike."""
+    rows = [[row[0], *(row[1].split(", ") if row[1] != "-" else ())] for row in rows_of("Readers")]
+    assert rows == [[family.architecture, *family.also] for family in ENCODERS]
 
 
 def test_what_another_family_builds() -> None:

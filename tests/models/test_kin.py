@@ -160,7 +160,12 @@ def test_mimo_is_a_qwen2_beside_a_layer_that_guesses(tmp_path: Path) -> None:
     file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
     save_file(load_file(file) | {"model.mtp_layers.0.input_proj.weight": torch.ones(3, 5)}, file)
     values = json.loads(config.read_text(encoding="utf-8"))
-    values |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+    values |= {
+        "architectures": ["MiMoForCausalLM"],
+        "model_type": "mimo",
+        "num_nextn_predict_layers": 1,
+        "attention_bias": True,
+    }
     config.write_text(json.dumps(values), encoding="utf-8")
     check(theirs, tmp_path)
 

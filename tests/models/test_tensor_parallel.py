@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
-from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model
-from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.shard import Shard
@@ -51,12 +49,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {**_COMMON, "num_key_value_heads": 2, "sliding_window": 4, "final_logit_softcapping": 2.0}),
     "gemma3": ("gemma3_text", {**_COMMON, "num_key_value_heads": 2, "sliding_window": 4}),
     "granite": ("granite", {**_HEADS, "residual_multiplier": 0.5, "logits_scaling": 3.0}),
-    "glm4-fused": ("glm4", {**_COMMON, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "glm4-fused": ("glm4", {**_COMMON, "num_key_value_heads": 2, "head_dim": 12, "pad_token_id": 0}),
     "cohere-head-norms": ("cohere", {**_HEADS, "use_qk_norm": True}),
     "cohere-one-kv-head-for-two": ("cohere", {**_HEADS, "use_qk_norm": True, "num_key_value_heads": 1}),
     "exaone4": ("exaone4", {**_HEADS, "sliding_window": 4}),
+    "olmo2": ("olmo2", _HEADS),
+    "olmo2-one-kv-head-for-two": ("olmo2", {**_HEADS, "num_key_value_heads": 1}),
     "starcoder2-biases": ("starcoder2", _HEADS),
-    "phi-biases": ("phi", _HEADS),
+    "phi-biases": ("phi", {**_HEADS, "partial_rotary_factor": 0.4}),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }
 
@@ -105,12 +105,6 @@ def test_ranks_divide_the_matrices(folder: Path, name: str) -> None:
     matrices = [n for n in whole if "layers." in n and "mlp" in n and "gate.matrix" not in n and whole[n].dim() == 2]
     for parameter in matrices:
         assert 2 * halves[parameter].numel() == whole[parameter].numel(), parameter
-
-
-def test_a_norm_over_all_heads_is_refused() -> None:
-    """OLMo 2's has the sum of all ranks."""
-    with pytest.raises(ValueError, match="OLMo normalises the queries of all heads together"):
-        build(Fields(CONFIGS["olmo2"], "config.json"), shard=Shard(0, 2))
 
 
 def test_heads_that_do_not_divide_are_refused(folder: Path) -> None:

@@ -9,13 +9,25 @@ Shapes: T rows of a step, D hidden.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.ops.attention import KVContext
-from ridgeline.ops.norm import AddLayerNorm, AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
+from ridgeline.ops.collective import AllReduce
+from ridgeline.ops.norm import (
+    AddLayerNorm,
+    AddNorm,
+    AddRMSNorm,
+    LayerNorm,
+    Norm,
+    RMSNorm,
+    RMSNormBySquares,
+    SumOfSquares,
+)
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles
+from ridgeline.ops.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,31 @@ class ParallelBlock(nn.Module):
         """As Block's."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         return x_TD, self.join(self.self_attn(normed_TD, angles, kv), self.mlp(normed_TD))
+
+
+class DividedNorm(nn.Module):
+    """An RMSNorm over all heads (OLMo 2) where a rank has some of them: the ranks add up their squares."""
+
+    per_token = 1
+
+    def __init__(self, d: Dimensions, heads: int, shard: Shard) -> None:
+        """heads: of all ranks together, divided as `shard` says, by fewer ranks than there are where several hold the
+        same ones."""
+        super().__init__()
+        repeated = d.shard.size // shard.size
+        self.norm = RMSNormBySquares(heads * d.head_dim, d.eps, d.dtype, shard, repeated)
+        self.width = self.norm.width
+        self.squares = SumOfSquares(self.width, d.dtype)
+        self.all_reduce = AllReduce(1, torch.float32, d.shard)
+
+    def forward(self, x_T1W: Tensor) -> Tensor:
+        """x_T1W [rows, 1, own width] -> normalised."""
+        normed: Tensor = self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))
+        return normed
+
+
+HeadNorm = Norm | DividedNorm
+"""A norm of queries or keys."""
 
 
 def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:

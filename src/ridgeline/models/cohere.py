@@ -54,7 +54,7 @@ def build_second(fields: Fields, storage: Storage) -> Decoder:
             raise fields.refuse(f"{name} = {fields.value(name)!r} is not supported; {only} is")
     fields.refuse_if("use_qk_norm")
     fields.refuse_if("position_embedding_type", "rope_gptj")
-    fields.passed_over("order_of_interleaved_layers", "layer_switch")
+    fields.passed_over("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing")
     d, rope = _read(fields, storage, 10_000.0)
     window, is_local = read_window(fields, UNSTATED_WINDOW), all_but_every(fields, 4)
 

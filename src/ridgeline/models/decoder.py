@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from ridgeline.models.blocks import HeadNorm
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ActivatedProjections
@@ -24,7 +25,7 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
-from ridgeline.ops.norm import AddNorm, AddRMSNorm, Norm
+from ridgeline.ops.norm import AddNorm, AddRMSNorm
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 
 
@@ -41,14 +42,14 @@ class SelfAttention(nn.Module):
         qkv: Mapping[str, MatrixSpec],
         *,
         output_bias: bool = False,
-        head_norms: tuple[Norm, Norm] | None = None,
+        head_norms: tuple[HeadNorm, HeadNorm] | None = None,
     ) -> None:
         """qkv: what the queries, keys and values are projected with: three matrices, or a fused one."""
         super().__init__()
         self.head_dim = d.head_dim
         self.qkv = Projections(qkv)
-        self.q_norm: Norm | None = None
-        self.k_norm: Norm | None = None
+        self.q_norm: HeadNorm | None = None
+        self.k_norm: HeadNorm | None = None
         if head_norms is not None:
             self.q_norm, self.k_norm = head_norms
         self.attend = attend
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
         out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv, turned)))
         return out
 
-    def _heads(self, x_TO: Tensor, norm: Norm | None = None) -> Tensor:
+    def _heads(self, x_TO: Tensor, norm: HeadNorm | None = None) -> Tensor:
         """[rows, heads x D] -> [rows, heads, D], normalised."""
         if norm is not None:
             x_TO = norm(x_TO.reshape(len(x_TO), norm.per_token, norm.width))

@@ -41,6 +41,7 @@ _LLAVA = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
 _VISUAL = (r"(model\.)?visual\..*",)
 _PROJECTOR = ("projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer")
 _PREDICTED = r"model\.mtp_layers\..*"  # a layer that guesses the token after the next
+_MIMO = ("num_nextn_predict_layers", "attention_bias", "use_mrope")  # biases are as Qwen 2's, whatever it says
 
 KIN = (
     Kin("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
@@ -48,7 +49,7 @@ KIN = (
     Kin("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", "text_config", _TEXT_HALF, _VISUAL),
     Kin("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
     Kin("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
-    Kin("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=("num_nextn_predict_layers",)),
+    Kin("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),
 )
 
 

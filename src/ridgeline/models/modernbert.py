@@ -9,8 +9,8 @@ from ridgeline.models.embedder import Embedder, labels_of
 from ridgeline.models.encoder import Encoder, looks_at
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_activation
-from ridgeline.models.qwen2 import read_layer_types
 from ridgeline.models.storage import Storage
+from ridgeline.models.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_reduce

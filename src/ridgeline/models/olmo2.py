@@ -3,10 +3,10 @@ heads' queries and keys at once."""
 
 from collections.abc import Sequence
 
-from ridgeline.models.blocks import Norms, PostNormBlock
+from ridgeline.models.blocks import DividedNorm, HeadNorm, Norms, PostNormBlock
 from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.fields import DivisionRefused, Fields
+from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_dimensions
 from ridgeline.models.rope import read_rope, read_ropes
 from ridgeline.models.storage import Storage
@@ -37,11 +37,6 @@ def build_third(fields: Fields, storage: Storage) -> Decoder:
 
 
 def _read(fields: Fields, storage: Storage) -> Dimensions:
-    if storage.shard.size > 1:
-        raise DivisionRefused(
-            f"{fields.source}: OLMo normalises the queries of all heads together, which devices that have some of them "
-            "each do not do yet; use one device"
-        )
     heads = fields.count("num_attention_heads")
     return read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
 
@@ -52,7 +47,9 @@ def _decoder(
     """Of blocks with this attention. ropes: as of Trunk, where there are two."""
     bias, norms = fields.flag("attention_bias", False), Norms.rms(d, cast_last=True)
 
-    def head_norm(heads: int) -> RMSNorm:
+    def head_norm(heads: int) -> HeadNorm:
+        if d.shard.size > 1:
+            return DividedNorm(d, heads, d.shard.of_heads(heads))
         return RMSNorm(heads * d.head_dim, d.eps, d.dtype, cast_last=True)
 
     def block(attend: Attention) -> PostNormBlock:

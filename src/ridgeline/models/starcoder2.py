@@ -9,11 +9,17 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_window
 from ridgeline.ops.attention import Attention
 
+# What the code that trained them is told, and transformers does whatever they say.
+_TRAINING = (
+    "activation_function", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+)  # fmt: skip
+
 
 def build(fields: Fields, storage: Storage) -> Decoder:
     """StarCoder2 of every size."""
     for name, only in (("norm_type", "layer_norm"), ("mlp_type", "default")):  # said by the releases, read by nobody
         fields.refuse_if(name, only)
+    fields.passed_over(*_TRAINING)
     activation = read_activation(fields, "hidden_act", "gelu_pytorch_tanh")
     d = read_dimensions(fields, storage, activation=activation, eps=fields.positive("norm_epsilon", 1e-5))
     rope, window, bias = read_rope(fields, d.head_dim), read_window(fields), fields.flag("use_bias", True)

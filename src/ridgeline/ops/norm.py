@@ -117,6 +117,55 @@ class RMSNorm(Norm):
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
 
+class SumOfSquares(Op):
+    """What a rank knows of the size of a vector that several have parts of."""
+
+    kind = "norm"
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width, self.dtype = width, dtype
+
+    def forward(self, x_xW: Tensor) -> Tensor:
+        """x_xW [..., width] -> fp32 [..., 1]."""
+        if x_xW.is_meta:
+            return x_xW.new_empty(*x_xW.shape[:-1], 1, dtype=torch.float32)
+        return x_xW.float().square().sum(dim=-1, keepdim=True)
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two operations an entry, which is read."""
+        elements = rows * self.width
+        return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return RMSNorm.kernel_name
+
+    def signature(self) -> Hashable:
+        return self.width, self.dtype
+
+
+class RMSNormBySquares(RMSNorm):
+    """A rank's part of an RMSNorm over more than it has, given the sum of squares of all."""
+
+    unnamed = True
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype, shard: Shard, repeated: int) -> None:
+        """width: of all ranks together. repeated: how many ranks have the same part, and add its squares."""
+        super().__init__(shard.part(width, "entries"), eps, dtype, cast_last=True)
+        self.shard, self.entries = shard, width * repeated
+
+    def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
+        """x_xW [..., own width], squares_x1 fp32 [..., 1] -> as x."""
+        if x_xW.is_meta:
+            return x_xW.new_empty(x_xW.shape)
+        return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
+
+    def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.shard.slice(full, 0)}
+
+
 class LayerNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., arXiv:1607.06450)."""
 

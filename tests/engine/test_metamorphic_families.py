@@ -1,0 +1,33 @@
+"""Every family through four corners of the metamorphic suite: alone and in pieces of one position, many over shared
+prefixes with neighbours aborted, and preempted, in two ways."""
+
+import random
+
+import pytest
+
+from engine.small_models import uncached_answer
+from engine.test_metamorphic import Subject, Way, check_way, make_trace
+from models.configs import CONFIGS
+from support.checkpoints import random_ours
+
+# Layers with a window leave room where others do not, so that requests are preempted by hand.
+CORNERS = (
+    Way("alone", 7, prefix_cache=False, page_size=1, aborts=False),
+    Way("many", None, prefix_cache=True, page_size=16, aborts=True),
+    Way("preempted", 1, prefix_cache=True, page_size=4, aborts=False),
+    Way("preempted", 64, prefix_cache=False, page_size=16, aborts=True),
+)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def family(request: pytest.FixtureRequest) -> Subject:
+    """A small model of the family, and what it says without a cache."""
+    model = random_ours(CONFIGS[request.param] | ({"n_positions": 128} if request.param == "gpt2" else {}), seed=1)
+    every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
+    trace = (*every[:2], every[3], every[8])
+    return Subject(model, trace, {asked: uncached_answer(model, asked.prompt, asked.max_tokens) for asked in trace})
+
+
+@pytest.mark.parametrize("way", CORNERS, ids=str)
+def test_the_same_tokens_in_every_corner(family: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_way(family, way, monkeypatch)
