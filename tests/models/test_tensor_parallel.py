@@ -106,9 +106,8 @@ def test_ranks_divide_the_matrices(folder: Path, name: str) -> None:
     """Each rank holds half of every block's matrices (of one KV head for two ranks: all of it), and no more."""
     whole, halves = (parameters(load_model(str(folder / name), shard=shard)) for shard in (WHOLE, Shard(1, 2)))
     assert halves.keys() == whole.keys()
-    matrices = [
-        n for n in whole if "layers." in n and "mlp" in n and "mlp.gate.weight" not in n and whole[n].dim() == 2
-    ]
+    mlps = [n for n in whole if "layers." in n and ".mlp." in n and "mlp.gate.weight" not in n]
+    matrices = [n for n in mlps if whole[n].dim() == 2]
     for parameter in matrices:
         assert 2 * halves[parameter].numel() == whole[parameter].numel(), parameter
 
