@@ -22,7 +22,7 @@ from ridgeline.models.model import Model
 from ridgeline.ops.formats import weight_format_named
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix.plain import PlainMatrix
-from support.checkpoints import edit_config, entries_of, random_tensors, write_folder, write_raw
+from support.checkpoints import edit_config, entries_of, parameters_of, random_tensors, write_folder, write_raw
 from support.engines import uncached_logits
 
 LLAMA = CONFIGS["llama"]
@@ -61,7 +61,7 @@ def test_every_parameter_is_its_tensor_mapped_and_filled_once(family: str, shard
     write_shards(tmp_path, tensors, shards)
     told: list[tuple[int, int]] = []
     model = load_model(str(tmp_path), progress=lambda done, total: told.append((done, total)))
-    parameters = {model.checkpoint_name(path): parameter for path, parameter in model.named_parameters()}
+    parameters = parameters_of(model, CONFIGS[family])
     assert parameters.keys() == tensors.keys()
     assert all(torch.equal(parameters[name], tensors[name]) for name in tensors)
     ranges = list(mapped_ranges(tmp_path))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from ridgeline.models import Fields, build
+from ridgeline.models import Fields, build, family_of
 from ridgeline.models.model import Model
 
 logging.disable_progress_bar()
@@ -82,10 +82,16 @@ def random_tensors(values: Mapping[str, Any], seed: int = 0) -> dict[str, Tensor
         model.expand()
     generator = torch.Generator().manual_seed(seed)
     return {
-        model.checkpoint_name(path): (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(
-            parameter.dtype
-        )
-        for path, parameter in model.named_parameters()
+        name: (torch.randn(parameter.shape, generator=generator) * WEIGHT_STD).to(parameter.dtype)
+        for name, parameter in parameters_of(model, values).items()
+    }
+
+
+def parameters_of(model: Model, values: Mapping[str, Any]) -> dict[str, nn.Parameter]:
+    """The parameters of a config's model by their names in a checkpoint."""
+    family = family_of(Fields(values, "config.json"))
+    return {
+        family.checkpoint_name(model.checkpoint_name(path)): parameter for path, parameter in model.named_parameters()
     }
 
 
@@ -103,9 +109,10 @@ def random_ours(values: Mapping[str, Any], seed: int = 0) -> Model:
     with torch.device("meta"):
         model.expand()
     tensors = random_tensors(values, seed)
-    for path in [path for path, _ in model.named_parameters()]:
+    for path, name in zip(
+        [path for path, _ in model.named_parameters()], list(parameters_of(model, values)), strict=True
+    ):
         module, _, attribute = path.rpartition(".")
-        parameter = nn.Parameter(tensors[model.checkpoint_name(path)], requires_grad=False)
-        setattr(model.get_submodule(module), attribute, parameter)
+        setattr(model.get_submodule(module), attribute, nn.Parameter(tensors[name], requires_grad=False))
     model.tie()
     return model

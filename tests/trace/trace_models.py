@@ -71,7 +71,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("granite", _BASE | {"residual_multiplier": 0.7, "logits_scaling": 2.0, "embedding_multiplier": 1.3}),
     "olmo2": ("olmo2", _BASE | {"hidden_size": 60}),
     "cohere2": ("cohere2", _BASE | {"hidden_size": 60, "sliding_window": 5, "sliding_window_pattern": 2}),
-    "phi": ("phi", _BASE | {"hidden_size": 60}),
+    "phi": ("phi", _BASE | {"hidden_size": 60, "partial_rotary_factor": 0.4}),
 }
 FAMILIES = tuple(_FAMILIES)
 

@@ -16,8 +16,9 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Linear
+from ridgeline.ops.norm import AddNorm
 from ridgeline.ops.work import Segment
-from ridgeline.trace.anatomy import blocks
+from ridgeline.trace.anatomy import blocks, final_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,11 @@ class Capture:
 @torch.inference_mode()
 def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
     """Run `ids` once and keep what the views need, of `position` where one position is enough."""
-    captured = Capture(position)
+    captured, last = Capture(position), final_norm(model)
+    multiplier = last.multiplier if isinstance(last, AddNorm) else 1.0
     with ExitStack() as hooks:
         for index, block in enumerate(blocks(model)):
-            hooks.enter_context(_residual(block, captured, first=index == 0))
+            hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
         hooks.enter_context(_ops(model, captured))
         captured.logits_V = model(
             torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
@@ -61,13 +63,13 @@ def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
 
 
 @contextmanager
-def _residual(block: nn.Module, captured: Capture, *, first: bool) -> Iterator[None]:
-    """Keep the stream that leaves a block, and that which enters the first one."""
+def _residual(block: nn.Module, captured: Capture, multiplier: float, *, first: bool) -> Iterator[None]:
+    """Keep the stream that leaves a block, and that which enters the first one. multiplier: of its second summand."""
 
     def stream(x_TD: Tensor, y_TD: Tensor | None) -> Tensor:
         """At the position; blocks pass it on as two summands."""
         x_D = x_TD[captured.position]
-        return x_D.clone() if y_TD is None else x_D + y_TD[captured.position]
+        return x_D.clone() if y_TD is None else x_D + y_TD[captured.position] * multiplier
 
     def enter(_: nn.Module, inputs: tuple[Any, ...]) -> None:
         captured.residual.append(stream(inputs[0], inputs[1]))
