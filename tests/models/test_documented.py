@@ -10,6 +10,7 @@ from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import ENCODERS, FAMILIES, ModelRefused, build
 from ridgeline.models.bill import bill
+from ridgeline.models.families import ENCODER_DECODERS
 from ridgeline.models.kin import KIN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
@@ -34,6 +35,11 @@ def test_what_reads() -> None:
     """Every encoder with the architectures that are built alike."""
     rows = [[row[0], *(row[1].split(", ") if row[1] != "-" else ())] for row in rows_of("Readers")]
     assert rows == [[family.architecture, *family.also] for family in ENCODERS]
+
+
+def test_what_encodes() -> None:
+    """Every encoder-decoder."""
+    assert [row[0] for row in rows_of("Encoder-decoders")] == [family.architecture for family in ENCODER_DECODERS]
 
 
 def test_what_another_family_builds() -> None:

@@ -178,7 +178,9 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    near = get_close_matches(called, [known.architecture for known in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *KIN)], 3)
+    near = get_close_matches(
+        called, [known.architecture for known in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *KIN)], 3
+    )
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
     raise fields.refuse(
         f"architecture {called} is not supported{nearest} `ridgeline plan --list` shows models of those that are"

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import add_norm, wanted
+from ridgeline.models.blocks import add_norm
+from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
 from ridgeline.models.fields import MOST_LAYERS, MOST_WIDTH, Fields

@@ -88,9 +88,10 @@ class Attention(Op):
 
     @property
     def ours(self) -> bool:
-        """As Op.ours: it keeps its keys and values, in a format that our kernels read, and adds no bias of positions to
-        its scores."""
-        return self.spec.kept and self.bias is None and self.spec.dtype in NUMBERS
+        """As Op.ours: it keeps its keys and values, in a format that our kernels read, turns no neighbours, and adds no
+        bias of positions to its scores."""
+        turns = self.rope is None or not self.rope.interleaved
+        return turns and self.spec.kept and self.bias is None and self.spec.dtype in NUMBERS
 
     def forward(
         self,

@@ -80,7 +80,6 @@ class RMSNorm(Norm):
 
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
-    ours = True
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class RMSNorm(Norm):
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
-        if self.in_kernels and (kernels := native(x_xD)):
+        if self.rounds_alike and (kernels := native(x_xD)):
             x_ND = x_xD.view(-1, self.width) if x_xD.is_contiguous() else x_xD.reshape(-1, self.width)
             return kernels.norm(x_ND, self.weight, self.eps, from_one=self.from_one).view(x_xD.shape)
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
@@ -112,9 +111,14 @@ class RMSNorm(Norm):
         return self.weight * normed.to(x_xD.dtype)
 
     @property
-    def in_kernels(self) -> bool:
+    def rounds_alike(self) -> bool:
         """Whether our kernels round where it does."""
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
+
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return self.rounds_alike
 
 
 class SumOfSquares(Op):
@@ -154,6 +158,11 @@ class RMSNormBySquares(RMSNorm):
         """width: of all ranks together. repeated: how many ranks have the same part, and add its squares."""
         super().__init__(shard.part(width, "entries"), eps, dtype, cast_last=True)
         self.shard, self.entries = shard, width * repeated
+
+    @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return False
 
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
         """x_xW [..., own width], squares_x1 fp32 [..., 1] -> as x."""
@@ -267,9 +276,14 @@ class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
 
     @property
+    def ours(self) -> bool:
+        """As Op.ours."""
+        return self.multiplier == 1 and self.rounds_alike
+
+    @property
     def fusible(self) -> bool:
         """As Op.fusible."""
-        return self.multiplier == 1 and self.in_kernels
+        return self.ours
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """As AddNorm.forward."""
