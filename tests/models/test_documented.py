@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.source import CATALOGUE
-from ridgeline.models import ENCODERS, FAMILIES, ModelRefused, build
+from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.models.families import ENCODER_DECODERS
 from ridgeline.models.kin import KIN
@@ -40,6 +40,11 @@ def test_what_reads() -> None:
 def test_what_encodes() -> None:
     """Every encoder-decoder."""
     assert [row[0] for row in rows_of("Encoder-decoders")] == [family.architecture for family in ENCODER_DECODERS]
+
+
+def test_what_hears() -> None:
+    """Every family whose encoder reads sound."""
+    assert [row[0] for row in rows_of("Speech")] == [family.architecture for family in SPEECH]
 
 
 def test_what_another_family_builds() -> None:

@@ -27,6 +27,7 @@ from ridgeline.server.http.health import Health
 from ridgeline.server.serve import guarded, http_server, service_of
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.speech.vocabulary import SpeechVocabulary
 from server.wire import eventually
 
 
@@ -101,6 +102,7 @@ def running(
     service: Service,
     settings: ServerSettings,
     *,
+    speech: SpeechVocabulary | None = None,
     routes: Sequence[BaseRoute] = (),
     observers: Sequence[ExchangeObserver] = (),
 ) -> Iterator[Running]:
@@ -108,7 +110,7 @@ def running(
     front = Front(Health(settings.stalled_seconds))
     front.health.llm = service.llm
     grammars = GrammarCheck(settings)
-    front.app = build_app(service, settings, grammars, routes=routes)
+    front.app = build_app(service, settings, grammars, speech=speech, routes=routes)
     outermost = guarded(front, settings, observers)
 
     async def live() -> None:

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.cost import SOFTCAP_FLOPS
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
@@ -169,6 +170,9 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
     if isinstance(op, Head):
         each = (0 if op.softcap is None else SOFTCAP_FLOPS) + (op.multiplier != 1)
         return op.cost(work, space).total_flops - each * work.rows.get(space, 0) * op.matrix.outputs
+    if isinstance(op, Convolution):  # nor is its
+        results = work.rows.get(space, 0) * op.results * op.outputs
+        return op.cost(work, space).total_flops - op.FLOPS_PER_ELEMENT * results
     return op.cost(work, space).total_flops if isinstance(op, Linear | Experts) else 0.0
 
 

@@ -11,6 +11,7 @@ from ridgeline.engine.bare import engine_around
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
+from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
@@ -65,7 +66,7 @@ def complete(
     prompts: Sequence[Sequence[int]],
     params: SamplingParams = GREEDY,
     *,
-    encoders: Sequence[Sequence[int]] = (),
+    encoders: Sequence[EncoderInput] = (),
 ) -> list[list[int]]:
     """Run `prompts` together to their ends, with these inputs of an encoder; the tokens sampled for each. A request
     that fails fails the test."""

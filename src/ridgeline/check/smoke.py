@@ -3,23 +3,28 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.models import SPEECH, family_of
 
 TOKENS = 8
 _PROMPT = "Once upon a time"
 _FALLBACK = (1, 2, 3)  # ids, for a vocabulary in which the words above are none
-_STEP = 64  # positions
+_STEP = 64  # positions, those of an encoder that reads features apart
 
 
 def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, list[str]]:
     """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
     model cannot be loaded."""
-    settings = EngineSettings(limits=Limits(tokens=_STEP, requests=1), prefix_cache=False)
+    heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
+    settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
     loaded = load_engine(source, settings, progress=progress)
     prompt = loaded.tokenizer.encode(_PROMPT, parse_special=False)[:_STEP] or list(_FALLBACK)
     events = _run(loaded, prompt)
@@ -36,10 +41,18 @@ def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, li
     return f"{len(sampled)} tokens after {_PROMPT!r}: {text!r}", problems
 
 
+def _read(loaded: Loaded, prompt: Sequence[int]) -> EncoderInput:
+    """What an encoder reads: the prompt too, or features of nothing at all."""
+    model = loaded.model
+    if model.encoder_width:
+        return Features.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
+    return prompt if loaded.engine.ledger.crosses else ()
+
+
 def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
     engine = loaded.engine
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
-    engine.add(prompt, params if engine.has_head else None, encoder=prompt if engine.ledger.crosses else ())
+    engine.add(prompt, params if engine.has_head else None, encoder=_read(loaded, prompt))
     events: list[TokenEvent] = []
     while engine.has_work:
         events += engine.step()

@@ -23,6 +23,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     "cache_salt_bytes": ("--max-cache-salt", "cache_salt of a request."),
     "template_factor": ("--max-template-factor", "Bytes of a rendered prompt for each position of the context."),
     "body_bytes": ("--max-body", "A request's body."),
+    "upload_bytes": ("--max-upload", "A form with a file of speech."),
     "json_depth": ("--max-json-depth", "Nesting of a body's JSON."),
     "schema_bytes": ("--max-schema", "A JSON schema or grammar of a request."),
     "schema_depth": ("--max-schema-depth", "Nesting of a JSON schema."),

@@ -20,6 +20,7 @@ COMMANDS = {
     "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
     "translate": "Translate texts: each goes through the encoder once, and its answer is a line on stdout.",
     "serve": "Serve a model over HTTP: OpenAI's chat and completions, metrics, health.",
+    "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
     "seconds,\nthe candidates, the token, and where the time went.",

@@ -137,6 +137,8 @@ def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: 
 
 def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
     """Ids of a text: a message to answer where the model has a chat template, unless `raw`. Raises ValueError."""
+    if llm.loaded.model.encoder_width:
+        raise ValueError("the model reads sound, no text: ridgeline transcribe FILE --model FOLDER")
     if raw or llm.loaded.templates is None:
         if system is not None:
             raise ValueError("--system needs a chat template; this model has none, or --raw is given")

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol, Self
 
 from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
@@ -135,6 +136,7 @@ class AsyncLLM:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
+        encoder: EncoderInput = (),
         root: bytes = b"",
         added: Callable[[int], None] | None = None,
         sections: bool = True,
@@ -142,7 +144,9 @@ class AsyncLLM:
         """Complete one prompt, event by event. Cancelling the consumer aborts the request. The rest as `submit`."""
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         params = checked(params or self.texts.defaults)
-        leave = self.submit(prompt, params, queue.put_nowait, root=root, added=added, sections=sections)
+        leave = self.submit(
+            prompt, params, queue.put_nowait, encoder=encoder, root=root, added=added, sections=sections
+        )
         unfinished = params.n
         try:
             while unfinished:
@@ -160,6 +164,7 @@ class AsyncLLM:
         params: SamplingParams,
         take: Take,
         *,
+        encoder: EncoderInput = (),
         root: bytes = b"",
         added: Callable[[int], None] | None = None,
         sections: bool = True,
@@ -167,24 +172,26 @@ class AsyncLLM:
         """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
         nobody waits for it any more, which aborts it.
 
-        root: as Engine.add. added: told the engine's number for the request, wherever observers are told of steps, and
-        before they are. sections: whether reasoning is told apart from the answer; else the text is all that the model
-        writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the
-        engine has stopped, EngineRestarting (one of those) while another is being started.
+        encoder, root: as Engine.add. added: told the engine's number for the request, wherever observers are told of
+        steps, and before they are. sections: whether reasoning is told apart from the answer; else the text is all that
+        the model writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a
+        RuntimeError) if the engine has stopped, EngineRestarting (one of those) while another is being started.
         """
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
         ticket = next(self._next_ticket)
         caller = _Caller(ticket, ids, params, take, loop, params.n, added=added, sections=sections)
-        self._ask(caller, root)
+        self._ask(caller, encoder, root)
         return partial(self._leave, caller)
 
-    async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Completion:
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, encoder: EncoderInput = ()
+    ) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
         ids = self.texts.encode(prompt, self.info.context)
         params = checked(params or self.texts.defaults)
         completion = Completion.empty(ids, params.n)
-        async for event in self.stream(ids, params):
+        async for event in self.stream(ids, params, encoder=encoder):
             completion.take([event])
         return completion
 
@@ -215,7 +222,7 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _ask(self, caller: _Caller, root: bytes) -> None:
+    def _ask(self, caller: _Caller, encoder: EncoderInput, root: bytes) -> None:
         with self._lock:
             if not self.alive:
                 if self.ended.done():
@@ -223,8 +230,9 @@ class AsyncLLM:
                 raise EngineRestarting("the engine is being started again")
             self._callers[caller.ticket] = caller
         params = replace(caller.params, stop=()) if caller.params.stop else caller.params
-        begun, encoder = self.texts.decoder_prompt(caller.prompt), self.texts.encoder_input(caller.prompt)
-        self._host.send(Add(caller.ticket, list(begun), params, root, list(encoder)))
+        begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
+        read = given if isinstance(given, Features) else list(given)
+        self._host.send(Add(caller.ticket, list(begun), params, root, read))
 
     def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted

@@ -42,6 +42,7 @@ def engine_around(
         has_head=model.has_head,
         whole=model.whole,
         pooled=model.pooled,
+        encoder_width=model.encoder_width,
         encoder_context=model.encoder_context,
         eos_ids=eos_ids,
         seed=seed,

@@ -4,10 +4,13 @@ Shapes: T rows of tokens, E rows of an encoder.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ridgeline.engine.features import Features
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import KVGroup
@@ -30,7 +33,7 @@ class BatchBuilder:
         wanted += [start + offset for item, start in starts if item.scored for offset in item.scored.rows]
         return Batch(
             tokens,
-            self._rows((0, item.encoder) for item in items),
+            self._encoder_rows(items),
             self._tensor(wanted),
             [item.start + len(item.tokens) for item in items],
             [item.encoded for item in items],
@@ -57,6 +60,15 @@ class BatchBuilder:
             positions += range(first, first + len(own))
             starts.append(len(ids))
         return Rows(self._tensor(ids), self._tensor(positions), starts)
+
+    def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
+        """Rows of encoders that run: ids, or the numbers of features."""
+        inputs = [item.encoder for item in items]
+        features = [each.values for each in inputs if isinstance(each, Features)]
+        rows = self._rows((0, range(len(each)) if isinstance(each, Features) else each) for each in inputs)
+        if not features:
+            return rows
+        return replace(rows, ids_N=torch.from_numpy(np.concatenate(features)).to(self.device))
 
     def _update_table(self, item: PlanItem) -> None:
         if item.first:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
+from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
@@ -21,6 +22,7 @@ from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
+from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
 from ridgeline.ops.work import TOKENS, Reach
 
@@ -55,6 +57,7 @@ class Engine:
         has_head: bool = True,
         whole: bool | None = None,
         pooled: bool = False,
+        encoder_width: int = 0,
         encoder_context: int = 0,
         guides: "Guides | None" = None,
         on_step: Observer | None = None,
@@ -64,15 +67,17 @@ class Engine:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
         the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
         a request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
-        gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_context:
-        positions that its encoder takes. guides: hold answers to a form, where they are asked to be. on_step: told of
-        each step that ran. seed: where the seeds of requests that state none come from. clock: the time in integer
-        nanoseconds; the engine knows no other, and orders nothing by it."""
+        gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_width:
+        numbers of a position that an encoder reads, which then reads `encoder_context` of them, no more and no fewer; 0
+        where it reads ids. guides: hold answers to a form, where they are asked to be. on_step: told of each step that
+        ran. seed: where the seeds of requests that state none come from. clock: the time in integer nanoseconds; the
+        engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
-        self.has_head, self.encoder_context = has_head, encoder_context
+        self.has_head = has_head
+        self.encoder_width, self.encoder_context = encoder_width, encoder_context
         self.guides = guides
         self.pooled = pooled
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
@@ -120,21 +125,22 @@ class Engine:
         prompt: Sequence[int],
         params: SamplingParams | None = None,
         *,
-        encoder: Sequence[int] = (),
+        encoder: EncoderInput = (),
         root: bytes = b"",
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
         The prompt is not copied: leave it as it is while the request runs. params: how to sample; none where the model
-        has no head. encoder: ids for the encoder of an encoder-decoder. root: names what the model computes with beside
-        tokens (an adapter, a tenant): prefixes are shared under equal roots only.
+        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. root: names what the model
+        computes with beside tokens (an adapter, a tenant): prefixes are shared under equal roots only.
         """
         if params is not None and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
         params = params or SamplingParams()
-        prompt, encoder = token_ids(prompt), tuple(token_ids(encoder))
+        prompt = token_ids(prompt)
+        encoder = encoder if isinstance(encoder, Features) else tuple(token_ids(encoder))
+        self._check_encoder(encoder)
         limit = self._check(prompt, params, len(encoder))
-        self._check_ids(encoder)
         first, *others = self._choices(prompt, params, limit, encoder, root_of(root, encoder))
         self._next_id += params.n
         self.requests |= {request.id: request for request in (first, *others)}
@@ -143,7 +149,12 @@ class Engine:
         return first.group
 
     def _choices(
-        self, prompt: Sequence[int], params: SamplingParams, limit: int, encoder: tuple[int, ...], root: bytes
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        limit: int,
+        encoder: tuple[int, ...] | Features,
+        root: bytes,
     ) -> list[Request]:
         """A request for each choice. What is said of the prompt itself, the first one says."""
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
@@ -172,8 +183,13 @@ class Engine:
             for choice in range(params.n)
         ]
 
-    def _guide(self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]) -> "Guide | None":
-        """What holds the answers to the form that was asked for. Raises ValueError for one that cannot be followed."""
+    def _guide(
+        self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]
+    ) -> "Guide | RuleGuide | None":
+        """What holds the answers to the form, or the rules, that were asked for. Raises ValueError for one that cannot
+        be followed."""
+        if params.rules is not None:
+            return RuleGuide(params.rules, self.vocabulary)
         if params.structured_outputs is None:
             return None
         if self.guides is None:
@@ -227,6 +243,22 @@ class Engine:
             )
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def _check_encoder(self, encoder: tuple[int, ...] | Features) -> None:
+        """Raises ValueError for what the encoder does not read."""
+        if not encoder:
+            return
+        if not isinstance(encoder, Features):
+            if self.encoder_width:
+                raise ValueError(f"the encoder reads features, {self.encoder_width} a position; it takes no token ids")
+            self._check_ids(encoder)
+        elif not self.encoder_width:
+            raise ValueError("the encoder reads token ids; it takes no features")
+        elif (len(encoder), encoder.width) != (self.encoder_context, self.encoder_width):
+            raise ValueError(
+                f"the encoder is given {len(encoder)} positions of {encoder.width} features; "
+                f"it reads {self.encoder_context} of {self.encoder_width}"
+            )
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         unknown = unknown_id(ids, self.vocabulary)

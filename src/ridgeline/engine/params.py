@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ridgeline.engine.structured import StructuredOutputs
+from ridgeline.engine.token_rules import TokenRules
 
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy, as in vLLM (`_SAMPLING_EPS`): what it leaves to chance is fp32 rounding."""
@@ -109,6 +110,7 @@ class SamplingParams:
         include_stop: leave the stop string or token in the output.
         skip_special_tokens: leave control tokens out of the text; else it has their literals.
         structured_outputs: the form that the answer has to have; None for any.
+        rules: which tokens may come where, as speech models want it; None for any.
 
     Raises:
         ValueError: a value is out of range or of the wrong type; one line, with the fix.
@@ -134,6 +136,7 @@ class SamplingParams:
     include_stop: bool = False
     skip_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
+    rules: TokenRules | None = None
 
     def __post_init__(self) -> None:
         self._check_distribution()
@@ -203,6 +206,8 @@ class SamplingParams:
         form = self.structured_outputs
         fix = "give a StructuredOutputs, such as StructuredOutputs(json=schema)"
         _require(form is None or isinstance(form, StructuredOutputs), "structured_outputs", form, fix)
+        _require(self.rules is None or isinstance(self.rules, TokenRules), "rules", self.rules, "give TokenRules")
+        _require(self.rules is None or form is None, "rules", self.rules, "leave structured_outputs out beside it")
 
     @property
     def greedy(self) -> bool:
@@ -221,7 +226,8 @@ class SamplingParams:
             ValueError: in one line, with the name of the field and the fix.
         """
         fix = f"give token ids from 0 to {vocab_size - 1}, the model's vocabulary"
-        for name, tokens in (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids)):
+        named = (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids))
+        for name, tokens in (*named, ("rules", () if self.rules is None else self.rules.ids)):
             for token in tokens:
                 _require(token < vocab_size, name, token, fix)
         fix = f"give at most {vocab_size}, the vocabulary size"

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeline.engine.features import Features
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.row import History, PromptLogprob
 
 if TYPE_CHECKING:
     from ridgeline.engine.guidance import Guide
+    from ridgeline.engine.token_rules import RuleGuide
 
 NANOSECONDS = 1e-9
 
@@ -160,13 +162,13 @@ class Request:
     job is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
 
     id: also its number of arrival. group: what add() returned, which choices share. limit: most tokens to sample.
-    stop_ids: tokens that end it. encoder: ids that an encoder-decoder's encoder reads. root: what its KV depends on
-    beside its tokens. names: of the full pages of its prompt, where they do not follow from its tokens. running: it
-    holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it found
-    computed when it began. reached: most positions it had computed when it was preempted. scores: log-probabilities of
-    its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden: where the model has no
-    head, the hidden states of its prompt so far, step by step; else None. guide: holds its answer to a form.
-    children: further choices of the same prompt, which start from its pages.
+    stop_ids: tokens that end it. encoder: ids or features that an encoder-decoder's encoder reads. root: what its KV
+    depends on beside its tokens. names: of the full pages of its prompt, where they do not follow from its tokens.
+    running: it holds pages. encoded: a step has been planned that puts its encoder's output there. cached: positions it
+    found computed when it began. reached: most positions it had computed when it was preempted. scores:
+    log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
+    where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
+    answer to a form, or to rules. children: further choices of the same prompt, which start from its pages.
     """
 
     id: int
@@ -178,7 +180,7 @@ class Request:
     limit: int
     stop_ids: frozenset[int]
     timing: Timing
-    encoder: tuple[int, ...] = ()
+    encoder: tuple[int, ...] | Features = ()
     root: bytes = b""
     names: Sequence[bytes] = ()
     known: int = 0
@@ -191,7 +193,7 @@ class Request:
     finish: Finish | None = None
     error: str | None = None
     history: History | None = None
-    guide: "Guide | None" = None
+    guide: "Guide | RuleGuide | None" = None
     scores: list[PromptLogprob] | None = None
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)

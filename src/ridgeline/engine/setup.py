@@ -173,34 +173,40 @@ def _layout(source: Source, model: Model, price: Price, settings: EngineSettings
     """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
     where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
-    step = activation_peak(price, min(limits.tokens, positions), limits.requests)
+    encoded = model.encoder_context
+    step = activation_peak(price, min(limits.tokens, positions), limits.requests, encoded)
     activations = f"activations in a step of {limits.tokens:,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()
     free = memory_beside(source, taken)
     budget = _budget(settings, free, sum(taken.values()))
-    layout = kv_layout(model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests)
+    layout = kv_layout(
+        model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded
+    )
     if layout.nbytes > free:
         raise ValueError(
             f"KV memory of {three(layout.nbytes / GIB)} GiB was asked for; beside weights and a step there are "
             f"{three(free / GIB)} GiB: give less (--kv-memory)"
         )
-    return _with_whole_context(layout, context, settings, free) if settings.whole_context else layout
+    return _with_whole_context(layout, context, encoded, settings, free) if settings.whole_context else layout
 
 
-def _with_whole_context(layout: KVLayout, context: int, settings: EngineSettings, free: float) -> KVLayout:
+def _with_whole_context(
+    layout: KVLayout, context: int, encoded: int, settings: EngineSettings, free: float
+) -> KVLayout:
     """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
     has, of as much as half of the free memory. Raises ValueError."""
     chunk = settings.limits.most_of_one
-    needed = layout.kept(context, min(context, chunk))
+    needed = layout.kept(context, min(context, chunk), encoded)
     if needed <= layout.pages:
         return layout
     if settings.kv_bytes is None and settings.memory_share is None and needed * layout.page_bytes <= free / 2:
         return replace(layout, pages=needed)
+    most = layout.capacity(chunk, encoded)
     raise ValueError(
-        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {layout.capacity(chunk):,} positions of one request, the "
-        f"context is {context:,}: give --max-model-len {layout.capacity(chunk)} or less, or --kv-memory "
+        f"KV memory of {three(layout.nbytes / MIB)} MiB holds {most:,} positions of one request, the "
+        f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
         f"{-(-needed * layout.page_bytes // MIB)}MiB"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ridgeline.engine.features import Features
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work
 
@@ -32,9 +33,9 @@ class PlanItem(NamedTuple):
 
     Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
     group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
-    `encoder`: ids that the encoder reads in this step; later steps find what they need of its output in KV memory.
-    `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose logits
-    are wanted for what they say of tokens that are known; nothing is sampled there.
+    `encoder`: ids or features that the encoder reads in this step; later steps find what they need of its output in KV
+    memory. `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose
+    logits are wanted for what they say of tokens that are known; nothing is sampled there.
     """
 
     request: int
@@ -43,7 +44,7 @@ class PlanItem(NamedTuple):
     pages: tuple[tuple[int, ...], ...]
     first: bool
     logits: tuple[int, ...]
-    encoder: tuple[int, ...] = ()
+    encoder: tuple[int, ...] | Features = ()
     encoded: int = 0
     scored: Scoring | None = None
 
@@ -91,6 +92,7 @@ class StepPlan:
             {name: value for name, value in item._asdict().items() if name not in defaults or value != defaults[name]}
             | {"tokens": list(item.tokens)}
             | ({"scored": item.scored._asdict()} if item.scored else {})
+            | ({"encoder": item.encoder.told()} if isinstance(item.encoder, Features) else {})
             for item in self.items
         ]
         fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]

@@ -5,7 +5,7 @@ says only what is its own. `families.py` lists them; `bill.py` counts their para
 says in what formats they are stored.
 """
 
-from ridgeline.models.families import ENCODERS, FAMILIES, Family, build, build_to_run, family_of
+from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, Family, build, build_to_run, family_of
 from ridgeline.models.fields import Fields, ModelRefused
 
-__all__ = ["ENCODERS", "FAMILIES", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]
+__all__ = ["ENCODERS", "FAMILIES", "SPEECH", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]

@@ -27,6 +27,7 @@ from ridgeline.models import (
     smollm3,
     starcoder2,
     t5,
+    whisper,
 )
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kin import KIN, Kin, kin_of
@@ -161,12 +162,15 @@ ENCODER_DECODERS = (
 )
 """The families whose encoder reads the prompt."""
 
+SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build),)
+"""The families whose encoder reads sound."""
+
 
 def family_of(fields: Fields) -> Family:
     """The family of a config. Raises ModelRefused naming what it is and what there is."""
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
-    for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS):
+    for family in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH):
         if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
             return family
     kin = kin_of(name, kind)
@@ -178,9 +182,8 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    near = get_close_matches(
-        called, [known.architecture for known in (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *KIN)], 3
-    )
+    families = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
+    near = get_close_matches(called, [known.architecture for known in families], 3)
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
     raise fields.refuse(
         f"architecture {called} is not supported{nearest} `ridgeline plan --list` shows models of those that are"

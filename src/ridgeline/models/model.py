@@ -35,10 +35,10 @@ class Model(nn.Module, ABC):
 
     kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
     ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder; encoder_context: positions that one takes. has_head: whether it gives logits. pooled: whether the
-    last row of a text is answered for all of it. segments: how many texts it tells apart in a prompt; the ids of the
-    second are moved on by the size of the vocabulary. spaces: what rows of it are rows of; `trace_calls` is given a
-    number for each.
+    of an encoder. encoder_context: positions that one reads. encoder_width: numbers of each, where it reads no ids.
+    has_head: whether it gives logits. pooled: whether the last row of a text is answered for all of it. segments: how
+    many texts it tells apart in a prompt; the ids of the second are moved on by the size of the vocabulary. spaces:
+    what rows of it are rows of; `trace_calls` is given a number for each.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -48,6 +48,7 @@ class Model(nn.Module, ABC):
     ties: Mapping[str, str] = {}
     encodes = False
     encoder_context = 0
+    encoder_width = 0
     has_head = True
     pooled = False
     segments = 1
@@ -62,7 +63,8 @@ class Model(nn.Module, ABC):
         [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none."""
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]."""
+        """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]. One that
+        reads features has them in the place of ids, fp32 [encoder rows, encoder_width]."""
         raise AssertionError("this model has no encoder")
 
     def head(self, x_RD: Tensor) -> Tensor:
@@ -92,7 +94,8 @@ class Model(nn.Module, ABC):
         kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
         with torch.device("meta"), torch.inference_mode(), _emptied(self):
             ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))
-            encoded_ED = self.encode(ids_E, ids_E, kv) if encoded else None
+            read_E = torch.empty(encoded, self.encoder_width) if self.encoder_width else ids_E
+            encoded_ED = self.encode(read_E, ids_E, kv) if encoded else None
             x_RD = self.hidden(ids_T, ids_T, kv, rows_R, encoded_ED)
             if self.has_head:
                 self.head(x_RD)

@@ -16,7 +16,8 @@ from torch import Tensor
 class Rows:
     """The rows of one space, sequence after sequence.
 
-    ids_N, positions_N: int64. starts: B + 1 numbers; sequence b has the rows from starts[b] to starts[b + 1].
+    ids_N, positions_N: int64; of an encoder that reads features ids_N are those, fp32 [N, width]. starts: B + 1
+    numbers; sequence b has the rows from starts[b] to starts[b + 1].
     """
 
     ids_N: Tensor

@@ -21,6 +21,7 @@ from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.model import ServedModel, served_model
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import response_generation
+from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
 from ridgeline.server.http.auth import PUBLIC
@@ -30,6 +31,7 @@ from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
+from ridgeline.speech.vocabulary import SpeechVocabulary
 from ridgeline.version import __version__
 
 _ARRIVED = "ridgeline.arrived"
@@ -42,18 +44,22 @@ def build_app(
     settings: ServerSettings,
     grammars: GrammarCheck,
     *,
+    speech: SpeechVocabulary | None = None,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The server's application around a service. grammars: tries forms; its owner closes it. routes: of the other parts
-    of the server."""
+    """The server's application around a service. grammars: tries forms; its owner closes it. speech: what the tokens
+    of a speech model mean; None for a model of another sort. routes: of the other parts of the server."""
     model = served_model(service.llm, settings)
     api = Api(service, model, settings, grammars)
+    heard = SpeechApi(service, model, settings, speech)
     return Starlette(
         routes=(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/chat/completions/render", api.render, methods=["POST"]),
             Route("/v1/completions", api.complete, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
+            Route("/v1/audio/transcriptions", heard.transcribe, methods=["POST"]),
+            Route("/v1/audio/translations", heard.translate, methods=["POST"]),
             Route("/tokenize", api.tokenize, methods=["POST"]),
             Route("/detokenize", api.detokenize, methods=["POST"]),
             Route("/v1/models", api.models),

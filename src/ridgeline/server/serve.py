@@ -18,6 +18,7 @@ from ridgeline.roofline.device import Device
 from ridgeline.server.admission import Queue, shutting_down
 from ridgeline.server.api.generation import engine_died
 from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.speech import check_packages
 from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.auth import Access
@@ -29,6 +30,7 @@ from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
+from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
 
 FLUSH_SECONDS = 1.0
 """For the last frames of streams that were ended."""
@@ -64,6 +66,14 @@ class Served:
                 device=None if self.device is None else await asyncio.to_thread(self.device),
                 progress=progress,
             )
+
+    def speech(self, llm: AsyncLLM) -> SpeechVocabulary | None:
+        """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
+        uploads is not installed."""
+        vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
+        if vocabulary is not None:
+            check_packages()
+        return vocabulary
 
 
 def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
@@ -114,7 +124,10 @@ class Server:
             service = service_of(llm, queue, self.settings)
             observability = Observability(service, self.settings, self.settings.models[0])
             async with observability.running(), aclosing(GrammarCheck(self.settings)) as grammars:
-                self.front.app = build_app(service, self.settings, grammars, routes=observability.routes())
+                speech = served.speech(llm)
+                self.front.app = build_app(
+                    service, self.settings, grammars, speech=speech, routes=observability.routes()
+                )
                 self.observers.append(observability.exchanged)
                 self.health.llm = llm
                 gc.freeze()  # what is there by now stays; the collector need not go over it again and again

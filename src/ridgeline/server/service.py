@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ridgeline.engine.async_llm import AsyncLLM, StepObserver
 from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.worker.messages import StepReport
@@ -99,9 +100,16 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         llm.observers.append(partial(self.on_loop, self.stepped))
 
-    async def run(self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes = b"") -> None:
+    async def run(
+        self,
+        live: Live,
+        prompt: Sequence[int],
+        take: Callable[[Event], None],
+        root: bytes = b"",
+        encoder: EncoderInput = (),
+    ) -> None:
         """Have a request completed; `take` is told of each event as it comes, and ends the request by raising.
-        Cancelling aborts it. root: as Engine.add.
+        Cancelling aborts it. root, encoder: as Engine.add.
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
@@ -113,7 +121,7 @@ class Service:
         try:
             for observer in self.observers:
                 observer.arrived(live, prompt, root)
-            await self._events(live, prompt, take, root)
+            await self._events(live, prompt, take, root, encoder)
         except BaseException as error:
             ended = error
             raise
@@ -127,7 +135,9 @@ class Service:
             for observer in self.observers:
                 observer.ended(live, ended)
 
-    async def _events(self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes) -> None:
+    async def _events(
+        self, live: Live, prompt: Sequence[int], take: Callable[[Event], None], root: bytes, encoder: EncoderInput
+    ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def told(event: Event | Exception) -> None:
@@ -146,7 +156,9 @@ class Service:
 
         live.fail = told
         added = partial(self.on_loop, self._added, live)
-        leave = self.llm.submit(prompt, live.params, told, root=root, added=added, sections=live.sections)
+        leave = self.llm.submit(
+            prompt, live.params, told, encoder=encoder, root=root, added=added, sections=live.sections
+        )
         try:
             await done
         finally:

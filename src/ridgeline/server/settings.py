@@ -24,6 +24,7 @@ _PUBLIC = (
     "cache_salt_bytes",
     "json_depth",
     "body_bytes",
+    "upload_bytes",
     "schema_bytes",
     "schema_depth",
     "compile_seconds",
@@ -56,6 +57,8 @@ class ServerSettings:
     of a rendered template for each position of the context.
 
     Of JSON -- body_bytes: of a request's body. json_depth: nesting of lists and objects.
+
+    Of speech -- upload_bytes: of a form with a file.
 
     Of structured output -- schema_bytes, schema_depth: of its source. compile_seconds, compile_bytes: time and memory
     that the trial takes. grammar_cache_bytes: of compiled grammars kept.
@@ -102,6 +105,7 @@ class ServerSettings:
 
     body_bytes: int = 4 << 20
     json_depth: int = 64
+    upload_bytes: int = 25 << 20
 
     schema_bytes: int = 16 << 10
     schema_depth: int = 32

@@ -17,6 +17,9 @@ class Guide:
     """Follows one choice, token by token. It is never taken back: a choice that is preempted keeps what it has said,
     and a step that failed has said nothing."""
 
+    timestamps: int | None = None
+    """As SampleRow.timestamps: a grammar knows none."""
+
     def __init__(
         self, tables: Tables, matcher: llguidance.LLMatcher, ends: Collection[int], thinking: Thinking | None = None
     ) -> None:

@@ -18,11 +18,13 @@ def kv_layout(
     page_size: int = 16,
     most_tokens: int | None = None,
     most_requests: int | None = None,
+    encoded: int = 0,
 ) -> KVLayout:
     """Divide a budget into pages.
 
     most_tokens: more than that many positions, and as many of encoders, are never needed. most_requests: they are those
-    of so many sequences at most; by default of one each.
+    of so many sequences at most; by default of one each. encoded: positions of an encoder that each of these has, where
+    that is known.
 
     Raises ValueError if not even one page fits, or if a page is to hold nothing.
     """
@@ -33,7 +35,7 @@ def kv_layout(
     if most_tokens is not None:
         states = min(most_tokens, most_requests or most_tokens)
         most = [
-            states if isinstance(group.spec, StateSpec) else group.entries(most_tokens, most_tokens)
+            states if isinstance(group.spec, StateSpec) else group.entries(most_tokens, encoded * states or most_tokens)
             for group in layout.groups
         ]
         pages = min(pages, sum(most))

@@ -5,6 +5,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ridgeline.engine.features import EncoderInput, Features
+
 _PAGE, _ROOT, _BLOCKS = b"ridgeline kv page 1", b"ridgeline kv root 1", b"ridgeline kv blocks 1"
 
 
@@ -52,9 +54,12 @@ def names_of_blocks(blocks: Sequence[int], block: int, page_size: int, full: int
     return names
 
 
-def root_of(root: bytes, encoder: Sequence[int]) -> bytes:
+def root_of(root: bytes, encoder: EncoderInput) -> bytes:
     """What a request's keys and values depend on beside its tokens; its encoder's input is part of it."""
-    return root if not encoder else _digest(b"%d %b" % (len(root), root) + array("q", encoder).tobytes())
+    if not encoder:
+        return root
+    read = b"features" + encoder.digest if isinstance(encoder, Features) else array("q", encoder).tobytes()
+    return _digest(b"%d %b" % (len(root), root) + read)
 
 
 def _digest(message: bytes) -> bytes:

@@ -81,6 +81,8 @@ class SampleRow:
         history: the request's; needed only when params.uses_history.
         allowed: the only tokens that may be chosen, as a bitmask uint32[(vocabulary + 31) // 32], token t being bit
             t % 32 of word t // 32 (as grammar libraries fill it); None for all.
+        timestamps: ids from it on are moments; where together they are likelier than any other single token that is
+            allowed, one of them is chosen. None where there are none, or it is not asked for.
     """
 
     params: SamplingParams
@@ -91,6 +93,7 @@ class SampleRow:
     end_ids: tuple[int, ...] = ()
     history: History | None = None
     allowed: NDArray[np.uint32] | None = None
+    timestamps: int | None = None
 
     def __post_init__(self) -> None:
         assert self.position >= 0

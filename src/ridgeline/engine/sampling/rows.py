@@ -43,4 +43,5 @@ class SampleRows(Sequence[SampleRow]):
             tuple(request.stop_ids),
             request.history,
             None if guide is None else guide.allowed(),
+            None if guide is None else guide.timestamps,
         )

@@ -4,7 +4,8 @@
    -inf, fails here, alone.
 2. Logit bias is added.
 3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside the
-   row's bitmask, if it has one.
+   row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
+   token of the bitmask, by the model's logits, all others leave it (moments.py).
 4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
 5. Greedy rows take the largest logit, lowest id first among equals, and are done.
 6. Temperature.
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.engine.sampling.in_numpy import sample_in_numpy, score_in_numpy
+from ridgeline.engine.sampling.moments import with_moments
 from ridgeline.engine.sampling.native import sample_natively, score_natively
 from ridgeline.engine.sampling.on_device import sample_on_device, score_on_device
 from ridgeline.engine.sampling.row import PromptLogprob, RowFailure, Sampled, SampleRow
@@ -49,7 +51,7 @@ def sample(logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFa
     assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"
     assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
     assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
-    rows = list(rows)  # each is made when it is read, and is read several times
+    rows = list(with_moments(logits_RV, list(rows)))  # each is made when it is read, and is read several times
     if logits_RV.device.type != "cpu":
         return sample_on_device(logits_RV, rows)
     logits_RV = logits_RV.detach().contiguous()

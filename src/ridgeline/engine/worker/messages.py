@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ridgeline.engine.events import Stats, Stop, TokenEvent
+from ridgeline.engine.features import Features
 from ridgeline.engine.kv.pool import PageState
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS
@@ -117,7 +118,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     prompt: list[int]
     params: SamplingParams
     root: bytes = b""
-    encoder: list[int] = []
+    encoder: list[int] | Features = []
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):

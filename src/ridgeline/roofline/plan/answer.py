@@ -4,6 +4,7 @@ costs, and how far to trust that. Each figure carries the class, in brackets, th
 from collections.abc import Iterator
 
 from ridgeline.document.numbers import gib, say_gib, say_seconds, three
+from ridgeline.models.whisper import MOMENT
 from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.demand import Fleet
@@ -21,6 +22,8 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
+    if plan.case.model.encoder_width and plan.memory.fits:
+        yield "sound", _sound(plan)
     yield "limit", _limit(plan)
     lever = _lever(plan)
     if lever:
@@ -127,6 +130,15 @@ def _speed(plan: Plan) -> str:
         f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each"
         f"{_waits(load)}, {three(total)} in all{_tag(plan, 'serving')}; {line}"
     )
+
+
+def _sound(plan: Plan) -> str:
+    """`512 s of sound a second at 8 users, 60.1 alone: windows of 30 s, of each 128 tokens`."""
+    window = plan.case.model.encoder_context * MOMENT
+    rates = [plan.asked.requests_per_second.expected, plan.serving.load(1).requests_per_second.expected]
+    most, alone = (three(rate * window) for rate in rates)
+    both = f"{most} s of sound a second for {users_in_words(plan.asked.users)}, {alone} for one alone"
+    return f"{both}: windows of {window:g} s, {plan.workload.output:,} tokens said of each{_tag(plan, 'serving')}"
 
 
 def _ttft(plan: Plan) -> str:

@@ -18,6 +18,9 @@ from ridgeline.roofline.device import NARROW, Device
 from ridgeline.roofline.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.roofline.price import Price
 
+SPEECH_PROMPT = 3
+"""Tokens before what a speech model says of a window: where a text begins, its language, the task."""
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -53,20 +56,26 @@ class Workload:
 
     def of(self, model: Model) -> "Workload":
         """The same as a model runs it: what an encoder-decoder is given its encoder reads, and the decoder begins with
-        one token."""
+        one token; a speech model is given windows of sound, a prompt of a few control tokens beside each, and says no
+        more of one than its decoder has room for."""
         if not model.encodes or self.encoded:
             return self
-        return dataclasses.replace(self, input=1, encoded=self.input)
+        if not model.encoder_width:
+            return dataclasses.replace(self, input=1, encoded=self.input)
+        output = min(self.output, model.context // 2)
+        return dataclasses.replace(self, input=SPEECH_PROMPT, output=output, encoded=model.encoder_context)
 
     @property
     def given(self) -> int:
-        """Tokens that a request is given, whoever reads them."""
+        """Tokens that a request is given, whoever reads them; positions of sound."""
         return self.encoded or self.input
 
     @property
     def prompt_step(self) -> int:
-        """Positions of prompts that a step runs: what their encoders read is in the same step, so that fewer fit."""
-        return max(1, self.step_tokens * self.input // (self.input + self.encoded))
+        """Positions of prompts that a step runs: an encoder runs whole, in the step in which its prompt begins."""
+        if not self.encoded:
+            return self.step_tokens
+        return self.input * max(1, self.step_tokens // (self.input + self.encoded))
 
     @property
     def tokens(self) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
+from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.result import Completion
@@ -37,8 +38,8 @@ class Generation:
     """Prompts to be completed, each `params.n` times, for one answer.
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
-    separates its prefix cache from others'. sections: whether reasoning is told apart from the answer.
-    only_prompt: what is generated is not told. arrived: as Live.
+    separates its prefix cache from others'. encoder: what an encoder reads beside each prompt. sections: whether
+    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived: as Live.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Generation:
     only_prompt: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
     arrived: int = field(default_factory=time.perf_counter_ns)
+    encoder: EncoderInput = ()
 
     @property
     def prompt_tokens(self) -> int:
@@ -101,7 +103,7 @@ async def _run_one(
         take(prompt, event)
 
     try:
-        await service.run(live, ids, told, generation.root)
+        await service.run(live, ids, told, generation.root, generation.encoder)
     except EngineRestarting:
         raise engine_restarting() from None
     except EngineDied:

@@ -1,0 +1,70 @@
+"""Log-mel features: what a speech model reads instead of tokens (Radford et al., arXiv:2212.04356, section 2.2).
+
+Shapes: N samples, F frames, M mel bins, H frequencies of a frame's spectrum.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+RATE = 16_000
+"""Samples a second."""
+HOP = 160
+"""Samples from one frame to the next: 10 ms."""
+WINDOW = 400
+"""Samples that a frame looks at: 25 ms."""
+
+_LOUDEST_BELOW = 8.0  # decades below the loudest of all frames: what is fainter is as faint as that
+_FAINTEST = 1e-10
+
+
+class LogMel:
+    """The features of stretches of equal length.
+
+    bins: of the mel scale. frames: of a stretch; shorter ones are followed by silence.
+    """
+
+    def __init__(self, bins: int, frames: int) -> None:
+        self.bins, self.frames = bins, frames
+        self.samples = frames * HOP
+        """Samples of a stretch."""
+        self._filters_MH = mel_filters(bins).T.contiguous()
+        self._window = torch.hann_window(WINDOW)
+
+    def __call__(self, samples_N: Tensor) -> Tensor:
+        """fp32 samples in [-1, 1], at most `samples` of them -> fp32 [frames, bins]."""
+        assert len(samples_N) <= self.samples, "longer than a stretch"
+        padded_N = torch.nn.functional.pad(samples_N.float(), (0, self.samples - len(samples_N)))
+        spectrum_HF = torch.stft(
+            padded_N, WINDOW, HOP, window=self._window, center=True, pad_mode="reflect", return_complex=True
+        )
+        power_HF = spectrum_HF[:, :-1].abs().square()
+        log_MF = (self._filters_MH @ power_HF).clamp(min=_FAINTEST).log10()
+        log_MF = torch.maximum(log_MF, log_MF.max() - _LOUDEST_BELOW)
+        return ((log_MF + 4.0) / 4.0).T.contiguous()
+
+
+def mel_filters(bins: int) -> Tensor:
+    """Triangles over the frequencies of a frame's spectrum, evenly spaced on the mel scale up to half the rate, each of
+    area 1 in Hz: fp32 [H, bins]. The scale is that of Slaney's Auditory Toolbox (Interval Research 1998-010): even up
+    to 1 kHz, logarithmic above."""
+    hertz_H = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)
+    top = _FIRST_LOG + math.log(RATE / 2 / _LOG_FROM) / _LOG_STEP
+    corners = _to_hertz(torch.linspace(0, top, bins + 2, dtype=torch.float64))
+    left, middle, right = corners[:-2], corners[1:-1], corners[2:]
+    rising_HM = (hertz_H[:, None] - left) / (middle - left)
+    falling_HM = (right - hertz_H[:, None]) / (right - middle)
+    triangles_HM = torch.minimum(rising_HM, falling_HM).clamp(min=0)
+    return (triangles_HM * (2 / (right - left))).float()
+
+
+# Slaney's scale: 200/3 Hz a mel up to 1 kHz, then 27 mels for each factor of 6.4.
+_LOG_FROM = 1000.0
+_LINEAR_STEP = 200.0 / 3
+_FIRST_LOG = _LOG_FROM / _LINEAR_STEP
+_LOG_STEP = math.log(6.4) / 27
+
+
+def _to_hertz(mels: Tensor) -> Tensor:
+    return torch.where(mels < _FIRST_LOG, mels * _LINEAR_STEP, _LOG_FROM * torch.exp(_LOG_STEP * (mels - _FIRST_LOG)))

@@ -1,0 +1,121 @@
+"""Recording: a file of sound, read on as it is asked for, as samples of one channel at 16 kHz.
+
+What files there are is libsndfile's business (wav, flac, ogg, mp3, ...); soxr changes the rate.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.audio.mel import RATE
+
+Samples = NDArray[np.float32]
+
+MOST_RATE: Final = 768_000
+MOST_CHANNELS: Final = 64
+_BLOCK = 1 << 16  # samples of all channels that are read at a time
+
+
+class Recording:
+    """Sound of any length in the memory of what is looked at. Use `with`, or call `close`.
+
+    name: for errors. seconds: how long it says it is; None where it does not know.
+    """
+
+    def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
+        """source: a file, or what can be read and sought like one. Raises ValueError in one line for what is no sound,
+        or without the packages that read it."""
+        self.name = name or str(source)
+        soundfile, self._soxr = _packages()
+        self._errors = (soundfile.LibsndfileError, soundfile.SoundFileRuntimeError)
+        self._file = self._open(soundfile, source)
+        rate, channels, frames = self._file.samplerate, self._file.channels, self._file.frames
+        if not 1 <= rate <= MOST_RATE or not 1 <= channels <= MOST_CHANNELS:
+            self.close()
+            raise ValueError(
+                f"{self.name} has {channels} channels of {rate:,} samples a second; "
+                f"at most {MOST_CHANNELS} and {MOST_RATE:,} are taken"
+            )
+        self.seconds = frames / rate if 0 < frames < 1 << 62 else None
+        self._blocks = self._read()
+        self._held: Samples = np.zeros(0, np.float32)
+        self._first = 0  # the sample that `_held` begins with
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def window(self, start: int, count: int) -> Samples:
+        """The samples from `start` on, `count` of them, fewer where it ends; none past its end. A later window may not
+        begin before an earlier one. Raises ValueError for a file that is damaged on the way."""
+        assert start >= self._first, "what came before the last window is gone"
+        while not self._ended and self._first + len(self._held) < start + count:
+            block = next(self._blocks, None)
+            if block is None:
+                self._ended = True
+            else:
+                self._held = np.concatenate((self._held, block))
+                self._drop(start)
+        self._drop(start)
+        return self._held[:count].copy()
+
+    def _drop(self, start: int) -> None:
+        """Forget what comes before `start`."""
+        gone = min(start - self._first, len(self._held))
+        self._held, self._first = self._held[gone:], self._first + gone
+
+    def _open(self, soundfile: ModuleType, source: Path | BinaryIO) -> Any:
+        if isinstance(source, Path):
+            if not source.is_file():
+                raise ValueError(f"{self.name} is no file")
+            if not source.stat().st_size:
+                raise ValueError(f"{self.name} is empty")
+        try:
+            return soundfile.SoundFile(source)
+        except self._errors as error:
+            raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
+
+    def _read(self) -> Iterator[Samples]:
+        """Block after block, of one channel, at 16 kHz."""
+        rate, frames = self._file.samplerate, max(1, _BLOCK // self._file.channels)
+        resampler = None if rate == RATE else self._soxr.ResampleStream(rate, RATE, 1, dtype="float32")
+        while True:
+            try:
+                block = self._file.read(frames, dtype="float32", always_2d=True)
+            except self._errors as error:
+                raise ValueError(f"{self.name} is damaged: {_reason(error)}; {_FIX}") from None
+            mono: Samples = block.mean(axis=1, dtype=np.float32)
+            if not np.isfinite(mono).all():
+                raise ValueError(f"{self.name} has samples that are no numbers; {_FIX}")
+            last = len(block) == 0
+            yield mono if resampler is None else resampler.resample_chunk(mono, last=last)
+            if last:
+                return
+
+
+_FIX = "give a wav, flac, ogg or mp3 file"
+
+
+def _reason(error: Exception) -> str:
+    """What libsndfile says, in one line, without the names of its objects."""
+    return " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
+
+
+def _packages() -> tuple[ModuleType, ModuleType]:
+    try:
+        import soundfile
+        import soxr
+    except (ImportError, OSError) as error:  # OSError: libsndfile itself is missing
+        raise ValueError(f"reading sound needs soundfile and soxr: pip install 'ridgeline[audio]' ({error})") from None
+    return soundfile, soxr

@@ -1,0 +1,162 @@
+"""`ridgeline transcribe`: files of speech become text, or subtitles, or data."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, cast, get_args
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ridgeline.audio.recording import Recording
+from ridgeline.checkpoint import open_source
+from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.request import EngineFlags
+from ridgeline.cli.terminal import err
+from ridgeline.document.terminal import printable
+from ridgeline.engine import AsyncLLM
+from ridgeline.speech.formats import as_json as transcript_json
+from ridgeline.speech.formats import line, srt, vtt
+from ridgeline.speech.transcriber import Options, Transcriber, Transcript, Window
+from ridgeline.speech.vocabulary import SpeechVocabulary, Task
+
+_MODEL = "The folder of a speech model, such as Whisper's, or its id in the Hugging Face cache; none is built in."
+_TIMESTAMPS = (
+    "Segment by segment, each with its times. --no-timestamps has the model write none: every window is a segment, and "
+    "what is said across the end of one is cut."
+)
+_SIDE_BY_SIDE: Final = 16  # files; each keeps a window of samples
+
+
+@with_flags
+def transcribe(
+    files: Annotated[list[str], typer.Argument(help="Files of speech: wav, flac, ogg, mp3, at any rate.")],
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help=_MODEL, callback=options.say_which, show_default=False)
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="A code like en; by default the model says which it hears.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="transcribe, or translate: into English.")] = "transcribe",
+    timestamps: Annotated[bool | None, typer.Option("--timestamps/--no-timestamps", help=_TIMESTAMPS)] = None,
+    subrip: Annotated[bool, typer.Option("--srt", help="Subtitles as SubRip has them; of one file.")] = False,
+    webvtt: Annotated[bool, typer.Option("--vtt", help="Subtitles as WebVTT has them; of one file.")] = False,
+    engine: EngineFlags,
+    as_json: options.Json = False,
+) -> None:
+    """Write down what is said in files of speech, window by window; several files side by side.
+
+    A window has 30 seconds, and begins where the timestamps of the one before it end. Each stands alone, and is tried
+    once.
+    """
+    if model is None:
+        raise ValueError("--model is missing: no speech model is built in; give the folder of one, such as Whisper's")
+    if task not in get_args(Task):
+        raise ValueError(f"--task is {task!r}; give {' or '.join(get_args(Task))}")
+    if as_json + subrip + webvtt > 1:
+        raise ValueError("--json, --srt and --vtt are three forms of one answer; give one of them")
+    if (subrip or webvtt) and (len(files) > 1 or timestamps is False):
+        raise ValueError("subtitles are of one file, with its times; give one file, and leave --no-timestamps out")
+    asked = Options(language, cast(Task, task), timestamps is not False)
+    source = open_source(model)
+    with ExitStack() as opened:  # what is no sound is said before anything is loaded
+        recordings = [opened.enter_context(Recording(Path(name), name)) for name in files]
+        llm = engine.load(model)
+        vocabulary = SpeechVocabulary.read(source, llm.tokenizer)
+        vocabulary.check(asked.language, asked.task)
+        several = len(files) > 1
+        streams = not (as_json or subrip or webvtt or several)
+        shown = _Shown(timestamps is True) if streams else None
+        transcripts = asyncio.run(_transcribe(AsyncLLM(llm.loaded), vocabulary, recordings, asked, shown))
+    if subrip or webvtt:
+        print((srt if subrip else vtt)(transcripts[0].segments), end="")
+    elif as_json:
+        print(json.dumps(_json(files, transcripts, asked.task)))
+    elif several:
+        for name, transcript in zip(files, transcripts, strict=True):
+            print(_clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))
+
+
+class _Shown:
+    """Prints what is heard of one file as it comes."""
+
+    def __init__(self, timed: bool) -> None:
+        self._timed, self._begun = timed, False
+
+    def window(self, window: Window) -> None:
+        """A window was heard."""
+        for segment in window.segments:
+            text = segment.text if self._begun or self._timed else segment.text.lstrip()
+            print(_clean(line(segment) if self._timed else text), end="\n" if self._timed else "", flush=True)
+            self._begun = True
+
+    def end(self) -> None:
+        """The file is over."""
+        if not self._timed:
+            print(flush=True)
+
+
+async def _transcribe(
+    llm: AsyncLLM, vocabulary: SpeechVocabulary, recordings: Sequence[Recording], asked: Options, shown: _Shown | None
+) -> list[Transcript]:
+    """All of them, side by side."""
+    transcriber, places = Transcriber.of(llm, vocabulary), asyncio.Semaphore(_SIDE_BY_SIDE)
+    async with llm:
+        with _bar(recordings) as told:
+
+            async def one(number: int, recording: Recording) -> Transcript:
+                transcript = Transcript()
+                async with places:
+                    async for window in transcriber.windows(recording, asked):
+                        transcript.take(window)
+                        told(number, window.done)
+                        if shown is not None:
+                            shown.window(window)
+                return transcript
+
+            tasks = [asyncio.create_task(one(*numbered)) for numbered in enumerate(recordings)]
+            try:
+                transcripts = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+    if shown is not None:
+        shown.end()
+    return list(transcripts)
+
+
+@contextmanager
+def _bar(recordings: Sequence[Recording]) -> Iterator[Any]:
+    """Yields what is told how many seconds of which file are heard; a bar for each where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda number, seconds: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bar:
+        bars: list[TaskID] = [bar.add_task(printable(each.name), total=each.seconds) for each in recordings]
+        yield lambda number, seconds: bar.update(bars[number], completed=seconds)
+
+
+def _json(files: Sequence[str], transcripts: Sequence[Transcript], task: Task) -> dict[str, Any]:
+    """One file's fields, or all of several by file."""
+    each = [{"file": name} | transcript_json(own, task) for name, own in zip(files, transcripts, strict=True)]
+    return each[0] if len(each) == 1 else {"files": each}
+
+
+def _listed(name: str, transcript: Transcript) -> str:
+    return "\n".join([f"{name}:", *map(line, transcript.segments)])
+
+
+def _clean(text: str) -> str:
+    """A file gets the text as it is; on a terminal it steers nothing."""
+    return printable(text) if sys.stdout.isatty() else text

@@ -1,0 +1,257 @@
+"""Whisper (Radford et al., arXiv:2212.04356): log-mel frames through two convolutions and an encoder; a decoder that
+looks at what it gave. LayerNorm, learned positions of the decoder, stored ones of the encoder, a tied head.
+
+Shapes: T rows of a step, E rows of an encoder (two frames each), N rows of either, R rows that are wanted, D hidden, F
+numbers of two frames.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from torch import Tensor, nn
+
+from ridgeline.models.decoder import wanted
+from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.fields import MOST_LAYERS, Fields
+from ridgeline.models.llama import read_activation
+from ridgeline.models.model import Model
+from ridgeline.models.storage import Storage
+from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.attention import Attention, KVContext
+from ridgeline.ops.collective import all_gather, all_reduce
+from ridgeline.ops.convolution import Convolution
+from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.linear import Head, Linear, Projections
+from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.norm import AddLayerNorm
+from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, Reach
+
+FRAMES: Final = 2
+"""Log-mel frames of a row of the encoder: its second convolution halves them."""
+MOMENT: Final = 0.02
+"""Seconds of a row of the encoder: two frames of 10 ms. Timestamps are as far apart."""
+_EPS = 1e-5  # of every LayerNorm; no config states it
+
+
+class SelfAttention(nn.Module):
+    """Attention of a sequence to itself, in either stack. Keys have no bias."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, attend: Attention) -> None:
+        super().__init__()
+        self.head_dim = d.head_dim
+        biased, plain = (d.column(d.hidden, d.hidden, bias=bias) for bias in (True, False))
+        self.qkv = Projections({"q_proj": biased, "k_proj": plain, "v_proj": biased})
+        self.attend = attend
+        self.out_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
+        """x_ND [rows, hidden] -> [rows, hidden]."""
+        q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
+        out: Tensor = self.all_reduce(self.out_proj(self.attend(q_NHD, k_NHD, v_NHD, kv)))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Attention to the encoder's rows, whose keys and values are made in the step that has them, and kept."""
+
+    part = "attention"
+
+    def __init__(self, d: Dimensions, attend: Attention) -> None:
+        super().__init__()
+        self.head_dim = d.head_dim
+        biased, plain = (d.column(d.hidden, d.hidden, bias=bias) for bias in (True, False))
+        self.q_proj = Linear(biased)
+        self.kv = Projections({"k_proj": plain, "v_proj": biased})
+        self.attend = attend
+        self.out_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_TD: Tensor, encoded_ED: Tensor | None, kv: KVContext) -> Tensor:
+        """x_TD [rows, hidden]; encoded_ED [encoder rows, hidden], None where no encoder runs -> [rows, hidden]."""
+        q_THD = self.q_proj(x_TD).view(len(x_TD), -1, self.head_dim)
+        k_EHD = v_EHD = None
+        if encoded_ED is not None:
+            k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
+        out: Tensor = self.all_reduce(self.out_proj(self.attend(q_THD, k_EHD, v_EHD, kv)))
+        return out
+
+
+class MLP(nn.Module):
+    """fc2(act(fc1(x)))."""
+
+    part, unnamed = "feed-forward", True
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.up = ActivatedProjections({"fc1": d.column(d.hidden, d.width, bias=True)}, d.activation)
+        self.fc2 = Linear(d.row(d.width, d.hidden, bias=True))
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """x_ND [rows, hidden] -> [rows, hidden]."""
+        out: Tensor = self.all_reduce(self.fc2(self.up(x_ND)))
+        return out
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
+    norm that follows."""
+
+    def __init__(self, d: Dimensions, attend: Attention, cross: Attention | None = None) -> None:
+        super().__init__()
+        self.self_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+        self.self_attn = SelfAttention(d, attend)
+        self.encoder_attn: CrossAttention | None = None
+        if cross is not None:
+            self.encoder_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+            self.encoder_attn = CrossAttention(d, cross)
+        self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+        self.mlp = MLP(d)
+
+    def forward(
+        self, x_ND: Tensor, y_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The stream as two summands [rows, hidden] -> as two summands."""
+        x_ND, normed_ND = self.self_attn_layer_norm(x_ND, y_ND)
+        y_ND = self.self_attn(normed_ND, kv)
+        if self.encoder_attn is not None:
+            x_ND, normed_ND = self.encoder_attn_layer_norm(x_ND, y_ND)
+            y_ND = self.encoder_attn(normed_ND, encoded_ED, kv)
+        x_ND, normed_ND = self.final_layer_norm(x_ND, y_ND)
+        return x_ND, self.mlp(normed_ND)
+
+
+class AudioEncoder(nn.Module):
+    """Two convolutions, positions, blocks that see everything, and a norm."""
+
+    part = "feed-forward"  # of the convolutions, which no part of a block has
+
+    def __init__(self, d: Dimensions, bins: int) -> None:
+        """bins: of the log-mel frames. `d.context`: rows of a stretch."""
+        super().__init__()
+        self.conv1 = Convolution(bins, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=1, stretch=d.context)
+        self.conv2 = Convolution(d.hidden, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=2, stretch=d.context)
+        self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
+        self.layers = nn.ModuleList(Block(d, _attention(d, -1, ENCODER_FULL)) for _ in range(d.layers))
+        self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """x_EF fp32 [rows, numbers of two frames] -> [rows, hidden]."""
+        x_ED, y_ED = self.conv2(self.conv1(x_EF)), self.embed_positions(positions_E)
+        for block in self.layers:
+            x_ED, y_ED = block(x_ED, y_ED, kv)
+        out_ED: Tensor = self.layer_norm(x_ED, y_ED)[1]
+        return out_ED
+
+
+class TextDecoder(nn.Module):
+    """Tokens, positions, blocks that look back and at the encoder, and a norm."""
+
+    def __init__(self, d: Dimensions) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
+        self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
+        self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
+        self.layers = nn.ModuleList(
+            Block(d, _attention(d, 2 * layer, CAUSAL), _attention(d, 2 * layer + 1, CROSS)) for layer in range(d.layers)
+        )
+        self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
+
+    def forward(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None
+    ) -> Tensor:
+        """As Model.hidden."""
+        x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
+        y_TD: Tensor = self.embed_positions(positions_T)  # the first norm adds it
+        for block in self.layers:
+            x_TD, y_TD = block(x_TD, y_TD, kv, encoded_ED)
+        out_RD: Tensor = self.layer_norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))[1]
+        return out_RD
+
+
+class Stacks(nn.Module):
+    """What checkpoints call `model`."""
+
+    def __init__(self, encoder: AudioEncoder, decoder: TextDecoder) -> None:
+        super().__init__()
+        self.decoder, self.encoder = decoder, encoder
+
+
+class Whisper(Model):
+    """An encoder of sound, a decoder of text."""
+
+    encodes = True
+
+    def __init__(self, encoder: Dimensions, decoder: Dimensions, bins: int) -> None:
+        """bins: of the log-mel frames."""
+        super().__init__()
+        d = decoder
+        self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
+        self.bins, self.encoder_context, self.encoder_width = bins, encoder.context, FRAMES * bins
+        self.model = Stacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
+        self.proj_out = Head(MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard))
+        self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
+        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention) and op.spec.kept)
+        self.ties = {"proj_out.matrix.weight": "model.decoder.embed_tokens.weight"}
+        self.tie()
+
+    def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
+        """As Model.encode, of whole stretches of `encoder_context` rows."""
+        out_ED: Tensor = self.model.encoder(x_EF, positions_E, kv)
+        return out_ED
+
+    def hidden(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
+    ) -> Tensor:
+        """As Model.hidden."""
+        out_RD: Tensor = self.model.decoder(ids_T, positions_T, kv, rows_R, encoded_ED)
+        return out_RD
+
+    def head(self, x_RD: Tensor) -> Tensor:
+        """As Model.head."""
+        logits_RV: Tensor = self.all_gather(self.proj_out(x_RD))
+        return logits_RV
+
+
+def _attention(d: Dimensions, layer: int, reach: Reach) -> Attention:
+    """layer: its place among those that keep something; -1 in the encoder, which keeps nothing."""
+    return Attention(layer, d.own_heads, replace(d.kv_spec(), reach=reach))
+
+
+def build(fields: Fields, storage: Storage) -> Whisper:
+    """Whisper of every size; its config names the sizes of each stack."""
+    fields.passed_over("num_hidden_layers")  # encoder_layers again
+    fields.passed_over(  # of training, of word timestamps, of classification, of generation
+        "classifier_proj_size", "use_weighted_layer_sum", "median_filter_width", "is_encoder_decoder",
+        "apply_spec_augment", *(f"mask_{of}_{what}" for of in ("time", "feature") for what in ("prob", "length")),
+        "mask_time_min_masks", "mask_feature_min_masks", "forced_decoder_ids",
+    )  # fmt: skip
+    fields.refuse_if("scale_embedding")
+    if not fields.flag("tie_word_embeddings", True):
+        raise fields.refuse("tie_word_embeddings = false is not supported")
+    bins = fields.count("num_mel_bins", 80, most=1024)
+    encoder, decoder = (_dimensions(fields, storage, stack) for stack in ("encoder", "decoder"))
+    return Whisper(encoder, decoder, bins)
+
+
+def _dimensions(fields: Fields, storage: Storage, stack: str) -> Dimensions:
+    hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
+    if hidden % heads:
+        raise fields.refuse(f"d_model {hidden} does not divide into {heads} heads")
+    side = "source" if stack == "encoder" else "target"
+    return Dimensions(
+        vocabulary=fields.count("vocab_size"),
+        context=fields.count(f"max_{side}_positions", 1500 if stack == "encoder" else 448),
+        layers=fields.count(f"{stack}_layers", most=MOST_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        width=fields.count(f"{stack}_ffn_dim"),
+        activation=read_activation(fields, "activation_function", "gelu"),
+        eps=_EPS,
+        storage=storage,
+    )

@@ -1,0 +1,54 @@
+"""The plan of a speech model: windows of sound, whose encoder runs whole with the prompt."""
+
+from pathlib import Path
+
+import pytest
+
+from ridgeline.checkpoint import read_config
+from ridgeline.document.terminal import plain
+from ridgeline.ops.work import ENCODER, TOKENS
+from ridgeline.roofline.plan import make_plan
+from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.page import plan_document
+from ridgeline.roofline.plan.phases import prefill_phase
+from support.planned import H100, card
+
+
+@pytest.mark.parametrize(("name", "weights"), [("whisper-base", 72_593_920), ("whisper-large-v3-turbo", 808_878_080)])
+def test_releases(name: str, weights: int, data_dir: Path) -> None:
+    """Memory, users, seconds of sound a second; what a user keeps is the decoder's positions and the encoder's."""
+    fields = read_config(str(data_dir / "configs" / f"openai__{name}"))
+    plan = make_plan(name, fields, Setup(H100, weights="bf16"), Workload(output=100, step_tokens=8192), ())
+    model, workload = plan.case.model, plan.workload
+    assert plan.memory.weights == 2 * weights
+    assert (workload.input, workload.output, workload.encoded) == (3, 100, 1500)
+    width = 2 * 2 * model.kv_specs[0].heads * model.kv_specs[0].k_dim  # bytes of K and V of a position
+    layers = len(model.kv_specs) // 2
+    exact = layers * width * (1500 + 103)
+    assert exact <= plan.memory.request_bytes <= exact * 1.02
+    shown = plain(plan_document(plan))
+    words = " ".join(shown.split())
+    assert "1,500 tokens in, 100 out" in words
+    (line,) = [line for line in shown.splitlines() if line.strip().startswith("sound")]
+    assert "windows of 30 s" in line
+    alone, together = plan.serving.load(1), plan.asked
+    assert together.requests_per_second.expected > alone.requests_per_second.expected > 0
+
+
+def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:
+    """Whole windows: as many as a step has positions for, at least one."""
+    fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
+    case = ModelCache(fields).case(Setup(card()))
+    for step, windows in ((2048, 1), (1000, 1), (4600, 3)):
+        workload = Workload(output=20, batch=7, step_tokens=step).of(case.model)
+        works = prefill_phase(case, workload).works
+        rows = [(work.rows[TOKENS], work.rows[ENCODER]) for work in works]
+        assert rows[0] == (3 * windows, 1500 * windows)
+        assert sum(tokens for tokens, _ in rows) == 21
+        assert sum(encoded for _, encoded in rows) == 7 * 1500
+
+
+def test_a_decoder_is_planned_as_before() -> None:
+    """Its prompt is its own."""
+    workload = Workload(step_tokens=512)
+    assert workload.prompt_step == 512
