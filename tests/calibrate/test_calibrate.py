@@ -281,7 +281,7 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
     mixtures = [op for _, op in model.ops() if isinstance(op, Experts)]
     hit: list[int] = []
     for op in mixtures:
-        op.register_forward_pre_hook(lambda op, args: hit.append(len(torch.unique(op.route(args[1])[1]))))
+        op.register_forward_pre_hook(lambda op, args: hit.append(len(torch.unique(args[2]))))
     for rows in (8, 64):
         hit.clear()
         stage = Stage(model, 128)

@@ -385,12 +385,12 @@ def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
 
 def test_show_refuses_in_one_line(ridgeline: Run, own_folder: Path) -> None:
     """What the name says stood on stdout, the reason on stderr; and nothing said what there is instead."""
-    change_config(own_folder, architectures=["DeepseekV3ForCausalLM"])
-    said = ("Deepseek 3 (MoE, for causal LM) cannot be built: ", "is not supported yet; missing: multi-head latent")
+    change_config(own_folder, architectures=["CLIPModel"])
+    said = ("CLIP (dense, bare model, no head) cannot be built: ", "is not supported yet; missing: image patches")
     built = "`ridgeline plan --list` shows models that are"
     assert_one_line(ridgeline("show", own_folder), REFUSED, *said, built)
     assert_one_line(ridgeline("show", own_folder, "--json"), REFUSED, *said)
-    for name in ("deepseek-v3", "gpt-oss-120b"):
+    for name in ("clip-vit-large-patch14", "qwen-image"):
         assert_one_line(ridgeline("plan", name, "--card", "h100-sxm"), REFUSED, "is not supported yet", built)
 
 

@@ -303,7 +303,8 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         (("--device", "h100-smx"), "nearest are h100-sxm"),
         (("--device", "none.json"), "none.json"),
         ((*CARD, "--batch", "2000", "--input", "7900", "--memory-utilization", "0.1"), "GiB too much"),
-        ((*CARD, "--batch", "-1"), "batch is -1"),
+        ((*CARD, "--batch", "-1"), "--batch is '-1'"),
+        ((*CARD, "--batch", "8,,64"), "like 1,8,64"),
         ((*CARD, "--batch", "many"), "--batch"),
         ((*CARD, "--devices", "0"), "devices is 0"),
         ((*CARD, "--devices", "16"), "up to 8"),
@@ -343,7 +344,7 @@ def test_a_mistake_is_one_line_and_code_2(plan: Any, model: str, words: tuple[st
 @pytest.mark.parametrize(
     ("changes", "words", "said"),
     [
-        ({"architectures": ["DeepseekV3ForCausalLM"]}, (), "missing: multi-head latent attention"),
+        ({"architectures": ["CLIPModel"]}, (), "missing: image patches and bidirectional attention"),
         ({"architectures": ["SphinxForCausalLM"]}, (), "SphinxForCausalLM is not supported; `ridgeline plan --list`"),
         ({"hidden_size": None}, (), "hidden_size is missing"),
     ],
@@ -360,7 +361,7 @@ def test_a_refused_model_is_one_line_and_code_3(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("lama-3-8b", "did you mean llama-3-8b"), ("deepseek-v3", "latent attention"), ("no/such", "plan --list")],
+    [("lama-3-8b", "did you mean llama-3-8b"), ("clip-vit-large-patch14", "image patches"), ("no/such", "plan --list")],
 )
 def test_a_name_that_is_not_there_offers_the_nearest(plan: Any, name: str, said: str) -> None:
     code, _, err = plan(name, *CARD)

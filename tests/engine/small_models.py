@@ -36,11 +36,19 @@ MIXED = {
     "max_window_layers": 1,
     **_SIZES,
 }
+# Latents, of which short prompts are expanded and long contexts absorbed; experts picked within groups.
+LATENT = _SIZES | {
+    "architectures": ["DeepseekV3ForCausalLM"], "num_key_value_heads": 4, "kv_lora_rank": 13, "q_lora_rank": 9,
+    "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5, "first_k_dense_replace": 1, "n_routed_experts": 6,
+    "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 18, "n_group": 3, "topk_group": 2,
+}  # fmt: skip
 
 
 def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:
     """The fp32 model of a config with weights from `seed`; scales of norms lie around 1."""
     model = build(Fields(config, "test"))
+    with torch.device("meta"):
+        model.expand()
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in list(model.named_parameters()):
         path, _, attribute = name.rpartition(".")

@@ -29,6 +29,13 @@ _LLAMA3 = {
     }
 }
 _EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 14, "decoder_sparse_step": 1, "mlp_only_layers": [0]}
+_LATENT = {
+    "num_key_value_heads": 6, "kv_lora_rank": 17, "q_lora_rank": 11, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6,
+    "v_head_dim": 9, "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_routed_experts": 12, "n_shared_experts": 2,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 14, "n_group": 4, "topk_group": 2, "attention_bias": False,
+}  # fmt: skip
+_MSCALE = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 0.7}
+_OSS_ROPE = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "truncate": False}
 _GEMMA2 = {
     "hidden_act": "gelu_pytorch_tanh",
     "hidden_activation": "gelu_pytorch_tanh",
@@ -122,7 +129,8 @@ def _without(values: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _family(architecture: str, model_type: str, **own: Any) -> dict[str, Any]:
-    return {"architectures": [architecture], "model_type": model_type, **_COMMON, **own}
+    values = {"architectures": [architecture], "model_type": model_type, **_COMMON, **own}
+    return {name: value for name, value in values.items() if name != "head_dim" or "kv_lora_rank" not in own}
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -133,6 +141,48 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "phi3": _family("Phi3ForCausalLM", "phi3", sliding_window=None, partial_rotary_factor=0.4, **_LONGROPE),
     "mixtral": _family("MixtralForCausalLM", "mixtral", num_local_experts=5, num_experts_per_tok=2),
     "qwen3_moe": _family("Qwen3MoeForCausalLM", "qwen3_moe", num_experts=7, norm_topk_prob=True, **_EXPERTS),
+    "qwen2_moe": _family(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        num_experts=7,
+        norm_topk_prob=False,
+        shared_expert_intermediate_size=22,
+        **_WINDOWS,
+        **_EXPERTS,
+    ),
+    "deepseek_v2": _family(
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        **_LATENT,
+        rope_scaling=_MSCALE,
+        topk_method="group_limited_greedy",
+        scoring_func="softmax",
+        routed_scaling_factor=4.0,
+        norm_topk_prob=False,
+    ),
+    "deepseek_v3": _family(
+        "DeepseekV3ForCausalLM",
+        "deepseek_v3",
+        **_LATENT,
+        rope_scaling=_MSCALE,
+        topk_method="noaux_tc",
+        scoring_func="sigmoid",
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+        num_nextn_predict_layers=1,
+    ),
+    "gpt_oss": _family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        experts_per_token=2,
+        attention_bias=True,
+        sliding_window=5,
+        swiglu_limit=7.0,
+        rope_scaling=_OSS_ROPE,
+        initial_context_length=16,
+    ),
     "gemma2": _family("Gemma2ForCausalLM", "gemma2", **_GEMMA2),
     "gemma3_text": _family("Gemma3ForCausalLM", "gemma3_text", **_GEMMA3),
     "granite": _family("GraniteForCausalLM", "granite", **_GRANITE),

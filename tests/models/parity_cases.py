@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Layout = Literal[
-    "bare", "old buffers", "sharded", "head repeated", "old spelling", "no architectures", "no layer types"
+    "bare",
+    "old buffers",
+    "sharded",
+    "head repeated",
+    "old spelling",
+    "no architectures",
+    "no layer types",
+    "experts stacked",
 ]
 
 
@@ -43,6 +50,31 @@ _BASE: dict[str, Any] = {
 }
 _MIXTRAL = _BASE | {"num_local_experts": 5, "num_experts_per_tok": 2}
 _QWEN_MOE = _BASE | {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 14, "norm_topk_prob": True}
+_QWEN2_MOE = _QWEN_MOE | {"hidden_size": 60, "shared_expert_intermediate_size": 22, "norm_topk_prob": False}
+_LATENT: dict[str, Any] = {
+    name: value for name, value in _BASE.items() if name not in ("head_dim", "num_key_value_heads")
+} | {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 17,
+    "q_lora_rank": 11,
+    "qk_nope_head_dim": 7,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 9,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 12,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 14,
+    "n_group": 4,
+    "topk_group": 2,
+}
+# Transformers' rotation of it wants sizes that are even.
+_DEEPSEEK_V2 = (
+    _LATENT
+    | {"kv_lora_rank": 18, "qk_nope_head_dim": 8}
+    | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0}
+)
+_OSS = _BASE | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 5}
 _GPT2: dict[str, Any] = {
     "vocab_size": 89,
     "n_positions": 96,
@@ -122,6 +154,22 @@ def _qwen_moe(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"qwen3moe-{name}", "qwen3_moe", _QWEN_MOE | changes, **more)
 
 
+def _qwen2_moe(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"qwen2moe-{name}", "qwen2_moe", _QWEN2_MOE | changes, **more)
+
+
+def _v2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"deepseek-v2-{name}", "deepseek_v2", _DEEPSEEK_V2 | changes, **more)
+
+
+def _v3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"deepseek-v3-{name}", "deepseek_v3", _LATENT | changes, **more)
+
+
+def _oss(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
+    return ParityCase(f"gpt-oss-{name}", "gpt_oss", _OSS | _OSS_ROPE | changes, **more)
+
+
 def _gemma2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"gemma2-{name}", "gemma2", _GEMMA2 | changes, **more)
 
@@ -181,6 +229,8 @@ def _gpt2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
     return ParityCase(f"gpt2-{name}", "gpt2", _GPT2 | changes, **more)
 
 
+_OSS_ROPE = _rope("yarn", factor=8.0, truncate=False)
+_MSCALE = _rope("yarn", factor=4.0, mscale=1.3, mscale_all_dim=0.6)
 _UPPER = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
 _MIXED = {
     "use_sliding_window": True,
@@ -305,6 +355,40 @@ CASES = (
     _qwen_moe("dense-and-every-second", {"decoder_sparse_step": 2, "mlp_only_layers": [1], "num_hidden_layers": 4}),
     _qwen_moe("attention-bias-tied", {"attention_bias": True, "tie_word_embeddings": True}),
     _qwen_moe("window", {"use_sliding_window": True, "sliding_window": 5}, without={"use_sliding_window": False}),
+    _mixtral("experts-stacked", {}, layout=("experts stacked",)),
+    _qwen_moe("experts-stacked", {"mlp_only_layers": [1]}, layout=("experts stacked",)),
+    _qwen2_moe("plain", {}),
+    _qwen2_moe("renormalised", {"norm_topk_prob": True}, without={"norm_topk_prob": False}),
+    _qwen2_moe("dense-layer-no-bias", {"mlp_only_layers": [1], "qkv_bias": False}),
+    _qwen2_moe("window-lower-layers", _UPPER | {"max_window_layers": 2}, layout=("no layer types",), without=_FULL),
+    _qwen2_moe("experts-stacked", {}, layout=("experts stacked",)),
+    _v2("plain", {}),
+    _v2("no-query-latent-greedy", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None, "topk_group": None}),
+    _v2("groups", {"topk_group": 1}, without={"topk_method": "greedy"}),
+    _v2("scaling-factor", {}, without={"routed_scaling_factor": 1.0}),
+    _v2("mscale", _MSCALE, without=_rope("yarn", factor=4.0)),
+    _v2("attention-bias-tied", {"attention_bias": True, "tie_word_embeddings": True}),
+    _v3("plain", {}),
+    _v3("no-query-latent", {"q_lora_rank": None, "n_group": 1, "topk_group": 1}),
+    _v3("groups", {"num_experts_per_tok": 2}, without={"topk_group": 4}),
+    _v3("not-renormalised", {"norm_topk_prob": False}, without={"norm_topk_prob": True}),
+    _v3("scaling-factor", {"routed_scaling_factor": 1.7}, without={"routed_scaling_factor": 1.0}),
+    _v3("mscale", _MSCALE, without=_rope("yarn", factor=4.0)),
+    _v3("mscale-old-spelling", _MSCALE, layout=("old spelling",)),
+    _v3("halves", {"rope_interleave": False}, without={"rope_interleave": True}),
+    _v3("wide-latent", {"kv_lora_rank": 40, "v_head_dim": 3, "attention_bias": True}),
+    _v3("dense", {"first_k_dense_replace": 3}),
+    _v3("experts-stacked", {}, layout=("experts stacked",)),
+    _oss("plain", {}),
+    _oss("windows", {}, without={"sliding_window": 400}),
+    _oss("limit", {"swiglu_limit": 0.3}, without={"swiglu_limit": 7.0}),
+    _oss("alpha", {"swiglu_alpha": 0.4}, without={"swiglu_alpha": 1.702}),
+    _oss("no-attention-bias-tied", {"attention_bias": False, "tie_word_embeddings": True}),
+    _oss(
+        "rope-not-truncated",
+        _rope("yarn", factor=8.0, beta_fast=2.0, beta_slow=0.25, truncate=False),
+        without=_rope("yarn", factor=8.0, beta_fast=2.0, beta_slow=0.25),
+    ),
     _gemma2("plain", {}),
     _gemma2("untied", {"tie_word_embeddings": False}),
     _gemma2("attention-bias", {"attention_bias": True}),

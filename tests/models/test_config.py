@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_mscale
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.model import Model
+from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
 from ridgeline.ops.work import windowed
@@ -56,7 +58,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (87, 340)
+    assert (len(CASES), len(LEFT_OUT)) == (102, 443)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -122,6 +124,7 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("llama", {"rope_scaling": {"type": "linear", "factor": 1e-320}}, "frequencies that are not finite"),
     ("llama", {"rope_scaling": {"factor": 4.0}}, "factor = 4.0 is not supported"),
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": True}}, "truncate = True"),
+    ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x"}}, "mscale is 'x'"),
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "alpha": 0.7}}, "alpha = 0.7 is not supported"),
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0, "truncate": 1}}, "truncate is 1"),
     ("llama", {"rope_scaling": {"type": "yarn", "factor": 2.0}, "rope_theta": 1.0}, "rope_theta 1"),
@@ -175,6 +178,20 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("mixtral", {"num_local_experts": 10**6}, "num_local_experts is 1000000"),
     ("mixtral", {"num_local_experts": MISSING}, "num_local_experts is missing"),
     ("qwen3_moe", {"num_experts_per_tok": 8}, "num_experts_per_tok 8 is more than num_experts 7"),
+    ("qwen2_moe", {"num_experts_per_tok": 8}, "num_experts_per_tok 8 is more than num_experts 7"),
+    ("qwen2_moe", {"shared_expert_intermediate_size": MISSING}, "shared_expert_intermediate_size is missing"),
+    ("deepseek_v2", {"num_experts_per_tok": 13}, "num_experts_per_tok 13 is more than n_routed_experts 12"),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
+    ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True is not supported"),
+    ("deepseek_v3", {"num_experts_per_tok": 7}, "num_experts_per_tok 7 is more than the experts of topk_group 2"),
+    ("deepseek_v3", {"n_group": 5}, "n_group 5 and topk_group 2 are not groups of 12 experts"),
+    ("deepseek_v3", {"n_group": 12, "topk_group": 4}, "n_group 12 leaves one expert a group"),
+    ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported"),
+    ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads is not num_attention_heads"),
+    ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2 is not supported"),
+    ("deepseek_v3", {"qk_rope_head_dim": 7}, "rotary dimension 7"),
+    ("gpt_oss", {"num_experts_per_tok": 6}, "num_experts_per_tok 6 is more than num_local_experts 5"),
+    ("gpt_oss", {"swiglu_limit": -1}, "swiglu_limit is -1"),
     ("qwen3_moe", {"num_experts": 0}, "num_experts is 0"),
     ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
     ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1"),
@@ -362,6 +379,9 @@ def check_decoder(ours: Model, theirs: Any) -> None:
     """Assert what Llama's descendants share with transformers' reading of a config."""
     trunk = ours.get_submodule("model")
     block = trunk.layers[-1]
+    if theirs.model_type.startswith("deepseek"):
+        check_latents(ours, theirs)
+        return
     assert trunk.norm.eps == next(getattr(theirs, name) for name in EPSILONS if hasattr(theirs, name))
     check_rope(trunk.rotary.rope, theirs.rope_parameters.get("full_attention", theirs.rope_parameters), ours, theirs)
     if trunk.local_rotary is not None:
@@ -371,7 +391,8 @@ def check_decoder(ours: Model, theirs: Any) -> None:
         assert ours.kv_specs[0].k_dim == (getattr(theirs, "head_dim", None) or theirs.hidden_size // 6)
     check_multipliers(ours, theirs)
     bias = block.self_attn.qkv.matrices[0].bias is not None
-    assert bias == getattr(theirs, "attention_bias", getattr(theirs, "use_bias", theirs.model_type in ("qwen2", "phi")))
+    biased = getattr(theirs, "qkv_bias", theirs.model_type in ("qwen2", "phi"))
+    assert bias == getattr(theirs, "attention_bias", getattr(theirs, "use_bias", biased))
     experts = getattr(block.mlp, "experts", None)
     if experts is None:
         act = "hidden_activation" if theirs.model_type.startswith("gemma") else "hidden_act"
@@ -379,7 +400,32 @@ def check_decoder(ours: Model, theirs: Any) -> None:
         assert first.activation == getattr(theirs, act)
         assert (first.matrices[0].bias is not None) == getattr(theirs, "mlp_bias", bias and not first.gated)
     else:
-        assert experts.renormalise == getattr(theirs, "norm_topk_prob", True)
+        assert block.mlp.gate.rule.renormalise == getattr(theirs, "norm_topk_prob", True)
+        assert block.mlp.gate.rule.scale == getattr(theirs, "routed_scaling_factor", 1.0)
+        alpha = getattr(theirs, "swiglu_alpha", None)
+        assert experts.activation == (ClampedGate(alpha, theirs.swiglu_limit) if alpha else theirs.hidden_act)
+
+
+def check_latents(ours: Model, theirs: Any) -> None:
+    """Assert what is DeepSeek's own: what is kept, how queries are made, how experts are picked."""
+    layer, trunk = ours.get_submodule("model.layers.1"), ours.get_submodule("model")
+    attention, rule, rope = layer.self_attn, layer.mlp.gate.rule, trunk.rotary.rope
+    assert trunk.norm.eps == theirs.rms_norm_eps
+    assert (rope.theta, rope.dim) == (theirs.rope_parameters["rope_theta"], theirs.qk_rope_head_dim)
+    if theirs.rope_parameters["rope_type"] != "default":
+        frequencies, magnitude = ROPE_INIT_FUNCTIONS[theirs.rope_parameters["rope_type"]](theirs)
+        assert torch.allclose(rope.frequencies(), frequencies)
+        assert rope.magnitude == pytest.approx(magnitude)
+    assert rope.interleaved == getattr(theirs, "rope_interleave", True)
+    assert attention.attend.scale == pytest.approx(yarn_apply_mscale(theirs.rope_parameters, theirs.qk_head_dim**-0.5))
+    rank = None if attention.q_b_proj is None else attention.q_b_proj.matrix.inputs
+    assert rank == theirs.q_lora_rank
+    assert ours.kv_specs[0].k_dim == theirs.kv_lora_rank + theirs.qk_rope_head_dim
+    grouped = getattr(theirs, "topk_method", "noaux_tc") != "greedy"
+    assert (rule.groups, rule.top_groups) == ((theirs.n_group, theirs.topk_group) if grouped else (1, 1))
+    assert rule.renormalise == theirs.norm_topk_prob
+    assert rule.scale == theirs.routed_scaling_factor
+    assert layer.mlp.experts.activation == theirs.hidden_act
 
 
 def check_rope(rope: Rope, theirs: Mapping[str, Any], ours: Model, config: Any) -> None:

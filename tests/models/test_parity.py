@@ -131,11 +131,35 @@ def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
         values["rope_theta"] = rope.pop("rope_theta")
         values["rope_scaling"] = rope | {"type": rope.pop("rope_type")}
         values["torch_dtype"] = values.pop("dtype")
+    if "experts stacked" in layout:
+        save_file(stacked(load_file(file)), file)
     if "no architectures" in layout:
         del values["architectures"]
     if "no layer types" in layout:  # releases say `max_window_layers` alone
         del values["layer_types"]
     config.write_text(json.dumps(values), encoding="utf-8")
+
+
+def stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The experts of a layer in two tensors, as newer tools store them, instead of three an expert."""
+    names = {"w1": "gate", "gate_proj": "gate", "w3": "up", "up_proj": "up", "w2": "down", "down_proj": "down"}
+    each: dict[str, dict[str, dict[int, Tensor]]] = defaultdict(lambda: defaultdict(dict))
+    others = {}
+    for name, tensor in tensors.items():
+        layer, _, rest = name.partition(".experts.")
+        if not rest:
+            others[name] = tensor
+            continue
+        number, matrix, _ = rest.split(".")
+        each[layer][names[matrix]][int(number)] = tensor
+    assert each, "a checkpoint without experts"
+    for layer, matrices in each.items():
+        gate, up, down = (
+            torch.stack([own for _, own in sorted(matrices[name].items())]) for name in ("gate", "up", "down")
+        )
+        others[f"{layer}.experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
+        others[f"{layer}.experts.down_proj"] = down
+    return others
 
 
 def old_buffers(theirs: PreTrainedModel, prefix: str) -> dict[str, Tensor]:
@@ -150,7 +174,7 @@ def old_buffers(theirs: PreTrainedModel, prefix: str) -> dict[str, Tensor]:
 def test_the_list_covers_every_family() -> None:
     """A family without a case would be a family without a proof."""
     assert {case.model_type for case in CASES} == {family.model_type for family in FAMILIES}
-    assert len({case.id for case in CASES}) == len(CASES) == 148
+    assert len({case.id for case in CASES}) == len(CASES) == 178
 
 
 def test_logits_without_a_cache(subject: Subject) -> None:
@@ -194,7 +218,8 @@ def test_every_parameter_matters(subject: Subject) -> None:
         if rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]:
             continue
         kept = parameter.data
-        parameter.data = kept.flip(0)  # not halved: a norm behind it would undo that
+        # Turned about, not halved: a norm behind it would undo that.
+        parameter.data = kept.flip(0 if len(kept) > 1 else -1)
         (after_TV,) = uncached_logits(subject.ours, ids)
         parameter.data = kept
         change = float((after_TV - before_TV).abs().max() / before_TV.abs().max())
@@ -212,8 +237,8 @@ def picked_experts(model: Model) -> Iterator[dict[str, set[int]]]:
     for path, op in model.ops():
         if isinstance(op, Experts):
 
-            def note(module: Experts, args: tuple[Tensor, Tensor], path: str = path) -> None:
-                picked[path].update(module.route(args[1])[1].flatten().tolist())
+            def note(module: Experts, args: tuple[Tensor, ...], path: str = path) -> None:
+                picked[path].update(args[2].flatten().tolist())
 
             handles.append(op.register_forward_pre_hook(note))
     yield picked
@@ -242,6 +267,9 @@ def test_the_setting_matters(subject: Subject) -> None:
         ("mixtral", "model.layers.0.mlp.gate.weight", "output of model.layers.0.mlp.gate"),
         ("gpt2", "transformer.h.1.mlp.c_fc.bias", "between them ran transformer.h.1.mlp.fc"),
         ("phi3", "model.norm.weight", "output of model.norm"),
+        ("qwen2_moe", "model.layers.1.mlp.shared_expert_gate.weight", "output of model.layers.1.mlp"),
+        ("deepseek_v3", "model.layers.1.self_attn.kv_a_layernorm.weight", "model.layers.1.self_attn.kv_a_layernorm"),
+        ("gpt_oss", "model.layers.1.self_attn.attend.sinks_H", "input of model.layers.1.self_attn.o_proj"),
         ("gemma2", "model.layers.1.post_attention_layernorm.weight", "model.layers.1.post_attention_layernorm"),
         ("gemma3_text", "model.layers.1.self_attn.k_norm.weight", "output of model.layers.1.self_attn.k_norm"),
         ("olmo2", "model.layers.1.post_feedforward_layernorm.weight", "model.layers.1.post_feedforward_layernorm"),

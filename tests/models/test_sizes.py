@@ -39,6 +39,16 @@ def test_gpt2_is_plain() -> None:
     assert [each.form for each in sizes.sharing] == ["MHA", "MQA"]
 
 
+def test_a_latent_for_all_heads() -> None:
+    """DeepSeek-V3 keeps 576 numbers a token and layer, where keys and values of 128 heads would be 128 x 320."""
+    sizes = sizes_of(build(read_config("deepseek-v3")))
+    assert (sizes.heads, sizes.head_dim, sizes.form) == (128, 192, "MLA")
+    assert [(each.form, each.kv_heads, each.bytes_per_token) for each in sizes.sharing] == [
+        ("MHA", 128, 61 * 128 * 320 * 2), ("MLA", 1, 61 * 576 * 2),
+    ]  # fmt: skip
+    assert sizes.sharing[1].less == pytest.approx(71.1, abs=0.05)
+
+
 def test_grouped_heads_and_their_factors() -> None:
     """Llama 3 8B keeps a quarter of what a head of its own for each query head would take; one head for all would keep
     a 32nd."""

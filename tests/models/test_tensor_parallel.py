@@ -25,6 +25,21 @@ _COMMON: dict[str, Any] = {
     "head_dim": 10,
     "max_position_embeddings": 64,
 }
+_LATENT: dict[str, Any] = {name: value for name, value in _COMMON.items() if name != "head_dim"} | {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 14,
+    "q_lora_rank": 9,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 6,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "n_group": 2,
+    "topk_group": 1,
+}
 _HEADS = {k: v for k, v in _COMMON.items() if k != "head_dim"} | {"hidden_size": 40, "num_key_value_heads": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biases": ("llama", {**_COMMON, "num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
@@ -34,6 +49,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": (
         "qwen3_moe",
         {**_COMMON, "num_key_value_heads": 2, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+    ),
+    "qwen2-moe-shared": (
+        "qwen2_moe",
+        {
+            **_COMMON,
+            "num_key_value_heads": 2,
+            "hidden_size": 40,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 12,
+        },
+    ),
+    "deepseek-v3": ("deepseek_v3", _LATENT),
+    "deepseek-v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"}),
+    "gpt-oss": (
+        "gpt_oss",
+        {**_COMMON, "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 4},
     ),
     "phi3-fused": (
         "phi3",

@@ -16,6 +16,7 @@ from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import LayerNorm, RMSNorm
@@ -205,7 +206,12 @@ def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) ->
         one, other = (Work.of(segments, model.reaches) for segments in (some, more))
         apart = [PRICES[family].step(work) for work in (one, other)]
         together = PRICES[family].step(one + other)
-        assert together.total_flops == pytest.approx(sum(cost.total_flops for cost in apart))
+        flops = sum(cost.total_flops for cost in apart)
+        if any(isinstance(op, LatentAttention) for _, op in model.ops()):
+            # Sequences of a class are attended to in one form, which need not be the cheaper one for each of them.
+            assert flops <= together.total_flops * (1 + 1e-9) <= 2 * flops
+        else:
+            assert together.total_flops == pytest.approx(flops)
         assert together.kv_read_bytes == sum(cost.kv_read_bytes for cost in apart)
         assert max(cost.weight_bytes for cost in apart) <= together.weight_bytes
         assert together.weight_bytes < sum(cost.weight_bytes for cost in apart)

@@ -10,16 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.ops.experts import Experts
+from ridgeline.ops.experts import Experts, ExpertSizes
 from ridgeline.ops.work import Segment, Work
 
 pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
 NAMES = ("gate_proj", "up_proj", "down_proj")
 
 
-def mixture(count: int, active: int, *, renormalise: bool, seed: int = 0, hidden: int = 6, width: int = 5) -> Experts:
+def experts(count: int, active: int, *, hidden: int = 6, width: int = 5, **more: Any) -> Experts:
+    """Experts of SwiGLU in fp32, without numbers."""
+    return Experts(ExpertSizes(count, active, width), hidden, "silu", torch.float32, **more)
+
+
+def mixture(count: int, active: int, *, seed: int = 0) -> Experts:
     """Experts with random weights."""
-    op = Experts(count, active, hidden, width, "silu", torch.float32, renormalise=renormalise, names=NAMES)
+    op = experts(count, active)
     op.expand()
     generator = torch.Generator().manual_seed(seed)
     for expert in op:
@@ -28,19 +33,15 @@ def mixture(count: int, active: int, *, renormalise: bool, seed: int = 0, hidden
     return op
 
 
-def by_loop(op: Experts, x_TD: Tensor, router_TE: Tensor, *, renormalise: bool) -> Tensor:
+def by_loop(op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor) -> Tensor:
     """Token by token, pick by pick, in float64."""
     out = torch.zeros_like(x_TD, dtype=torch.float64)
-    for token, logits in enumerate(router_TE.double().tolist()):
-        shifted = [math.exp(value - max(logits)) for value in logits]
-        probability = [value / sum(shifted) for value in shifted]
-        picks = sorted(range(len(logits)), key=lambda e: -logits[e])[: op.active]
-        total = sum(probability[e] for e in picks) if renormalise else 1.0
-        for expert in picks:
+    for token, (weights, picks) in enumerate(zip(weights_TK.tolist(), picked_TK.tolist(), strict=True)):
+        for weight, expert in zip(weights, picks, strict=True):
             gate, up, down = (op[expert].get_parameter(f"{name}.weight").double() for name in NAMES)
             x = x_TD[token].double()
             gated = gate @ x
-            out[token] += probability[expert] / total * (down @ (gated / (1 + torch.exp(-gated)) * (up @ x)))
+            out[token] += weight * (down @ (gated / (1 + torch.exp(-gated)) * (up @ x)))
     return out
 
 
@@ -57,17 +58,20 @@ class Matrices(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize(("count", "active", "tokens"), [(1, 1, 3), (5, 2, 1), (5, 2, 17), (8, 8, 4), (16, 3, 9)])
-def test_a_mixture_is_its_loop(count: int, active: int, tokens: int, renormalise: bool) -> None:
+def test_a_mixture_is_its_loop(count: int, active: int, tokens: int, adds: bool) -> None:
     """The same sum, and the weights of each expert that some token picked are touched once, of the others never."""
-    op = mixture(count, active, renormalise=renormalise)
+    op = mixture(count, active)
+    op.adds = adds
     generator = torch.Generator().manual_seed(tokens)
-    x_TD, router_TE = torch.randn(tokens, 6, generator=generator), torch.randn(tokens, count, generator=generator)
+    x_TD, onto_TD = torch.randn(tokens, 6, generator=generator), torch.randn(tokens, 6, generator=generator)
+    weights_TK, picked_TK = torch.randn(tokens, count, generator=generator).topk(active, dim=-1)
     with Matrices() as seen, torch.no_grad():
-        out_TD = op(x_TD, router_TE)
-    assert torch.allclose(out_TD.double(), by_loop(op, x_TD, router_TE, renormalise=renormalise), atol=1e-5)
-    hit = {e for row in router_TE for e in row.topk(active).indices.tolist()}
+        out_TD = op(x_TD, weights_TK, picked_TK, *[onto_TD] * adds)
+    reference_TD = by_loop(op, x_TD, weights_TK, picked_TK) + (onto_TD if adds else 0)
+    assert torch.allclose(out_TD.double(), reference_TD, atol=1e-5)
+    hit = set(picked_TK.flatten().tolist())
     for number, expert in enumerate(op):
         uses = [seen.uses[matrix.weight.data_ptr()] for matrix in expert.children()]
         assert uses == [int(number in hit)] * 3
@@ -78,7 +82,7 @@ def test_distinct_experts_by_simulation() -> None:
     random = np.random.default_rng(0)
     compared = 0
     for count, active in ((8, 2), (16, 4), (128, 8), (5, 5), (7, 1)):
-        op = Experts(count, active, 6, 5, "silu", torch.float32, renormalise=True, names=NAMES)
+        op = experts(count, active)
         for tokens in (1, 2, 5, 30):
             order = random.random((400, tokens, count)).argsort(axis=2)[:, :, :active]
             hits = np.array([len(np.unique(draw)) for draw in order])
@@ -90,13 +94,13 @@ def test_distinct_experts_by_simulation() -> None:
 
 def test_experts_of_a_235b_touched() -> None:
     """Seed number 10: of 128 experts, 8 a token, at batch 1, 8, 32 and 64."""
-    op = Experts(128, 8, 4096, 1536, "silu", torch.bfloat16, renormalise=True, names=NAMES)
+    op = Experts(ExpertSizes(128, 8, 1536), 4096, "silu", torch.bfloat16)
     assert [round(op.touched(tokens), 1) for tokens in (1, 8, 32, 64)] == [8.0, 51.6, 111.8, 125.9]
 
 
 def test_cost_by_hand() -> None:
     """Two tokens, one of four experts each: 1.75 experts are read, FLOPs are those of the picks."""
-    op = Experts(4, 1, 6, 5, "silu", torch.float32, renormalise=True, names=NAMES)
+    op = experts(4, 1)
     cost = op.cost(Work.of([Segment(2, 2)]))
     assert cost.flops == {"fp32": 2 * 2 * 1 * 3 * 6 * 5}
     assert cost.weight_bytes == 1.75 * 3 * 6 * 5 * 4

@@ -40,9 +40,17 @@ RELEASES = {
     "t5-small": "google-t5__t5-small",
     "flan-t5-base": "google__flan-t5-base",
     "t5-v1.1-xxl": "google__t5-v1_1-xxl",
+    "deepseek-v2": "deepseek-ai__DeepSeek-V2",
+    "deepseek-v3": "deepseek-ai__DeepSeek-V3",
+    "deepseek-r1": "deepseek-ai__DeepSeek-V3",
+    "moonlight-16b-a3b": "moonshotai__Moonlight-16B-A3B",
+    "gpt-oss-20b": "openai__gpt-oss-20b",
+    "gpt-oss-120b": "openai__gpt-oss-120b",
 }
 
-# Billions of parameters, and of those a token passes through, as published (tolerance 0.5 %).
+# Billions of parameters, and of those a token passes through, as published (tolerance 0.5 %). Reports differ in what
+# they count as active: DeepSeek, Kimi and Qwen do not say, and are met within ACTIVE_WITHIN by all that a token passes,
+# the whole embedding and the head included; OpenAI leaves the embedding out, Moonlight embedding and head.
 PUBLISHED = {
     "llama-2-7b": (6.738, None),
     "llama-2-13b": (13.016, None),
@@ -63,7 +71,17 @@ PUBLISHED = {
     "t5-small": (0.0605, None),
     "flan-t5-base": (0.2476, None),
     "t5-v1.1-xxl": (11.135, None),
+    "deepseek-v2": (235.74, 21.0),
+    "deepseek-v3": (671.03, 37.0),
+    "deepseek-r1": (671.03, 37.0),
+    "kimi-k2": (1026.0, 32.0),
+    "moonlight-16b-a3b": (15.96, 2.24 + 2 * 0.3355),
+    "gpt-oss-20b": (20.91, 3.61 + 0.579),
+    "gpt-oss-120b": (116.83, 5.13 + 0.579),
+    "qwen2-57b-a14b": (57.41, 14.2),
+    "qwen1.5-moe-a2.7b": (14.3, 2.7),
 }
+ACTIVE_WITHIN = {"qwen3-30b-a3b": 0.02, "deepseek-v2": 0.03, "deepseek-v3": 0.03, "deepseek-r1": 0.03, "kimi-k2": 0.03}
 
 
 class Seen(dict[str, Any]):
@@ -97,7 +115,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
     counted = bill(build(read_config(name)))
     assert counted.total / 1e9 == pytest.approx(total, rel=0.005)
     if active is not None:
-        assert counted.active / 1e9 == pytest.approx(active, rel=0.02 if name == "qwen3-30b-a3b" else 0.005)
+        assert counted.active / 1e9 == pytest.approx(active, rel=ACTIVE_WITHIN.get(name, 0.005))
 
 
 def test_every_entry_builds_and_names_a_family() -> None:
@@ -109,8 +127,8 @@ def test_every_entry_builds_and_names_a_family() -> None:
 
 
 def test_what_is_not_covered_says_what_is_missing() -> None:
-    assert "latent attention" in (missing_for("deepseek-v3") or "")
-    assert "sinks" in (missing_for("GptOssForCausalLM") or "")
+    assert "diffusion" in (missing_for("qwen-image") or "")
+    assert "bidirectional" in (missing_for("CLIPModel") or "")
     assert missing_for("llama-3-8b") is None
     assert missing_for("Qwen3ForCausalLM") is None
 

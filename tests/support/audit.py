@@ -18,9 +18,11 @@ from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.cost import SOFTCAP_FLOPS
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import CROSS, ENCODER, Reach, Segment, Space, Work
+from ridgeline.ops.router import Router
+from ridgeline.ops.work import CROSS, ENCODER, FEW, Reach, Segment, Space, Work
 from ridgeline.roofline.price import traced_calls
 
 aten = torch.ops.aten
@@ -118,7 +120,8 @@ def _watched(audit: Audit, call: Callable[..., Tensor]) -> Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Run:
-    """A forward that was audited, the work that it was, the segments it sums up, and what its routers said, by path."""
+    """A forward that was audited, the work that it was, the segments it sums up, and the experts that each mixture was
+    told to run, by path."""
 
     model: Model
     audit: Audit
@@ -129,14 +132,14 @@ class Run:
 
 @contextmanager
 def routed(model: Model) -> Iterator[dict[str, Tensor]]:
-    """The router logits that go into each mixture, by path."""
+    """The experts picked that each mixture runs, by path."""
     routers: dict[str, Tensor] = {}
     handles = []
     for path, op in model.ops():
         if isinstance(op, Experts):
 
-            def note(_: nn.Module, args: tuple[Tensor, Tensor], path: str = path) -> None:
-                routers[path] = args[1]
+            def note(_: nn.Module, args: tuple[Tensor, ...], path: str = path) -> None:
+                routers[path] = args[2]
 
             handles.append(op.register_forward_pre_hook(note))
     yield routers
@@ -179,12 +182,27 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
 def check_attention(run: Run) -> None:
     """Assert that attention is priced for the pairs of its mask, counted one by one."""
     for path, op in run.model.ops():
-        if isinstance(op, Attention):
+        if isinstance(op, LatentAttention):
+            attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend_latent"]
+            assert sum(kernel.cost.total_flops for kernel in attend) == latent_flops(run, op), path
+        elif isinstance(op, Attention):
             pairs = sum(len(seen_pairs(segment, op.reach)) for segment in run.segments)
             attend = [kernel for kernel in op.kernels(run.work) if kernel.part == "attend"]
             capped = 0 if op.softcap is None else SOFTCAP_FLOPS
             flops = op.heads * (2 * (op.spec.k_dim + op.value_dim) + capped) * pairs
             assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
+
+
+def latent_flops(run: Run, op: LatentAttention) -> int:
+    """What attention over latents takes in the forms that the engine takes, sequence by sequence."""
+    sizes, flops, forms = op.sizes, 0, op.expanded(run.work.attention[op.reach])
+    for segment in run.segments:
+        expanded = forms[0 if segment.q_len == 1 else 1 if segment.q_len <= FEW else 2]
+        rows = segment.kv_len if expanded else segment.q_len
+        entries = sizes.key + sizes.value if expanded else 2 * sizes.latent + sizes.turned
+        flops += 2 * op.heads * rows * sizes.latent * (sizes.plain + sizes.value)
+        flops += 2 * op.heads * entries * len(seen_pairs(segment, op.reach))
+    return flops
 
 
 def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
@@ -220,7 +238,11 @@ def check_bytes(run: Run) -> None:
             assert declared == runs, path
         if isinstance(op, Linear | Projections):
             calls = sum(1 for nbytes in declared if nbytes)
-            assert [read[address] for address in own] == [calls] * len(own) or not calls, path
+            added = op.e_score_correction_bias if isinstance(op, Router) else None  # in no product
+            factors = [address for address, parameter in own.items() if parameter is not added]
+            if isinstance(op, Router) and op.rule.wide and op.matrix.spec.dtype != torch.float32:
+                continue  # torch's path widens the matrix first
+            assert [read[address] for address in factors] == [calls] * len(factors) or not calls, path
 
 
 def rows_of(work: Work, op: Op, space: Space) -> int:
@@ -230,9 +252,9 @@ def rows_of(work: Work, op: Op, space: Space) -> int:
 
 def check_experts(run: Run, path: str, op: Experts) -> None:
     """Assert that each expert picked was read once and no other, and that a lone token's bytes are exact."""
-    hit, read = set(op.route(run.routers[path])[1].flatten().tolist()), run.audit.read[path]
+    hit, read = set(run.routers[path].flatten().tolist()), run.audit.read[path]
     for number, expert in enumerate(op):
-        assert [read[matrix.data_ptr()] for matrix in expert.parameters()] == [int(number in hit)] * 3, path
+        assert {read[factor.data_ptr()] for factor in expert.parameters()} == {int(number in hit)}, path
     expert_bytes = sum(matrix.nbytes for matrix in op[0].parameters())
     declared = op.cost(run.work).weight_bytes
     assert declared == pytest.approx(op.touched(run.work.tokens) * expert_bytes)

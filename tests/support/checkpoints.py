@@ -46,6 +46,9 @@ def fill_random(model: PreTrainedModel, seed: int) -> None:
         noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
         scale = parameter.dim() == 1 and not name.endswith("bias")
         parameter.data = 1 + noise if scale else noise
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):  # stored as a weight is
+            buffer.copy_(torch.randn(buffer.shape, generator=generator) * WEIGHT_STD)
     model.tie_weights()
     model.requires_grad_(False)
 

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from ridgeline.models import blocks, gpt2
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ActivatedProjections
+from ridgeline.ops.experts import Experts
 from ridgeline.ops.linear import Head, Projections
 from ridgeline.ops.norm import AddNorm
 from ridgeline.ops.op import Op
+from ridgeline.ops.router import Router
 from support.engines import uncached_logits
 
 TOLERANCE = 2e-5
@@ -37,6 +39,11 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
                 for name, matrix in zip(module.names, module.matrices, strict=True):
                     parts = [tensors.pop(0) for _ in matrix.spec.own_parts]
                     events["output of", f"{path}.{name}"] = [torch.cat(parts, dim=-1)]
+            elif type(module).__name__.endswith("Router"):  # weights of the picks; transformers has logits first
+                weights_TK = tensors[0 if isinstance(module, Router) else 1]
+                events["output of", path] = [weights_TK.sort(dim=-1).values]
+            elif isinstance(module, Experts) and module.adds:
+                events["output of", path] = []  # transformers adds the shared expert outside of them
             elif isinstance(module, Head) and module.flops_per_logit:
                 events["output of", path] = []  # transformers scales and caps the logits outside of its head
             else:

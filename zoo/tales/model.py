@@ -5,12 +5,16 @@ Shapes: B rows, T positions, H query heads, K key/value heads, D head size, C hi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+# The last matrices of a branch of the residual stream; w2 is what Mixtral calls an expert's.
+BRANCH_ENDS = ("o_proj.weight", "down_proj.weight", "w2.weight")
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,10 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """What a checkpoint calls `model`: embedding, layers, final norm."""
 
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(self, shape: Shape, blocks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Block(shape, dropout) for _ in range(shape.num_hidden_layers))
+        self.layers = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
 
 
@@ -117,7 +121,7 @@ class Llama(nn.Module):
 
     def __init__(self, shape: Shape, dropout: float = 0.0) -> None:
         super().__init__()
-        self.model = Decoder(shape, dropout)
+        self.model = Decoder(shape, self.blocks(shape, dropout))
         inverse = shape.rope_theta ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
         angles = torch.outer(torch.arange(shape.max_position_embeddings).float(), inverse).repeat(1, 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -125,8 +129,13 @@ class Llama(nn.Module):
         branch = (2 * shape.num_hidden_layers) ** -0.5
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                scale = branch if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+                scale = branch if name.endswith(BRANCH_ENDS) else 1.0
                 nn.init.normal_(weight, std=0.02 if "embed" in name else scale * weight.shape[1] ** -0.5)
+
+    @staticmethod
+    def blocks(shape: Shape, dropout: float) -> list[nn.Module]:
+        """Its layers."""
+        return [Block(shape, dropout) for _ in range(shape.num_hidden_layers)]
 
     def hidden(self, tokens_BT: Tensor) -> Tensor:
         """Final normed states [B, T, C]."""

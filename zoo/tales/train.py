@@ -36,6 +36,8 @@ from zoo.tales.tokenizer import train_tokenizer
 FIRST_SHARES = (0.48, 0.42, 0.06, 0.04)
 LAST_SHARES = (0.52, 0.45, 0.02, 0.01)
 TOLD = 4000  # stories of the grammar a pass; every pass tells new ones
+Row = tuple[list[int], list[int]]
+"""Inputs and targets."""
 WEIGHT_DECAY = {"muon": 0.02, "adam": 0.01}
 
 
@@ -79,10 +81,11 @@ def shares(done: float) -> tuple[float, ...]:
 class Trainer:
     """The model, its two optimizers, its moving average, and the checkpoint that holds them all."""
 
-    def __init__(self, shape: Shape, run: Path, args: argparse.Namespace) -> None:
-        self.run, self.peak = run, {"muon": args.muon_lr, "adam": args.adam_lr}
+    def __init__(self, model: Llama, args: argparse.Namespace, *, compiled: bool = True) -> None:
+        """compiled: whether steps go through torch.compile, which takes minutes at first."""
+        self.run, self.peak = args.run, {"muon": args.muon_lr, "adam": args.adam_lr}
         self.horizon: int = args.average
-        self.model = Llama(shape, args.dropout)
+        self.model = model
         if args.weights:
             self.model.load_state_dict(load_file(args.weights / "model.safetensors"))
         named = list(self.model.named_parameters())
@@ -93,7 +96,7 @@ class Trainer:
             "adam": torch.optim.AdamW(rest, lr=args.adam_lr, betas=(0.9, 0.98)),
         }
         self.average = copy.deepcopy(self.model)
-        self.compiled = torch.compile(self.model)
+        self.compiled = torch.compile(self.model) if compiled else self.model
 
     def step(self, inputs: Tensor, targets: Tensor, factor: float) -> float:
         """One update; returns the loss in nats."""
@@ -116,7 +119,7 @@ class Trainer:
             mean.lerp_(value, weight)
 
     @torch.no_grad()
-    def validate(self, rows: list[tuple[list[int], list[int]]]) -> float:
+    def validate(self, rows: list[Row]) -> float:
         """Loss of the averaged model on held-back rows, in nats a token."""
         self.average.eval()
         losses: list[float] = [self.average(torch.tensor([x]), torch.tensor([y])).item() for x, y in rows]
@@ -169,17 +172,31 @@ def sources(corpus: Corpus, args: argparse.Namespace, seed: int) -> list[Callabl
 
 
 def train(args: argparse.Namespace) -> None:
-    """The loop: draw, step, average; now and then validate, log and save; at the end export."""
+    """Read, make ready, train, export."""
     corpus = read_corpus(args.data, args.sampled, args.held_out)
     shape = Shape()
     context = shape.max_position_embeddings
     tokenizer = tokenizer_of(args, corpus, shape.vocab_size)
     (args.run / "corpus.json").write_text(json.dumps(corpus.facts(), indent=2) + "\n")
-    trainer = Trainer(shape, args.run, args)
+    trainer = Trainer(Llama(shape, args.dropout), args)
     progress = trainer.load() or Progress()
     texts = sources(corpus, args, progress.step)
     mixture = Mixture([Stream(s, tokenizer, context, progress.step + i) for i, s in enumerate(texts)], progress.step)
     validation = list(pack(documents(corpus.validation, tokenizer, context), context))
+    loop(trainer, progress, mixture, {"validation": validation}, shares, args)
+    export(trainer.average.state_dict(), shape, tokenizer, args.run / "final")
+
+
+def loop(
+    trainer: Trainer,
+    progress: Progress,
+    mixture: Mixture,
+    validation: dict[str, list[Row]],
+    shares: Callable[[float], tuple[float, ...]],
+    args: argparse.Namespace,
+) -> None:
+    """Train until the time is over or SIGTERM comes, and leave a checkpoint. validation: held-back rows by what they
+    are called. shares: of the mixture's streams, by the share of the time that has passed."""
     clock, smooth, saved = Clock(progress.seconds, args.threads), 0.0, progress.seconds
     signal.signal(signal.SIGTERM, clock.end)
     while (done := min(1.0, progress.seconds / (60 * args.minutes))) < 1.0 and not clock.ending:
@@ -197,13 +214,13 @@ def train(args: argparse.Namespace) -> None:
             trainer.save(progress)
             saved = progress.seconds
     trainer.save(progress)
-    export(trainer.average.state_dict(), shape, tokenizer, args.run / "final")
     validate(trainer, progress.step, validation)
 
 
-def validate(trainer: Trainer, step: int, rows: list[tuple[list[int], list[int]]]) -> None:
-    """One line of JSON: the averaged model's loss on the held-back stories."""
-    print(json.dumps({"step": step, "validation": round(trainer.validate(rows), 4)}), flush=True)
+def validate(trainer: Trainer, step: int, validation: dict[str, list[Row]]) -> None:
+    """One line of JSON: the averaged model's loss on rows that are held back."""
+    losses = {name: round(trainer.validate(rows), 4) for name, rows in validation.items()}
+    print(json.dumps({"step": step, **losses}), flush=True)
 
 
 def report(progress: Progress, loss: float, done: float, passes: list[int]) -> None:
@@ -220,12 +237,8 @@ def report(progress: Progress, loss: float, done: float, passes: list[int]) -> N
     print(json.dumps(line), flush=True)
 
 
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with tinystories-4MB.txt and classic-books/")
-    parser.add_argument("--sampled", type=Path, required=True, help="JSON lines from zoo.tales.sample")
-    parser.add_argument("--held-out", type=Path, required=True, help="stories never to train on")
+def add_options(parser: argparse.ArgumentParser, *, muon_lr: float, adam_lr: float) -> None:
+    """What every training of this house can be told."""
     parser.add_argument("--run", type=Path, required=True, help="folder for tokenizer, checkpoint and the final model")
     parser.add_argument("--weights", type=Path, help="exported folder to start from, tokenizer and all")
     parser.add_argument("--minutes", type=float, default=95.0, help="CPU time of a thread, all starts together")
@@ -233,12 +246,26 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--average", type=int, default=200, help="steps that the exported weights are averaged over")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--muon-lr", type=float, default=0.012)
-    parser.add_argument("--adam-lr", type=float, default=0.004)
-    args = parser.parse_args()
+    parser.add_argument("--muon-lr", type=float, default=muon_lr)
+    parser.add_argument("--adam-lr", type=float, default=adam_lr)
+
+
+def begin(args: argparse.Namespace) -> None:
+    """Make the folder of the run, and the run one that can be repeated."""
     args.run.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with tinystories-4MB.txt and classic-books/")
+    parser.add_argument("--sampled", type=Path, required=True, help="JSON lines from zoo.tales.sample")
+    parser.add_argument("--held-out", type=Path, required=True, help="stories never to train on")
+    add_options(parser, muon_lr=0.012, adam_lr=0.004)
+    args = parser.parse_args()
+    begin(args)
     train(args)
 
 

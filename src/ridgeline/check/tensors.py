@@ -28,7 +28,7 @@ _DTYPES = {**_FLOATS, **_WHOLE}
 
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
     """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules."""
-    naming = Naming(model, family)
+    naming = Naming(model, family, checkpoint.entries)
     filled: dict[str, str] = {}
     extra: list[str] = []
     problems: list[str] = []
@@ -60,8 +60,8 @@ def _misfit(model: Model, naming: Naming, place: str, entry: TensorEntry) -> Ite
             taken = module.take(own_name, full)
         except ValueError as error:
             raise ModelRefused(f"tensor {entry.name} {error}") from None
-        for attribute, tensor in taken.items():
-            check_fits(entry.name, tensor, getattr(module, attribute))
+        for path, tensor in taken.items():
+            check_fits(entry.name, tensor, module.get_parameter(path))
     except ModelRefused as refused:
         yield f"{refused}"
 

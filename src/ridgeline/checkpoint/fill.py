@@ -1,7 +1,7 @@
 """A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from ridgeline.models.bill import bill
 from ridgeline.models.families import Family, build_to_run, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
@@ -91,7 +92,7 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
 
     Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
     """
-    naming = Naming(model, family)
+    naming = Naming(model, family, checkpoint.entries)
     places, tied = naming.places, naming.tied
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
@@ -133,10 +134,12 @@ class Naming:
     checkpoint may hold all the same.
     """
 
-    def __init__(self, model: Model, family: Family) -> None:
+    def __init__(self, model: Model, family: Family, names: Iterable[str]) -> None:
+        """names: of the checkpoint's tensors."""
         with torch.device("meta"):
             model.expand()
-        self._family = family
+        self._family, self._passed_over = family, model.passed_over
+        _lay_out_experts(model, family, names)
         self.places: dict[str, tuple[Stored, str]] = model.tensors()
         self.tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
 
@@ -147,8 +150,22 @@ class Naming:
         return whole if own not in self.places and whole in self.places else own
 
     def ignored(self, name: str) -> bool:
-        """Whether it is one of those that old checkpoints carry and nothing reads."""
-        return any(re.fullmatch(pattern, name) for pattern in self._family.ignored)
+        """Whether it is one of those that checkpoints carry and nothing reads."""
+        return any(re.fullmatch(pattern, name) for pattern in (*self._family.ignored, *self._passed_over))
+
+
+def _lay_out_experts(model: Model, family: Family, names: Iterable[str]) -> None:
+    """Mixtures have a tensor for each matrix of each expert, or, from newer tools, one for all of a layer's; gpt-oss
+    has those in two number formats."""
+    places = [family.own_name(name) for name in names]
+    there = {*places, *(family.trunk + place for place in places)}
+    for path, op in model.ops():
+        if not isinstance(op, Experts):
+            continue
+        if op.layout is None and model.checkpoint_name(f"{path}.gate_up_proj") in there:
+            op.layout = STACKED
+        elif op.layout is INTERLEAVED and model.checkpoint_name(f"{path}.gate_up_proj_blocks") in there:
+            op.layout = MXFP4_BLOCKS
 
 
 def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
@@ -156,13 +173,15 @@ def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:
         parameters = module.take(own_name, full)
     except ValueError as error:
         raise ModelRefused(f"tensor {name} {error}") from None
-    for attribute, tensor in parameters.items():
-        check_fits(name, tensor, getattr(module, attribute))
+    for path, tensor in parameters.items():
+        owner, _, attribute = path.rpartition(".")
+        held = module.get_submodule(owner)
+        check_fits(name, tensor, getattr(held, attribute))
         # Scales and biases are small enough to look at; one NaN in them spoils every token.
         if tensor.dim() == 1 and not torch.isfinite(tensor).all():
             raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
         _page_in(tensor)
-        setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+        setattr(held, attribute, nn.Parameter(tensor, requires_grad=False))
 
 
 def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:

@@ -79,7 +79,11 @@ def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: Mon
     device = with_price(device_named(setup.device), money)
     asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
     config, stated = source.config, source.stated_bytes
-    return make_plan(source.title, config, setup.setup(device), asked, others, workload.demand(), stated)
+    batches = workload.batches()
+    return make_plan(
+        source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
+        batches if len(batches) > 1 else (),
+    )  # fmt: skip
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:

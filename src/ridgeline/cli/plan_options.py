@@ -29,8 +29,11 @@ from ridgeline.traffic.slo import parse_slo
 # What somebody who reads along hardly waits for: a second, then 20 tokens a second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
 
+_MOST_BATCH = 1 << 40  # far above any there is
+
 _OFFERED = 3  # names for one that is not known
 
+_BATCH = "Requests side by side; of several, like 1,8,64, a decode step each, and a plan of the first."
 _ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
 _DP_ATTENTION = (
     "Each of --devices runs attention for requests of its own and holds a part of every expert: KV is not divided by "
@@ -83,7 +86,7 @@ class WorkloadFlags:
 
     input: options.Input = "1k"
     output: Annotated[str, _workload("Tokens generated.")] = "256"
-    batch: options.Batch = 1
+    batch: Annotated[str, _workload(_BATCH)] = "1"
     users: Annotated[int | None, _workload("Requests under way all the time: what they get, and the replicas.")] = None
     rate: Annotated[float | None, _workload("Requests a second: the cards and replicas that serve them.")] = None
     slo: Annotated[str | None, _workload(_SLO)] = None
@@ -96,11 +99,18 @@ class WorkloadFlags:
         return Workload(
             parse_tokens(self.input, "--input"),
             parse_tokens(self.output, "--output"),
-            self.batch,
+            self.batches()[0],
             ttft,
             tpot,
             parse_tokens(max_batch_tokens, "--max-batch-tokens"),
         )
+
+    def batches(self) -> tuple[int, ...]:
+        """The batches asked for, in their order. Raises ValueError naming the option."""
+        parts = [part.strip() for part in self.batch.split(",")]
+        if not all(part.isdecimal() and 0 < int(part) < _MOST_BATCH for part in parts):
+            raise ValueError(f"--batch is {self.batch!r}; write requests above 0, like 8, or several, like 1,8,64")
+        return tuple(dict.fromkeys(map(int, parts)))
 
     def demand(self) -> Demand:
         """Raises ValueError naming the option."""

@@ -42,6 +42,7 @@ _ATTENTION = (
     "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
     "token that it wrote, a column for each that it read."
 )
+_MOST_TEXT = 4 << 20
 _ON_CARD = (
     "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
 )
@@ -70,13 +71,29 @@ class Look:
         bool, _look("--memory", text="The feed-forward neurons that fired most, and the tokens they promote.")
     ] = False
     experts: Annotated[bool, _look("--experts", text="Which experts the tokens were routed to (mixtures).")] = False
+    source: Annotated[
+        list[str] | None, _look("--source", text="With --experts, a text to tell apart, as NAME=FILE; may be repeated.")
+    ] = None
     position: Annotated[
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None
 
     def wanted(self, repeats: int | None) -> Wanted:
-        """What is asked of the tracer."""
-        return Wanted(self.attention, self.lens, self.memory, self.experts, self.position, repeats)
+        """What is asked of the tracer. Raises ValueError."""
+        if self.source and not self.experts:
+            raise ValueError("--source is of --experts; give both, or neither")
+        sources = self._sources()
+        return Wanted(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
+
+    def _sources(self) -> tuple[tuple[str, str], ...]:
+        """The texts of --source by name."""
+        named = [part.partition("=") for part in self.source or ()]
+        if any(not equals or not name for name, equals, _ in named):
+            raise ValueError("--source names a text and its file, as NAME=FILE")
+        paths = [(name, Path(file)) for name, _, file in named]
+        if len(paths) == 1 or len(dict(paths)) < len(paths):
+            raise ValueError("--source wants at least two texts, each with a name of its own")
+        return tuple((name, _text_of(path)) for name, path in paths)
 
     def chosen(self, layers: int) -> int | str | None:
         """What --layer says of a model with so many. Raises ValueError for one that there is not."""
@@ -85,6 +102,16 @@ class Look:
         if not self.layer.isdecimal() or int(self.layer) >= layers:
             raise ValueError(f"--layer is {self.layer!r}; the model has layers 0 to {layers - 1}, or say all")
         return int(self.layer)
+
+
+def _text_of(path: Path) -> str:
+    """A file's text. Raises ValueError."""
+    try:
+        if path.stat().st_size > _MOST_TEXT:
+            raise ValueError(f"--source {path} is larger than {_MOST_TEXT >> 20} MiB; some pages of it are enough")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--source {path} cannot be read: {error}; name a file of UTF-8 text") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.kernels.attention import Sequences
 from ridgeline.ops.kernels.recording import MOST, Memory, Recording, record
 from ridgeline.ops.kv import KVLayout
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged_native import NativePages
 
 
@@ -31,6 +32,10 @@ class _Inputs:
         """As KVContext.attend."""
         group = self.pages.layers[op.layer].group
         return self.pages.kernel(op).attend(self.sequences[group], q_BHD, k_BKD, v_BKW, self.slots[group])
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """Torch computes part of it, which is not recorded."""
+        raise AssertionError("steps over latents are not recorded")
 
 
 class DecodingRunner(Runner):

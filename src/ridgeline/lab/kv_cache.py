@@ -17,6 +17,7 @@ from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, co
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached, attend_segment
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
@@ -37,6 +38,12 @@ class KVCache:
         self.keys[layer][:, self.length : end] = k_TKD.transpose(0, 1)
         self.values[layer][:, self.length : end] = v_TKD.transpose(0, 1)
         return attend_segment(op, q_THD, self.keys[layer][:, :end], self.values[layer][:, :end])
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """The same of a latent for all heads, which stands for keys and values."""
+        end, layer = self.length + len(kept_T1E), op.layer
+        self.keys[layer][:, self.length : end] = kept_T1E.transpose(0, 1)
+        return op.over_segment(q_THD, self.keys[layer][:, :end], 0, expanded=False)
 
 
 @dataclass(slots=True)

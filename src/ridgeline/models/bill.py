@@ -86,4 +86,4 @@ def _place(path: str) -> tuple[str, int] | None:
 def _idle(model: Model) -> int:
     """Parameters of experts that one token does not pass through."""
     mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    return sum((m.count - m.active) * 3 * m.hidden * m.width for m in mixtures)
+    return sum((m.count - m.active) * m.expert_parameters for m in mixtures)

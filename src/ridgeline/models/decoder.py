@@ -21,7 +21,6 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
@@ -95,47 +94,25 @@ class GatedMLP(nn.Module):
 
     part = "feed-forward"
 
-    def __init__(self, d: Dimensions, gate_up: Mapping[str, MatrixSpec], *, bias: bool = False) -> None:
-        """gate_up: the matrices of the gate and of what it gates: two, or a fused one."""
+    def __init__(
+        self,
+        d: Dimensions,
+        gate_up: Mapping[str, MatrixSpec],
+        *,
+        bias: bool = False,
+        width: int | None = None,
+        summand: bool = False,
+    ) -> None:
+        """gate_up: the matrices of the gate and of what it gates: two, or a fused one. width: their columns, where they
+        are not the model's. summand: whether ranks are left to be added up by whoever adds more to it."""
         super().__init__()
         self.gate_up = ActivatedProjections(gate_up, d.activation)
-        self.down_proj = Linear(d.row(d.width, d.hidden, bias=bias))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+        self.down_proj = Linear(d.row(width or d.width, d.hidden, bias=bias))
+        self.all_reduce = nn.Identity() if summand else all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         out: Tensor = self.all_reduce(self.down_proj(self.gate_up(x_TD)))
-        return out
-
-
-class Mixture(nn.Module):
-    """A mixture of experts in the place of an MLP: a router and its experts."""
-
-    part = "feed-forward"
-
-    def __init__(
-        self,
-        d: Dimensions,
-        count: int,
-        active: int,
-        width: int,
-        *,
-        renormalise: bool,
-        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-    ) -> None:
-        """count, active, width: experts, those that a token passes, and the columns of one. names: what the checkpoint
-        calls an expert's gate, up and down matrices."""
-        super().__init__()
-        self.gate = Linear(d.whole(d.hidden, count), exempt=True)
-        self.experts = Experts(
-            count, active, d.hidden, width, d.activation, d.dtype,
-            renormalise=renormalise, names=names, shard=d.expert_shard, gathered=d.gathered,
-        )  # fmt: skip
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.expert_shard, d.gathered)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.experts(x_TD, self.gate(x_TD)))
         return out
 
 

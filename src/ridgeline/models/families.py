@@ -10,11 +10,13 @@ from ridgeline.models import (
     bart,
     bert,
     cohere,
+    deepseek,
     exaone4,
     gemma2,
     gemma3,
     glm,
     gpt2,
+    gpt_oss,
     granite,
     llama,
     mistral,
@@ -32,9 +34,10 @@ from ridgeline.models import (
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kin import KIN, Kin, kin_of
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import SECTIONS, Recipe, read_recipe
+from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
+from ridgeline.ops.formats import MXFP4
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 Builder = Callable[[Fields, Storage], Model]
@@ -51,6 +54,7 @@ class Family:
     also: other architectures that are built alike: the same with a head that is left out.
     old_names: parts that old checkpoints call otherwise, and what they are called today.
     encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
+    widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
     prefixes: how names begin in checkpoints, in any of these ways, and how here.
     """
 
@@ -63,6 +67,7 @@ class Family:
     also: tuple[str, ...] = ()
     old_names: tuple[tuple[str, str], ...] = ()
     encodes: bool = False
+    widens: tuple[str, ...] = ()
     prefixes: tuple[tuple[str, str], ...] = ()
 
     def own_name(self, name: str) -> str:
@@ -102,6 +107,21 @@ FAMILIES = (
     Family("Phi3ForCausalLM", "phi3", phi3.build),
     Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),
+    Family(
+        "Qwen2MoeForCausalLM",
+        "qwen2_moe",
+        qwen2.build_mixture,
+        renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
+    ),
+    Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.build_v2),
+    Family("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.build_v3),
+    Family(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        gpt_oss.build,
+        renames=((".mlp.router.", ".mlp.gate."), (".self_attn.sinks", ".self_attn.attend.sinks_H")),
+        widens=(MXFP4.name,),
+    ),
     Family("Gemma2ForCausalLM", "gemma2", gemma2.build),
     Family("Gemma3ForCausalLM", "gemma3_text", gemma3.build),
     Family("GraniteForCausalLM", "granite", granite.build),
@@ -257,8 +277,9 @@ def _store(model: Model, recipe: Recipe, family: Family) -> None:
 def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:
     """As `build`, of a model that runs as its config says it is stored. Raises ModelRefused for one that is priced
     only."""
-    family_of(fields)
-    recipe = read_recipe(fields)
+    family, recipe = family_of(fields), read_recipe(fields)
+    if recipe.name in family.widens:
+        recipe = PLAIN
     narrowed = [f"weights stored as {recipe.name}"] if recipe.name else []
     narrowed += [f"keys and values stored in {recipe.kv.name}"] if recipe.kv else []
     if narrowed:

@@ -16,6 +16,7 @@ from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import NUMBERS, library
 from ridgeline.ops.kernels.recording import MOST, Memory
 from ridgeline.ops.kv import Kept, KVSpec
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.op import Op
@@ -38,7 +39,8 @@ class Model(nn.Module, ABC):
     of an encoder. encoder_context: positions that one reads. encoder_width: numbers of each, where it reads no ids.
     has_head: whether it gives logits. pooled: whether the last row of a text is answered for all of it. segments: how
     many texts it tells apart in a prompt; the ids of the second are moved on by the size of the vocabulary. spaces:
-    what rows of it are rows of; `trace_calls` is given a number for each.
+    what rows of it are rows of; `trace_calls` is given a number for each. passed_over: patterns of tensors that a
+    checkpoint has beside those of the model.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -53,6 +55,7 @@ class Model(nn.Module, ABC):
     pooled = False
     segments = 1
     unnamed = False  # as of Stored: what is around it may have the names of its parts
+    passed_over: tuple[str, ...] = ()
     spaces: tuple[Space, ...] = (TOKENS, LOGITS, ENCODER)
 
     @abstractmethod
@@ -133,6 +136,8 @@ class Model(nn.Module, ABC):
                 op.store({n: choose(_place(named[n], "matrix", op.matrix(n).spec)) for n in op.names})
             elif isinstance(op, Experts):
                 op.store({n: choose(_place(f"{name}.0.{n}", "expert", spec)) for n, spec in op.specs.items()})
+            elif isinstance(op, LatentAttention):
+                op.store(choose(_place(self._module_name(f"{path}.kv_b_proj"), "matrix", op.kv_b_proj.spec)))
             elif isinstance(op, Head):
                 op.store(table.stored if self.tied else choose(_place(name, "head", op.matrix.spec)))
             elif isinstance(op, Linear):
@@ -197,11 +202,14 @@ class Model(nn.Module, ABC):
 
     def tensors(self) -> dict[str, tuple[Stored, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
-        there. What is tied has no tensor of its own."""
+        there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it."""
+        within = tuple(
+            f"{path}." for path, module in self.named_modules() if isinstance(module, Stored) and module.takes_all
+        )
         return {
             self.checkpoint_name(f"{path}.{name}"): (module, name)
             for path, module in self.named_modules()
-            if isinstance(module, Stored)
+            if isinstance(module, Stored) and not path.startswith(within)
             for name in module.tensors()
             if f"{path}.{name}" not in self.ties
         }

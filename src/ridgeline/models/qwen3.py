@@ -3,16 +3,18 @@
 from torch import nn
 
 from ridgeline.models.blocks import Block, head_norms
-from ridgeline.models.decoder import Decoder, GatedMLP, Mixture, SelfAttention
+from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.fields import MOST_EXPERTS, Fields
+from ridgeline.models.fields import Fields
 from ridgeline.models.llama import decoder, read_dimensions
-from ridgeline.models.qwen2 import upper_windows
+from ridgeline.models.mixture import Mixture, read_experts
+from ridgeline.models.qwen2 import read_dense_layers, upper_windows
 from ridgeline.models.rope import read_rope
 from ridgeline.models.storage import Storage
 from ridgeline.models.windows import UNSTATED_WINDOW, read_window
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.rotary import Rope
+from ridgeline.ops.router import RoutingRule
 
 
 def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: int | None) -> SelfAttention:
@@ -36,11 +38,9 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 def build_mixture(fields: Fields, storage: Storage) -> Decoder:
     """Qwen3-30B-A3B, Qwen3-235B-A22B and their kin."""
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
-    count, active = fields.count(name, most=MOST_EXPERTS), fields.count("num_experts_per_tok")
-    if active > count:
-        raise fields.refuse(f"num_experts_per_tok {active} is more than {name} {count}")
-    width, renormalise = fields.count("moe_intermediate_size"), fields.flag("norm_topk_prob", False)
-    step, dense = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
+    sizes = read_experts(fields, name, "moe_intermediate_size")
+    rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))
+    dense = read_dense_layers(fields)
     # Unlike its dense kin it has one window for all layers, whatever these say.
     fields.passed_over("max_window_layers", "layer_types")
     window = read_window(fields, UNSTATED_WINDOW)
@@ -49,9 +49,7 @@ def build_mixture(fields: Fields, storage: Storage) -> Decoder:
     rope = read_rope(fields, d.head_dim)
 
     def feed_forward(layer: int) -> nn.Module:
-        if layer in dense or (layer + 1) % step:
-            return GatedMLP(d, d.gate_up())
-        return Mixture(d, count, active, width, renormalise=renormalise)
+        return GatedMLP(d, d.gate_up()) if layer in dense else Mixture(d, sizes, rule)
 
     def block(layer: int) -> Block:
         return Block(d, _attention(fields, d, rope, layer, window), feed_forward(layer), first=layer == 0)

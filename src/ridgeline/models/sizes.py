@@ -9,6 +9,7 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.latent import LatentAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class MixtureSizes:
 @dataclass(frozen=True, slots=True)
 class HeadSharing:
     """Keys and values of a token if so many heads had their own: MHA (each query head, arXiv:1706.03762), GQA (groups
-    of them, arXiv:2305.13245), MQA (all share one, arXiv:1911.02150). less: how many times less than MHA."""
+    of them, arXiv:2305.13245), MQA (all share one, arXiv:1911.02150), MLA (one latent for all, of which each makes its
+    own, arXiv:2405.04434). less: how many times less than MHA."""
 
     form: str
     kv_heads: int
@@ -58,11 +60,22 @@ def sizes_of(model: Model) -> Sizes:
     attends = [op for op in ops if isinstance(op, Attention) and isinstance(op.spec, KVSpec)]
     if not attends:
         return Sizes(hidden, tuple(widths), 0, 0, 0, mixture, "", ())
+    latents = [op for op in attends if isinstance(op, LatentAttention)]
+    if latents:
+        heads = latents[0].heads
+        return Sizes(hidden, tuple(widths), heads, heads, latents[0].sizes.key, mixture, "MLA", _latents(latents))
     ((heads, kv_heads, head_dim), _), *_ = Counter(
         (op.heads, op.spec.heads, op.spec.k_dim) for op in attends
     ).most_common()
     form = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
     return Sizes(hidden, tuple(widths), heads, kv_heads, head_dim, mixture, form, _sharing(attends, form))
+
+
+def _latents(attends: list[LatentAttention]) -> tuple[HeadSharing, ...]:
+    """What is kept, beside a key and a value of each head."""
+    each = sum(op.heads * (op.sizes.key + op.sizes.value) * op.spec.bytes_per_token / op.sizes.kept for op in attends)
+    own = sum(op.spec.bytes_per_token for op in attends)
+    return HeadSharing("MHA", attends[0].heads, each, 1.0), HeadSharing("MLA", 1, own, each / own)
 
 
 def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:

@@ -1,7 +1,7 @@
 """Activations, and the projections that feed them: the first half of an MLP, plain or gated."""
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -32,6 +32,20 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "relu2": lambda x: functional.relu(x).square(),
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """gpt-oss's SwiGLU: (up + 1) x gate x sigmoid(alpha x gate), the gate at most `limit`, what it gates within it on
+    both sides."""
+
+    alpha: float
+    limit: float
+
+    def __call__(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
+        """Two of [rows, columns] -> [rows, columns]."""
+        gate_TF, up_TF = gate_TF.clamp(max=self.limit), up_TF.clamp(-self.limit, self.limit)
+        return (up_TF + 1) * gate_TF * (gate_TF * self.alpha).sigmoid()
 
 
 class ActivatedProjections(Projections):

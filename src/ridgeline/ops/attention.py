@@ -5,8 +5,8 @@ G = H / K, D head dim, W width of a value.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,8 +19,12 @@ from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
+from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
-from ridgeline.ops.work import ENCODER, TOKENS, AttentionSum, Reach, Segment, Space, Work
+from ridgeline.ops.work import ENCODER, FEW, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Space, Work
+
+if TYPE_CHECKING:
+    from ridgeline.ops.latent import LatentAttention
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -32,6 +36,10 @@ class KVContext(Protocol):
     def attend(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
         """Keep what is given of the step's K and V for the op's layer, and attend every query to what it reaches of its
         sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked."""
+        ...
+
+    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """The same over latents, in the form that the op chooses for each class of the step's sequences."""
         ...
 
 
@@ -61,11 +69,13 @@ class Attention(Op):
         sinks: bool = False,
         bias: PositionBias | None = None,
         value_dim: int | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
-        """layer: its place among the model's layers that keep K and V. scale: 1 / sqrt(D) where none is given."""
+        """layer: its place among the model's layers that keep K and V. heads: of this rank. scale: 1 / sqrt(D) where
+        none is given. shard: the part of the heads that they are."""
         super().__init__()
         assert spec.v_dim or value_dim, "a latent says how much of it is the value"
-        self.layer, self.heads, self.spec, self.rope = layer, heads, spec, rope
+        self.layer, self.heads, self.spec, self.rope, self.shard = layer, heads, spec, rope, shard
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
@@ -80,6 +90,10 @@ class Attention(Op):
     def reach(self) -> Reach:
         """Which keys a query sees."""
         return self.spec.reach
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As Stored.take: the sinks of this rank's heads."""
+        return {name: self.shard.slice(full, 0)}
 
     @property
     def plain(self) -> bool:
@@ -125,6 +139,11 @@ class Attention(Op):
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: KVContext) -> Tensor:
         """Store, and attend."""
         return kv.attend(self, q_THD, k_TKD, v_TKW).flatten(1)
+
+    def meeting(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """The queries [T, H, D] and keys [T, K, D] whose products are the scores of a call with these inputs."""
+        q_THD, k_TKD, _, _, *angles = inputs
+        return self.rotate(q_THD, k_TKD, angles[0]) if angles and angles[0] is not None else (q_THD, k_TKD)
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
@@ -362,6 +381,7 @@ class Uncached:
     def __init__(self, segments: Sequence[Segment]) -> None:
         if any(s.q_len != s.kv_len for s in segments):
             raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
+        self.segments = segments
         own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
         self.lengths: dict[Space, list[int]] = {TOKENS: own, ENCODER: encoded}
 
@@ -371,4 +391,17 @@ class Uncached:
         queries = self.lengths[op.reach.space]
         return attend_each(
             op, q_THD, k_NKD, v_NKW, queries, self.lengths[ENCODER] if op.reach.kind == "cross" else queries
+        )
+
+    def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent."""
+        if q_THD.is_meta:
+            return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
+        one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
+        lengths = self.lengths[op.reach.space]
+        return torch.cat(
+            [
+                op.over_segment(q, kept.transpose(0, 1), 0, expanded=one if n == 1 else few if n <= FEW else many)
+                for n, q, kept in zip(lengths, torch.split(q_THD, lengths), torch.split(kept_T1E, lengths), strict=True)
+            ]
         )

@@ -6,10 +6,12 @@ Shapes: T rows of tokens, E rows of an encoder, R rows that are wanted, B sequen
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from torch import Tensor
+
+from ridgeline.ops.work import AttentionWork, Reach, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,11 @@ class Batch:
     lengths: Sequence[int]
     encoded: Sequence[int]
     tables: Sequence[Tables]
+    _attention: dict[Reach, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
+
+    def attention(self, reach: Reach) -> AttentionWork:
+        """What attention of this reach has to do in one layer, as the step is priced by: counted once a step."""
+        if reach not in self._attention:
+            segments = zip(self.tokens.counts, self.lengths, strict=True)
+            self._attention[reach] = AttentionWork.of(Segment(*each).attention(reach) for each in segments)
+        return self._attention[reach]

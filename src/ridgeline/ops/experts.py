@@ -1,17 +1,32 @@
-"""A mixture of gated MLPs, of which a router picks k a token (arXiv:1701.06538; Mixtral: arXiv:2401.04088)."""
+"""A mixture of gated MLPs, of which each token passes a few (arXiv:1701.06538; Mixtral: arXiv:2401.04088).
+
+Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts a token, N = T x K rows by expert.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.expert_layout import ExpertLayout
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
+from ridgeline.ops.kernels import native
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """Experts of a layer, those that a token passes, and the columns of one, of all ranks together."""
+
+    count: int
+    active: int
+    width: int
 
 
 class Experts(nn.ModuleList, Op):
@@ -25,29 +40,33 @@ class Experts(nn.ModuleList, Op):
 
     def __init__(
         self,
-        count: int,
-        active: int,
+        sizes: ExpertSizes,
         hidden: int,
-        width: int,
-        activation: str,
+        activation: str | ClampedGate,
         dtype: torch.dtype,
         *,
-        renormalise: bool,
-        names: tuple[str, str, str],
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        bias: bool = False,
+        layout: ExpertLayout | None = None,
+        adds: bool = False,
         shard: Shard = WHOLE,
         gathered: int = 1,
     ) -> None:
-        """`names`: what the checkpoint calls an expert's gate, up and down matrices. `width`: of all ranks together.
-        `gathered`: ranks whose rows, as many as this one's, come together here; priced, not run."""
+        """names: what the checkpoint calls an expert's gate, up and down matrices. layout: how it stores the experts of
+        a layer in one piece, None where each has tensors of its own. adds: whether their sum is added to something.
+        gathered: ranks whose rows, as many as this one's, come together here; priced, not run."""
         super().__init__()
-        self.count, self.active, self.hidden, self.dtype = count, active, hidden, dtype
-        self.gathered = gathered
-        self.width = shard.part(width, "columns of an expert")
-        self.activation, self.renormalise = ACTIVATIONS[activation], renormalise
-        column = MatrixSpec(hidden, width, dtype, split="column", shard=shard)
-        row = MatrixSpec(width, hidden, dtype, split="row", shard=shard)
+        self.count, self.active, self.hidden, self.dtype = sizes.count, sizes.active, hidden, dtype
+        self.gathered, self.layout, self.adds = gathered, layout, adds
+        self.width = shard.part(sizes.width, "columns of an expert")
+        self.activation = activation
+        column = MatrixSpec(hidden, sizes.width, dtype, bias, split="column", shard=shard)
+        row = MatrixSpec(sizes.width, hidden, dtype, bias, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row), strict=True))
         self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
+        self._waiting: dict[str, Tensor] = {}
+
+    # -- how they are stored ------------------------------------------------------------------------------------------
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """As Linear.store, of each matrix of every expert by its name."""
@@ -74,40 +93,123 @@ class Experts(nn.ModuleList, Op):
                 expert.add_module(name, matrix)
             self.append(expert)
 
+    def matrices(self, expert: int) -> tuple[Matrix, ...]:
+        """Gate, up and down of one expert."""
+        return tuple(getattr(self[expert], name) for name in self.specs)
+
+    def tensors(self) -> tuple[str, ...]:
+        """As Stored.tensors: those of its layout, where it has one; then its matrices have none of their own."""
+        return () if self.layout is None else self.layout.tensors(bias=next(iter(self.specs.values())).bias)
+
+    @property
+    def takes_all(self) -> bool:
+        """As Stored.takes_all."""
+        return self.layout is not None
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As Stored.take: the parts of a tensor of all experts, by the path of each one's parameter. Nothing where it
+        only says something together with another that has not come yet."""
+        assert self.layout is not None
+        self._waiting[name] = full
+        parts = self.layout.parts(name, self._waiting, (self.count, self.hidden, self._whole_width), self.dtype)
+        if parts is None:
+            return {}
+        for done in (name, name.replace("_blocks", "_scales"), name.replace("_scales", "_blocks")):
+            self._waiting.pop(done, None)
+        gate, up, down = self.specs
+        named = {"gate": gate, "up": up, "down": down}
+        return {
+            f"{expert}.{named[part.matrix]}.{parameter}": tensor
+            for part in parts
+            for expert in range(self.count)
+            for parameter, tensor in getattr(self[expert], named[part.matrix])
+            .take(part.parameter, part.of(expert))
+            .items()
+        }
+
+    @property
+    def _whole_width(self) -> int:
+        """Columns of an expert, of all ranks together."""
+        return next(iter(self.specs.values())).outputs
+
+    @property
+    def expert_parameters(self) -> int:
+        """Numbers that one expert has, of this rank."""
+        return sum(self._count(spec) for spec in self.specs.values())
+
+    def _count(self, spec: MatrixSpec) -> int:
+        return spec.own_outputs * (spec.own_inputs + spec.bias)
+
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares, of all experts."""
-        count = self.count * self.hidden * self.width
-        return tuple(Share(self.stored[name], count, self.count * self._bytes(name)) for name in self.specs)
+        matrices = (
+            Share(self.stored[name], self.count * self.hidden * self.width, self.count * self._weight_bytes(name))
+            for name in self.specs
+        )
+        biases = self.count * sum(spec.own_outputs for spec in self.specs.values() if spec.bias)
+        bias = (Share(None, biases, biases * format_of(self.dtype).bytes),) if biases else ()
+        return (*matrices, *bias)
 
-    def _bytes(self, name: str) -> float:
-        """Bytes of the matrix of this name, of one expert."""
+    def _weight_bytes(self, name: str) -> float:
         stored, spec = self.stored[name], self.specs[name]
         if stored is None:
             return self.hidden * self.width * format_of(self.dtype).bytes
         return stored.nbytes(spec.own_outputs, spec.own_inputs)
 
-    def route(self, router_TE: Tensor) -> tuple[Tensor, Tensor]:
-        """Router logits [rows, experts] -> weights fp32 and ids int64 of the experts picked, each [rows, active]."""
-        probabilities = router_TE.float().softmax(dim=-1)
-        weights, picked = probabilities.topk(self.active, dim=-1)
-        if self.renormalise:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        return weights, picked
+    def _bytes(self, name: str) -> float:
+        """Bytes of the matrix of this name with its bias, of one expert."""
+        spec = self.specs[name]
+        return self._weight_bytes(name) + spec.bias * spec.own_outputs * format_of(self.dtype).bytes
 
-    def forward(self, x_TD: Tensor, router_TE: Tensor) -> Tensor:
-        """x_TD [rows, hidden], router_TE [rows, experts] -> [rows, hidden]."""
+    # -- what they compute --------------------------------------------------------------------------------------------
+
+    def forward(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None = None) -> Tensor:
+        """x_TD [rows, hidden], weights fp32 and ids int64 as a Router gives them -> the weighed sum of the experts of
+        each row [rows, hidden], added to `onto_TD` where there is one.
+
+        Rows are sorted by expert once, so that each expert that was hit is one call over rows that lie together; what a
+        token gets is added up in the order of its picks, whoever else is in the step.
+        """
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
         assert self.gathered == 1, "experts of several ranks' rows are priced, not run"
-        weights, picked = self.route(router_TE)
-        out_TD = torch.zeros_like(x_TD)
-        for expert in torch.unique(picked).tolist():
-            row, slot = (picked == expert).nonzero(as_tuple=True)
-            gate, up, down = (getattr(self[expert], name) for name in self.specs)
-            x = x_TD[row]
-            y = down.product(self.activation(gate.product(x)) * up.product(x))
-            out_TD.index_add_(0, row, (y * weights[row, slot, None]).to(out_TD.dtype))
-        return out_TD
+        assert (onto_TD is not None) == self.adds
+        y_TKD = self._alone(x_TD, picked_TK) if len(x_TD) == 1 else self._grouped(x_TD, picked_TK)
+        out_TD = (y_TKD * weights_TK[:, :, None]).sum(dim=1).to(x_TD.dtype)
+        return out_TD if onto_TD is None else out_TD + onto_TD
+
+    def _alone(self, x_1D: Tensor, picked_1K: Tensor) -> Tensor:
+        """What each expert picked gives for one row: [1, K, D]."""
+        return torch.stack([self._run(expert, x_1D) for expert in picked_1K[0].tolist()], dim=1)
+
+    def _grouped(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
+        """What each expert picked gives for each row: [T, K, D]."""
+        picked_N = picked_TK.flatten()
+        order_N = picked_N.argsort(stable=True)
+        sorted_ND = x_TD.index_select(0, order_N // self.active)
+        y_ND = x_TD.new_empty(len(picked_N), self.hidden)
+        start = 0
+        for expert, rows in enumerate(torch.bincount(picked_N, minlength=self.count).tolist()):
+            if rows:
+                y_ND[order_N[start : start + rows]] = self._run(expert, sorted_ND[start : start + rows])
+                start += rows
+        return y_ND.view(len(x_TD), self.active, self.hidden)
+
+    def _run(self, expert: int, x_RD: Tensor) -> Tensor:
+        """One expert over its rows: down(act(gate(x)) * up(x)) [R, D]."""
+        gate, up, down = self.matrices(expert)
+        return down.product(self.activated(gate, up, x_RD))
+
+    def activated(self, gate: Matrix, up: Matrix, x_RD: Tensor) -> Tensor:
+        """act(gate(x)) * up(x) of an expert's two matrices [R, F], by one kernel of ours where there is one."""
+        if isinstance(self.activation, ClampedGate):
+            return self.activation(gate.product(x_RD), up.product(x_RD))
+        of_gate, of_up = gate.operands, up.operands
+        if of_gate and of_up and (kernels := native(x_RD)):
+            return kernels.gated_products(x_RD, of_gate, of_up, self.activation)
+        return ACTIVATIONS[self.activation](gate.product(x_RD)) * up.product(x_RD)
+
+    # -- cost ---------------------------------------------------------------------------------------------------------
 
     def touched(self, tokens: float) -> float:
         """Distinct experts that `tokens` tokens are expected to hit under a balanced router: E (1 - (1 - k/E)^T)."""
@@ -125,7 +227,8 @@ class Experts(nn.ModuleList, Op):
         for name in names:
             number_format = arithmetic(self.dtype, self.stored[name])
             flops[number_format] = flops.get(number_format, 0.0) + 2.0 * run * self.hidden * self.width
-        activations = (2 * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes
+        streams = 3 if self.adds else 2
+        activations = (streams * rows * self.hidden + 3 * run * self.width) * format_of(self.dtype).bytes
         return Cost(
             flops=flops,
             weight_bytes=self.touched(rows) * sum(map(self._bytes, names)),
@@ -154,8 +257,9 @@ class Experts(nn.ModuleList, Op):
         return arithmetic(self.dtype, next(iter(self.stored.values())))
 
     def signature(self) -> Hashable:
-        stored = tuple(self.stored.values())
-        return self.count, self.active, self.hidden, self.width, self.dtype, stored, self.gathered
+        stored, bias = tuple(self.stored.values()), next(iter(self.specs.values())).bias
+        sizes = self.count, self.active, self.hidden, self.width
+        return *sizes, self.dtype, stored, bias, self.adds, self.gathered
 
     def extra_repr(self) -> str:
         return f"{self.active} of {self.count}, {self.hidden} x {self.width}"

@@ -14,7 +14,8 @@ from torch import Tensor
 from ridgeline.ops.attention import Attention, attend_each, attend_padded, attend_segment, value_of, visible
 from ridgeline.ops.batch import Batch, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, KVSpec
-from ridgeline.ops.work import ENCODER
+from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.work import ENCODER, FEW
 
 
 class LayerPages:
@@ -184,4 +185,23 @@ class PagedKV:
             out_THW[s.start : s.stop] = attend_segment(
                 op, q_THD[s.start : s.stop], k_KLD, value_of(op, k_KLD, v_KLW), s.first
             )
+        return out_THW
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent."""
+        store = self.layers[op.layer]
+        view = self.views[store.group]
+        store.write(view.slots_N, kept_T1E, None)
+        one, few, many = op.expanded(self.batch.attention(op.reach))
+        out_THW = q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
+        for d in view.decodes:
+            kept_1BLE, _ = store.gather(d.pages_BP)
+            out_THW[d.rows_B] = op.over_padded(q_THD[d.rows_B], kept_1BLE, d.distance_BL, d.visible_BL, expanded=one)
+        for s in view.segments:
+            if s.pages_1P is None:
+                kept_1LE = kept_T1E[s.start : s.stop].transpose(0, 1)
+            else:
+                kept_1LE = store.gather(s.pages_1P)[0][:, 0, : s.keys]
+            expanded = few if s.stop - s.start <= FEW else many
+            out_THW[s.start : s.stop] = op.over_segment(q_THD[s.start : s.stop], kept_1LE, s.first, expanded=expanded)
         return out_THW

@@ -12,6 +12,7 @@ from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
 from ridgeline.ops.kv import KVGroup, KVSpec
+from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged import LayerPages, PagedKV
 
 
@@ -41,11 +42,18 @@ class NativeKV:
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        if not op.ours:
-            return self._others().attend(op, q_THD, k_NKD, v_NKW)
+        return self._attend(op, q_THD, k_NKD, v_NKW) if op.ours else self._others().attend(op, q_THD, k_NKD, v_NKW)
+
+    def _attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         group = self.pages.layers[op.layer].group
         slots_N = self.batch.tables[group].slots_N
         return self.pages.kernel(op).attend(self._view(group), q_THD, k_NKD, v_NKW, slots_N)
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        """As KVContext.attend_latent: our kernels read latents of which nothing is to be expanded."""
+        if not op.read_by_ours or any(op.expanded(self.batch.attention(op.reach))):
+            return self._others().attend_latent(op, q_THD, kept_T1E)
+        return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
     def _view(self, group: int) -> Sequences:
         if group not in self._views:

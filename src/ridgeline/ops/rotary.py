@@ -61,7 +61,7 @@ Angles = tuple[Tensor, Tensor]
 class Rope:
     """Rotation of the first `dim` entries of each head with base `theta`.
 
-    interleaved: whether the pairs that turn are neighbours (GLM, Cohere), not entries half of `dim` apart.
+    interleaved: whether the pairs that turn are neighbours (DeepSeek, GLM, Cohere), not entries half of `dim` apart.
     """
 
     dim: int

@@ -32,14 +32,19 @@ class Stored(nn.Module):
         """Whether it computes with its numbers stored so, or they are only priced."""
         return True
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether its tensors fill the modules within it too, which then have none of their own."""
+        return False
+
     def tensors(self) -> tuple[str, ...]:
         """The checkpoint's tensors that fill this module, as named within it: one a parameter, unless it is stored in
         another form."""
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """What this rank keeps of the checkpoint's tensor `name`, by parameter. Raises ValueError for a tensor that
-        cannot be kept so."""
+        """What this rank keeps of the checkpoint's tensor `name`, by parameter (by its path, of a module within).
+        Raises ValueError for a tensor that cannot be kept so."""
         return {name: full}
 
     def shares(self) -> tuple[Share, ...]:

@@ -48,10 +48,8 @@ def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeigh
     layers = []
     for call in calls:
         assert isinstance(call.op, Attention)
-        q_THD, k_TKD, _, _, *angles = call.inputs
         with torch.inference_mode():
-            if angles and angles[0] is not None:
-                q_THD, k_TKD = call.op.rotate(q_THD, k_TKD, angles[0])
+            q_THD, k_TKD = call.op.meeting(call.inputs)
             weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])
         layers.append(tuple(tuple(head) for head in weights_HL.tolist()))
     return AttentionWeights(position, tuple(layers))

@@ -13,6 +13,7 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.guard import beats_floor, under_floor
 from ridgeline.trace.attention import AttentionWeights
 from ridgeline.trace.cross import CrossAttention
+from ridgeline.trace.expert_sources import ExpertSources
 from ridgeline.trace.experts import Routing
 from ridgeline.trace.lens import Lens
 from ridgeline.trace.memory import FeedForwardMemory
@@ -188,6 +189,7 @@ class Ledger:
     lens: Lens | None = None
     memory: FeedForwardMemory | None = None
     experts: Routing | None = None
+    sources: ExpertSources | None = None
 
     @property
     def layers(self) -> int:

@@ -94,13 +94,12 @@ def _of_experts(layer: int, call: CapturedCall, position: int, neurons: int) -> 
     """The neurons that fired most in each expert that the token was routed to."""
     op = call.op
     assert isinstance(op, Experts)
-    x_D = call.inputs[0][position]
-    weights_1K, picked_1K = op.route(call.inputs[1][position : position + 1])
+    x_1D, weights_1K, picked_1K = (own[position : position + 1] for own in call.inputs[:3])
     fired = []
     for weight, expert in zip(weights_1K[0], picked_1K[0].tolist(), strict=True):
-        gate, up, down = (getattr(op[expert], name) for name in op.specs)
-        activation_F = op.activation(gate.product(x_D)) * up.product(x_D)
-        fired += _most(layer, expert, activation_F.float() * weight, _rows_of(down), neurons)
+        gate, up, down = op.matrices(expert)
+        activation_F = op.activated(gate, up, x_1D)[0].float()
+        fired += _most(layer, expert, activation_F * weight, _rows_of(down), neurons)
     return fired
 
 

@@ -20,6 +20,7 @@ from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
 from ridgeline.trace.capture import capture
 from ridgeline.trace.cross import cross_attention
+from ridgeline.trace.expert_sources import expert_sources
 from ridgeline.trace.experts import routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import lens
@@ -36,7 +37,8 @@ CANDIDATES = 5
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
-    repeats: of each measured step; None for as many as a few seconds allow."""
+    repeats: of each measured step; None for as many as a few seconds allow. sources: texts whose experts are to be told
+    apart, each with a name."""
 
     attention: bool = False
     lens: bool = False
@@ -44,6 +46,7 @@ class Wanted:
     experts: bool = False
     position: int | None = None
     repeats: int | None = None
+    sources: tuple[tuple[str, str], ...] = ()
 
     @property
     def inside(self) -> bool:
@@ -219,6 +222,10 @@ def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice
     return TokenChoice(tuple(candidate(token, raw) for token, raw in sampled.top_raw), taken, greedy)
 
 
+def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[str, list[int]]:
+    return {name: tokenizer.encode(text) for name, text in sources}
+
+
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledger:
     """The ledger with what the views asked for."""
     model = llm.loaded.model
@@ -234,4 +241,5 @@ def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledg
         lens=lens(model, captured, llm.tokenizer) if wanted.lens else None,
         memory=memory(model, captured, llm.tokenizer) if wanted.memory else None,
         experts=routing(captured.experts, position) if wanted.experts else None,
+        sources=expert_sources(model, _encoded(wanted.sources, llm.tokenizer)) if wanted.sources else None,
     )

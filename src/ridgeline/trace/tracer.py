@@ -71,7 +71,7 @@ class Tracer:
         def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
             hit = None
             if isinstance(op, Experts):
-                hit = len(torch.unique(op.route(inputs[1])[1]))
+                hit = len(torch.unique(inputs[2]))
             calls.append(Call(path, op, shapes(inputs), shapes(output), hit))
 
         handles = [

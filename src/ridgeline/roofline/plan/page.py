@@ -22,7 +22,7 @@ def plan_document(plan: Plan, sections: Iterable[str] | None = None) -> Document
     names = None if sections is None else check_sections(sections)
     whole = names == tuple(SECTIONS)
     blocks: list[Block] = [Facts(tuple(answer(plan)))] if names is None or whole else []
-    for name in names or ():
+    for name in names or (("sweep",) if plan.batches else ()):
         blocks += SECTIONS[name](plan)
     if names is None:
         blocks.append(Paragraph(_MORE, "dim"))
@@ -319,7 +319,8 @@ def _scores_heading(plan: Plan) -> str:
 
 
 def _sweep_heading(plan: Plan) -> str:
-    return f"Batch sweep: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
+    what = "Batches" if plan.batches else "Batch sweep"
+    return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
 
 
 SECTIONS: Mapping[str, Callable[[Plan], list[Block]]] = MappingProxyType(

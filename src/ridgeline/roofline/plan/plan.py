@@ -66,10 +66,12 @@ class Plan:
         others: Sequence[Device],
         demand: Demand,
         stated_bytes: int | None = None,
+        batches: Sequence[int] = (),
     ) -> None:
         """others: cards that levers may name, at prices of the one seller whose price the setup has. stated_bytes: what
-        the checkpoint says that its weights take, None where it does not."""
-        self.stated_bytes = stated_bytes
+        the checkpoint says that its weights take, None where it does not. batches: those whose decode steps are asked
+        for beside the workload's; none for a sweep of powers of two."""
+        self.stated_bytes, self.batches = stated_bytes, tuple(batches)
         self.name, self.models, self.serving = name, models, serving
         self.others, self.demand = tuple(others), demand
         self.case, self.workload = serving.case, serving.workload
@@ -164,7 +166,7 @@ class Plan:
     @cached_property
     def sweep(self) -> tuple[SweepRow, ...]:
         """Decode by batch."""
-        return tuple(batch_sweep(self.serving))
+        return tuple(batch_sweep(self.serving, self.batches))
 
     # -- under load ---------------------------------------------------------------------------------------------------
 
@@ -258,11 +260,12 @@ def make_plan(
     others: Sequence[Device],
     demand: Demand | None = None,
     stated_bytes: int | None = None,
+    batches: Sequence[int] = (),
 ) -> Plan:
     """Plan a model, called `name`, on a setup.
 
-    others, stated_bytes: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so, ValueError
-    for a workload that the model or the memory cannot take.
+    others, stated_bytes, batches: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so,
+    ValueError for a workload that the model or the memory cannot take.
     """
     check_devices(setup)
     models = ModelCache(fields)
@@ -271,7 +274,7 @@ def make_plan(
     check_context(case, workload)
     serving = Serving(case, workload)
     _check_batch(serving)
-    return Plan(name, models, serving, others, demand or Demand(), stated_bytes)
+    return Plan(name, models, serving, others, demand or Demand(), stated_bytes, batches)
 
 
 def check_devices(setup: Setup) -> None:

@@ -23,7 +23,7 @@ of their own, `prompts.py` says what stands in the place of P T(k).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -208,9 +208,9 @@ class SweepRow:
     fits: bool
 
 
-def batch_sweep(serving: Serving) -> list[SweepRow]:
-    """Powers of two up to the users that memory holds, that many, the largest batch that it holds to its end, and the
-    one asked for.
+def batch_sweep(serving: Serving, asked: Sequence[int] = ()) -> list[SweepRow]:
+    """The batches asked for; where none are, powers of two up to the users that memory holds, that many, the largest
+    batch that it holds to its end, and the workload's.
 
     Where not even one fits, what there would be if it did.
     """
@@ -218,7 +218,7 @@ def batch_sweep(serving: Serving) -> list[SweepRow]:
     lone = _decode(serving, 1)
     rows = []
     held = serving.memory.together or most
-    for batch in sorted({*_powers(most), most, held, serving.workload.batch}):
+    for batch in asked or sorted({*_powers(most), most, held, serving.workload.batch}):
         rows.append(_row(serving, batch, _decode(serving, batch), lone))
     return rows
 

@@ -37,7 +37,7 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
         "timeline": dataclasses.asdict(ledger.timeline),
         "impossible": ledger.impossible(),
     }
-    for name in ("attention", "cross", "lens", "memory", "experts"):
+    for name in ("attention", "cross", "lens", "memory", "experts", "sources"):
         view = getattr(ledger, name)
         if view is not None:
             fields[name] = dataclasses.asdict(view)

@@ -12,6 +12,7 @@ from ridgeline.trace.timeline import Slice
 from ridgeline.trace.tokens import TokenChoice
 from ridgeline.trace.views.inside import attention_view, cross_view, experts_view, lens_view, memory_view, show_piece
 from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.sources import sources_view
 from ridgeline.trace.views.table import op_table
 
 WIDTH = 112
@@ -51,6 +52,8 @@ def story(ledger: Ledger, shown: Shown) -> Document:
         blocks += memory_view(ledger.memory, layer)
     if ledger.experts is not None:
         blocks += experts_view(ledger, layer)
+    if ledger.sources is not None:
+        blocks += sources_view(ledger.sources)
     if shown.roofline:
         blocks.append(ledger_roofline(ledger))
     if broken := ledger.impossible():
