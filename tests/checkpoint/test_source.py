@@ -189,13 +189,16 @@ def built_refusal(folder: Path) -> str:
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_an_adapter_is_named(beside: bool, folder: Path) -> None:
-    """Nothing applies it yet, so that a model without it would not be what the folder holds."""
+    """A model without it would not be what the folder holds."""
     adapter: dict[str, Any] = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "somewhere/else"}
     write(folder / "adapter_config.json", adapter)
     if not beside:
         (folder / "config.json").unlink()
     assert open_source(str(folder)).components["adapter"].kind == "LORA"
-    assert "holds an adapter (LORA)" in refusal(folder)
+    assert (
+        f"holds an adapter (LORA), not a model by itself; give the model that it was made for, and --lora {folder}"
+        in (refusal(folder))
+    )
 
 
 # -- the cache of Hugging Face's tools ---------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ class Scripted:
         take: Callable[[Event | Exception], None],
         *,
         root: bytes = b"",
+        adapter: str = "",
         added: Callable[[int], None] = lambda request: None,
         sections: bool = True,
     ) -> Callable[[], None]:

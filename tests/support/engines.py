@@ -1,7 +1,7 @@
 """Engines that take and give token ids, with no tokenizer between."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 import torch
@@ -52,13 +52,16 @@ def token_engine(
     limits: Limits | None = None,
     positions: int = 1024,
     prefix_cache: bool = False,
+    adapters: Mapping[str, bytes] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine around `model` whose KV memory holds `positions` positions."""
     limits = limits or Limits()
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
     executor = runner(model, layout)
-    return engine_around(model, layout, limits, executor=executor, prefix_cache=prefix_cache, on_step=on_step)
+    return engine_around(
+        *(model, layout, limits), executor=executor, prefix_cache=prefix_cache, adapters=adapters, on_step=on_step
+    )
 
 
 def complete(
@@ -67,11 +70,14 @@ def complete(
     params: SamplingParams = GREEDY,
     *,
     encoders: Sequence[EncoderInput] = (),
+    adapters: Sequence[str] = (),
 ) -> list[list[int]]:
-    """Run `prompts` together to their ends, with these inputs of an encoder; the tokens sampled for each. A request
-    that fails fails the test."""
-    both = zip_longest(prompts, encoders, fillvalue=())
-    outputs: dict[int, list[int]] = {engine.add(prompt, params, encoder=encoder): [] for prompt, encoder in both}
+    """Run `prompts` together to their ends, with these inputs of an encoder, by these adapters; the tokens sampled for
+    each. A request that fails fails the test."""
+    each = zip_longest(prompts, encoders, adapters, fillvalue="")
+    outputs: dict[int, list[int]] = {
+        engine.add(prompt, params, encoder=encoder or (), adapter=adapter): [] for prompt, encoder, adapter in each
+    }
     while engine.has_work:
         for event in engine.step():
             assert event.error is None, event.error

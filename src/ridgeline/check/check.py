@@ -13,6 +13,7 @@ from ridgeline.checkpoint.fill import memory_beside, weight_bytes
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.document.numbers import three
 from ridgeline.models import build_to_run, family_of
+from ridgeline.models.bill import layers_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 
@@ -35,7 +36,7 @@ def check_model(name: str, progress: Progress | None = None) -> Report:
     except ModelRefused as refused:
         report.found("config", [str(refused)])
     else:
-        report.facts["config"] = f"{family_of(fields).architecture}, {len(built.kv_specs)} layers"
+        report.facts["config"] = f"{family_of(fields).architecture}, {' + '.join(map(str, layers_of(built)))} layers"
         report.note("config", (f"{key!r} is read by nothing" for key in fields.unread()))
     whole = _weights(source, built, report, progress)
     _texts(source, built, report)
@@ -84,7 +85,8 @@ def _texts(source: Source, built: Model | None, report: Report) -> None:
         report.found("chat template", [str(refused)])
         return
     if templates is None:
-        report.note("chat template", ["there is none: `run` continues the prompt as it is"])
+        if built is not None and built.has_head and not built.encodes:
+            report.note("chat template", ["there is none: `run` continues the prompt as it is"])
         return
     problems, notes = check_templates(templates, vocabulary)
     report.facts["chat template"] = ", ".join(templates.by_name)

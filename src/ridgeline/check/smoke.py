@@ -50,9 +50,9 @@ def _read(loaded: Loaded, prompt: Sequence[int]) -> EncoderInput:
 
 
 def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
-    engine = loaded.engine
+    engine, begun = loaded.engine, loaded.texts.decoder_prompt(prompt)
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
-    engine.add(prompt, params if engine.has_head else None, encoder=_read(loaded, prompt))
+    engine.add(begun, params if engine.has_head else None, encoder=_read(loaded, prompt))
     events: list[TokenEvent] = []
     while engine.has_work:
         events += engine.step()

@@ -79,9 +79,14 @@ class Source:
                 "pipelines are not supported: give the folder of a language model"
             )
         if ADAPTER in self.components:
+            beside = (
+                ", or move adapter_config.json away to use the model that lies beside it"
+                if MODEL in self.components
+                else ""
+            )
             raise ModelRefused(
-                f"{self.folder} holds an adapter ({self.components[ADAPTER].kind}), which is not supported; "
-                "merge it into the model, or move adapter_config.json away to use the model without it"
+                f"{self.folder} holds an adapter ({self.components[ADAPTER].kind}), not a model by itself; "
+                f"give the model that it was made for, and --lora {self.folder}{beside}"
             )
         if MODEL not in self.components:
             raise ModelRefused(f"{self.folder} is not a model: it has no config.json")

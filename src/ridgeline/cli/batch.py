@@ -18,6 +18,7 @@ import msgspec
 import typer
 from rich.progress import Progress, TextColumn
 
+from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import err, say
@@ -51,9 +52,12 @@ class Earlier:
     size: int = 0
 
 
-def run_batch(model: str, engine: EngineFlags, names: Sequence[str], source: str, target: str) -> None:
+def run_batch(
+    model: str, engine: EngineFlags, names: Sequence[str], source: str, target: str, lora: Sequence[str] = ()
+) -> None:
     """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
-    may have for the model. Raises ValueError; exits with 1 where the engine stops."""
+    may have for the model. lora: adapters, as --lora has them. Raises ValueError; exits with 1 where the engine
+    stops."""
     stream = _input(source)
     earlier = Earlier()
     if target != STANDARD:
@@ -61,7 +65,7 @@ def run_batch(model: str, engine: EngineFlags, names: Sequence[str], source: str
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
     settings = ServerSettings(models=tuple(names) or (model,))
-    loaded = engine.load(model).loaded
+    loaded = engine.load(model, adapters=adapters_of(lora, "--lora")).loaded
     with _output(target, earlier.size) as write:
         asyncio.run(_answer(AsyncLLM(loaded), settings, _lines(stream), write, earlier))
 

@@ -3,8 +3,10 @@
 Nothing here needs the engine: a plan should not wait for it.
 """
 
+import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,10 +76,57 @@ def _workload(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel="Workload")
 
 
+def _lora(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="Adapters", **more)
+
+
 Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
 KV = Annotated[str | None, _setup("KV cache in bf16, fp8, int8 or nvfp4; by default as the config says.", "--kv")]
 Input = Annotated[str, _workload("Prompt tokens; 1k is 1,024.")]
 Batch = Annotated[int, _workload("Requests side by side.")]
+
+# -- adapters ----------------------------------------------------------------------------------------------------------
+
+_LORA = (
+    "A LoRA adapter as PEFT saves it: its folder, or NAME=FOLDER; with --input-file several, which requests choose as "
+    "their model."
+)
+_LORA_MODULES = "LoRA adapters that requests choose as their model: NAME=FOLDER, or vLLM's JSON; several, or repeated."
+
+Lora = Annotated[list[str] | None, typer.Option(help=_LORA, metavar="FOLDER")]
+PricedLora = Annotated[
+    list[str] | None, _lora("A LoRA adapter to price beside the model; repeated, a batch's requests ask them in turn.")
+]
+LoraModules = Annotated[list[str] | None, _lora(_LORA_MODULES, metavar="NAME=FOLDER")]
+EnableLora = Annotated[bool, _lora("As vLLM has it: the adapters of --lora-modules are loaded.", "--enable-lora")]
+MaxLoraRank = Annotated[int | None, _lora("Refuse an adapter of a higher rank than this.")]
+MaxLoras = Annotated[int | None, _lora("Adapters that a step may touch; all that are loaded may, so at least those.")]
+
+
+def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """The folders of adapters by name, of `FOLDER`, `NAME=FOLDER` or vLLM's `{"name": ..., "path": ...}`. A folder
+    alone has its last part as name. Raises ValueError naming the option."""
+    found: dict[str, str] = {}
+    for each in given or ():
+        name, path = _adapter(each, option)
+        if not name or not path or not name.isprintable():
+            raise ValueError(f"{option} is {each!r}; write NAME=FOLDER")
+        if name in found:
+            raise ValueError(f"{option}: two adapters are called {name!r}; give one of them another name")
+        found[name] = path
+    return found
+
+
+def _adapter(given: str, option: str) -> tuple[str, str]:
+    if given.startswith("{"):
+        try:
+            values = json.loads(given)
+            return str(values["name"]), str(values["path"])
+        except (ValueError, KeyError):
+            raise ValueError(f'{option} is {given!r}; write {{"name": NAME, "path": FOLDER}}') from None
+    name, equals, path = given.partition("=")
+    return (name, path) if equals and not Path(given).exists() else (Path(given).resolve().name, given)
+
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ridgeline.cli.plan_options import (
     SetupFlags,
     ShownFlags,
     WorkloadFlags,
+    beside_of,
     compared_cards,
     quoted_cards,
     with_price,
@@ -22,7 +23,7 @@ from ridgeline.document.terminal import show
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Plan, make_plan
-from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.case import Beside, ModelCache
 from ridgeline.roofline.plan.compare_page import compare_document
 from ridgeline.roofline.plan.comparison import Comparison, compare
 from ridgeline.roofline.plan.export import comparison_json, plan_json
@@ -37,6 +38,7 @@ def plan(
     money: MoneyFlags,
     shown: ShownFlags,
     model: options.OptionalConfigName = None,
+    lora: options.PricedLora = None,
     as_json: options.Json = False,
 ) -> None:
     """Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.
@@ -53,8 +55,9 @@ def plan(
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     sections = _sections(shown)
     source = open_source(catalogue_name(model) or model)
-    made = None if setup.device is None else _plan(source, setup, workload, money)
-    compared = None if devices is None else _compare(source, setup, workload, money, devices)
+    beside = beside_of(source, lora)
+    made = None if setup.device is None else _plan(source, setup, workload, money, beside)
+    compared = None if devices is None else _compare(source, setup, workload, money, devices, beside)
     _say_unknown(money, made, compared)
     if as_json:
         print(json.dumps(_json(made, compared)))
@@ -74,7 +77,7 @@ def _sections(shown: ShownFlags) -> tuple[str, ...] | None:
     return check_sections(name.strip() for part in shown.section for name in part.split(",") if name.strip())
 
 
-def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags) -> Plan:
+def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None) -> Plan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
     asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
@@ -82,7 +85,7 @@ def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: Mon
     batches = workload.batches()
     return make_plan(
         source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
-        batches if len(batches) > 1 else (),
+        batches if len(batches) > 1 else (), beside,
     )  # fmt: skip
 
 
@@ -98,11 +101,13 @@ def _compare(
     workload: WorkloadFlags,
     money: MoneyFlags,
     devices: tuple[Device, ...],
+    beside: Beside | None,
 ) -> Comparison:
     named = None if setup.device is None else device_named(setup.device).name
     quoted, unpriced = quoted_cards(devices, money, named)
     asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
-    return compare(source.title, ModelCache(source.config), asked, wanted, quoted, workload.demand(), unpriced)
+    models = ModelCache(source.config, beside)
+    return compare(source.title, models, asked, wanted, quoted, workload.demand(), unpriced)
 
 
 def _say_unknown(money: MoneyFlags, made: Plan | None, compared: Comparison | None) -> None:

@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint.adapter import adapt, read_adapters
+from ridgeline.checkpoint.source import Source
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
+from ridgeline.models import family_of
 from ridgeline.roofline.card_names import nearest
 from ridgeline.roofline.cards import cards, names
 from ridgeline.roofline.device import Device, HourlyPrice
@@ -21,6 +24,7 @@ from ridgeline.roofline.engine_profile import (
     with_own_attention,
 )
 from ridgeline.roofline.plan import Demand, Setup, Workload
+from ridgeline.roofline.plan.case import Beside
 from ridgeline.roofline.plan.comparison import Unpriced
 from ridgeline.roofline.plan.page import SECTIONS
 from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
@@ -48,6 +52,12 @@ _TPOT = "The most seconds a token after it on average, other users' prefills inc
 def _panel(name: str) -> Callable[..., Any]:
     """Options under a heading of the help."""
     return lambda text, *names: typer.Option(*names, help=text, rich_help_panel=name)
+
+
+def beside_of(source: Source, lora: Sequence[str] | None) -> Beside | None:
+    """What puts the adapters of --lora beside each model of a source that is built. Raises ValueError."""
+    adapters = read_adapters(options.adapters_of(lora, "--lora"))
+    return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
 
 
 _setup, _workload, _money, _shown = map(_panel, ("How it is set up", "Workload", "Money", "What is shown"))

@@ -69,9 +69,9 @@ class EngineFlags:
             **more,
         )
 
-    def load(self, model: str) -> LLM:
-        """The model in an engine, as `load`."""
-        return load(model, self.settings(model), dummy_weights=self.dummy_weights, threads=self.threads)
+    def load(self, model: str, **more: Any) -> LLM:
+        """The model in an engine, as `load`; `more` as of `settings`."""
+        return load(model, self.settings(model, **more), dummy_weights=self.dummy_weights, threads=self.threads)
 
 
 def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:

@@ -44,6 +44,7 @@ def run(
     ] = None,
     raw: options.Raw = False,
     system: options.System = None,
+    lora: options.Lora = None,
     engine: EngineFlags,
     as_json: options.Json = False,
     quiet: Annotated[
@@ -62,14 +63,17 @@ def run(
 
             own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
             _check_batch({**own, "system": system, "json": as_json, "prompt": prompt})
-            run_batch(model, engine, served_model_name or (), input_file, output_file or "-")
+            run_batch(model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
             return
         if prompt is None or output_file is not None or served_model_name is not None:
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
         text = read_prompt(prompt)
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is shown with --json; give both")
-        llm = engine.load(model)
+        adapters = options.adapters_of(lora, "--lora")
+        if len(adapters) > 1:
+            raise ValueError("--lora is given more than once; a prompt has one adapter: give one, or --input-file")
+        llm = engine.load(model, adapters=adapters)
         params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
         if engine.dummy_weights:
             params = dataclasses.replace(params, ignore_eos=True)
@@ -79,7 +83,8 @@ def run(
         _say_unheeded(llm)
         account = Account(llm.loaded.price)
         llm.engine.on_step = account.add
-        completion = _generate(llm, ids, params, shown=not as_json and not engine.dummy_weights)
+        shown = not as_json and not engine.dummy_weights
+        completion = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
         if as_json:
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
@@ -102,7 +107,7 @@ def _say_unheeded(llm: LLM) -> None:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
 
 
-def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, shown: bool) -> Completion:
+def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool) -> Completion:
     """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
     all have failed.
 
@@ -110,7 +115,7 @@ def _generate(llm: LLM, ids: list[int], params: SamplingParams, *, shown: bool) 
     """
     clean = printable if sys.stdout.isatty() else str
     completion = Completion.empty(ids, params.n)
-    for event in llm.stream(ids, params):
+    for event in llm.stream(ids, params, adapter=adapter):
         completion.take([event])
         if shown and event.choice == 0:
             if event.reasoning:
@@ -134,6 +139,8 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     device = device_named("this", llm.threads)
     for line in (*_account_lines(account), *verdict(account, device)):
         say(line)
+    for adapter in llm.loaded.adapters:
+        say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
 

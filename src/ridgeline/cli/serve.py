@@ -87,12 +87,36 @@ class ServerFlags:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterFlags:
+    """The adapters of a server."""
+
+    lora_modules: options.LoraModules = None
+    enable_lora: options.EnableLora = False
+    max_lora_rank: options.MaxLoraRank = None
+    max_loras: options.MaxLoras = None
+
+    def settings(self) -> dict[str, Any]:
+        """Fields of EngineSettings. Raises ValueError."""
+        adapters = options.adapters_of(self.lora_modules, "--lora-modules")
+        if self.enable_lora and not adapters:
+            raise ValueError(
+                "--enable-lora is given without --lora-modules NAME=FOLDER; none is loaded later on: give it"
+            )
+        if self.max_loras is not None and self.max_loras < len(adapters):
+            raise ValueError(
+                f"--max-loras is {self.max_loras}; all {len(adapters)} adapters may be in one step: give at least that"
+            )
+        return {"adapters": adapters, "adapter_rank": self.max_lora_rank}
+
+
 @with_flags
 def serve(
     model: options.ModelName,
     *,
     server: ServerFlags,
     engine: EngineFlags,
+    adapters: AdapterFlags,
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     limits: LimitFlags,
 ) -> int:
@@ -102,7 +126,9 @@ def serve(
     is gone, 130 ended by the second signal.
     """
     settings = server.settings(limits_of(limits))
-    engine_settings = engine.settings(model, seed=seed, grammar_bytes=settings.grammar_cache_bytes)
+    engine_settings = engine.settings(
+        model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
+    )
     threads = threads_for(weight_bytes(build(open_source(model).config)), engine.threads)
     set_up_logs("json" if settings.log_format == "json" else "text")
     name = Path(model).resolve().name if Path(model).exists() else model

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.checkpoint import read_config
+from ridgeline.checkpoint.adapter import Adapter, adapt, read_adapters
 from ridgeline.cli import options
 from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
@@ -23,6 +25,7 @@ _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
 def show(
     model: options.ConfigName,
+    lora: options.PricedLora = None,
     as_json: options.Json = False,
 ) -> None:
     """Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights."""
@@ -35,11 +38,40 @@ def show(
             raise
         title = f"{name.family} {name.version}".rstrip()  # what the name says is still worth knowing
         raise ModelRefused(f"{title} ({name.kind}, for {name.task}) cannot be built: {refusal}") from None
-    counted = bill(built)
+    counted, adapters = bill(built), read_adapters(options.adapters_of(lora, "--lora"))
+    adapt(built, family_of(fields), adapters)
     if as_json:
-        print(json.dumps(_as_json(fields, built, counted)))
+        told = {"adapters": [_adapter_json(adapter, built) for adapter in adapters]} if adapters else {}
+        print(json.dumps(_as_json(fields, built, counted) | told))
     else:
-        terminal.show(document(fields, built, counted))
+        shown = document(fields, built, counted)
+        tables = (_adapters(adapters, built, counted),) if adapters else ()
+        terminal.show(dataclasses.replace(shown, blocks=(*shown.blocks, *tables)))
+
+
+def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
+    return {
+        "name": adapter.name,
+        "made_for": adapter.base,
+        "rank": adapter.rank,
+        "matrices": len(adapter.halves),
+        "parameters": adapter.parameters,
+        "bytes": adapter.parameters * model.storage.dtype.itemsize,
+        "flops_per_token": 2 * adapter.parameters,
+    }
+
+
+def _adapters(adapters: Sequence[Adapter], model: Model, counted: Bill) -> Table:
+    """What each adapter adds to the model, and to a step that it is in."""
+    heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes a step", "FLOPs a token")
+    rows = []
+    for adapter in adapters:
+        told = _adapter_json(adapter, model)
+        share = f"{adapter.parameters / counted.total:.2%}"
+        numbers = (told["parameters"], share, told["bytes"], told["flops_per_token"])
+        shown = tuple(each if isinstance(each, str) else f"{each:,}" for each in numbers)
+        rows.append(Row((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.halves)}", *shown)))
+    return Table(columns(*heads), tuple(rows))
 
 
 def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:

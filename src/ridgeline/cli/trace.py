@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import read_config
+from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named, parse_tokens
+from ridgeline.cli.plan_options import beside_of
 from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.svg import svg
@@ -169,13 +170,14 @@ class Priced:
     weights: options.Weights = None
     kv: options.KV = None
 
-    def trace(self, model: str) -> PricedTrace:
-        """The trace that these ask for."""
+    def trace(self, model: str, lora: Sequence[str] | None) -> PricedTrace:
+        """The trace that these ask for. lora: adapters, as --lora has them."""
         assert self.priced is not None
         device = device_named(self.priced)
         setup = Setup(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
         check_devices(setup)
-        case = ModelCache(read_config(model)).case(setup)
+        source = open_source(catalogue_name(model) or model)
+        case = ModelCache(source.config, beside_of(source, lora)).case(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:
@@ -207,6 +209,7 @@ def trace(
     raw: options.Raw = False,
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
+    lora: options.PricedLora = None,
     repeats: Annotated[
         int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
     ] = None,
@@ -229,20 +232,28 @@ def trace(
             system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
             threads=threads is not None,
         )  # fmt: skip
-        _show_priced(model, priced, ["a prompt"] * (prompt is not None) + running, as_json)
+        _show_priced(model, priced, lora, ["a prompt"] * (prompt is not None) + running, as_json)
         return
     priced.check()
     if prompt is None:
         raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
     text = read_prompt(prompt)
-    llm = load(model, _SETTINGS, dummy_weights=dummy_weights, threads=threads)
+    adapters = options.adapters_of(lora, "--lora")
+    if len(adapters) > 1:
+        raise ValueError("--lora is given more than once; a request has one adapter: give one, or --priced CARD")
+    if adapters and look.memory:
+        raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
+    settings = dataclasses.replace(_SETTINGS, adapters=adapters)
+    llm = load(model, settings, dummy_weights=dummy_weights, threads=threads)
     layer, wanted = look.chosen(_layers(llm.loaded.model)), look.wanted(repeats)
     params = sampling_params(
         llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
         ignore_eos=dummy_weights,
     )  # fmt: skip
-    subject = Subject(Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw))
+    subject = Subject(
+        Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw), next(iter(adapters), "")
+    )
     ids = subject.encode()
     if max_tokens is not None:
         check_room(llm, ids, params)
@@ -263,11 +274,11 @@ def _layers(model: Model) -> int:
     return sum(spec.grows for spec in model.kv_specs)
 
 
-def _show_priced(model: str, priced: Priced, running: list[str], as_json: bool) -> None:
+def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running: list[str], as_json: bool) -> None:
     """Price a request and show it. running: what was given that only a model that runs has. Raises ValueError."""
     if running:
         raise ValueError(f"--priced runs nothing, and {running[0]} is of a model that runs; leave it out")
-    made = priced.trace(model)
+    made = priced.trace(model, lora)
     if as_json:
         print(json.dumps(priced_json(made)))
     else:

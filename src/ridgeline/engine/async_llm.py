@@ -138,6 +138,7 @@ class AsyncLLM:
         *,
         encoder: EncoderInput = (),
         root: bytes = b"",
+        adapter: str = "",
         added: Callable[[int], None] | None = None,
         sections: bool = True,
     ) -> AsyncGenerator[Event, None]:
@@ -145,7 +146,12 @@ class AsyncLLM:
         queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
         params = checked(params or self.texts.defaults)
         leave = self.submit(
-            prompt, params, queue.put_nowait, encoder=encoder, root=root, added=added, sections=sections
+            *(prompt, params, queue.put_nowait),
+            encoder=encoder,
+            root=root,
+            adapter=adapter,
+            added=added,
+            sections=sections,
         )
         unfinished = params.n
         try:
@@ -166,32 +172,38 @@ class AsyncLLM:
         *,
         encoder: EncoderInput = (),
         root: bytes = b"",
+        adapter: str = "",
         added: Callable[[int], None] | None = None,
         sections: bool = True,
     ) -> Callable[[], None]:
         """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
         nobody waits for it any more, which aborts it.
 
-        encoder, root: as Engine.add. added: told the engine's number for the request, wherever observers are told of
-        steps, and before they are. sections: whether reasoning is told apart from the answer; else the text is all that
-        the model writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a
+        encoder, root, adapter: as Engine.add. added: told the engine's number for the request, wherever observers are
+        told of steps, and before they are. sections: whether reasoning is told apart from the answer; else the text is
+        all that the model writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a
         RuntimeError) if the engine has stopped, EngineRestarting (one of those) while another is being started.
         """
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
         ticket = next(self._next_ticket)
         caller = _Caller(ticket, ids, params, take, loop, params.n, added=added, sections=sections)
-        self._ask(caller, encoder, root)
+        self._ask(caller, encoder, root, adapter)
         return partial(self._leave, caller)
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, encoder: EncoderInput = ()
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        encoder: EncoderInput = (),
+        adapter: str = "",
     ) -> Completion:
         """Complete one prompt; as `stream`, all at once."""
         ids = self.texts.encode(prompt, self.info.context)
         params = checked(params or self.texts.defaults)
         completion = Completion.empty(ids, params.n)
-        async for event in self.stream(ids, params, encoder=encoder):
+        async for event in self.stream(ids, params, encoder=encoder, adapter=adapter):
             completion.take([event])
         return completion
 
@@ -222,7 +234,7 @@ class AsyncLLM:
     async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
-    def _ask(self, caller: _Caller, encoder: EncoderInput, root: bytes) -> None:
+    def _ask(self, caller: _Caller, encoder: EncoderInput, root: bytes, adapter: str) -> None:
         with self._lock:
             if not self.alive:
                 if self.ended.done():
@@ -232,7 +244,7 @@ class AsyncLLM:
         params = replace(caller.params, stop=()) if caller.params.stop else caller.params
         begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
         read = given if isinstance(given, Features) else list(given)
-        self._host.send(Add(caller.ticket, list(begun), params, root, read))
+        self._host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
 
     def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted

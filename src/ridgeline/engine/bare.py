@@ -1,6 +1,6 @@
 """Engines around models, with folder or without: token ids in, token ids out."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine, Executor
@@ -28,10 +28,11 @@ def engine_around(
     seed: int | None = None,
     eos_ids: Collection[int] = (),
     guides: Guides | None = None,
+    adapters: Mapping[str, bytes] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a DecodingRunner with the model. guides: as Engine."""
+    plans; by default a DecodingRunner with the model. guides, adapters: as Engine."""
     return Engine(
         executor or DecodingRunner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
@@ -47,6 +48,7 @@ def engine_around(
         eos_ids=eos_ids,
         seed=seed,
         guides=guides,
+        adapters=adapters,
         on_step=on_step,
     )
 

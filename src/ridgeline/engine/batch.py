@@ -38,6 +38,7 @@ class BatchBuilder:
             [item.start + len(item.tokens) for item in items],
             [item.encoded for item in items],
             [self._group(items, index) for index in range(len(self.groups))],
+            [item.adapter for item in items],
         )
 
     def hear(self, plan: StepPlan) -> None:

@@ -95,6 +95,8 @@ class DecodingRunner(Runner):
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
         assert self.native is not None
         self.share_threads()
+        if self.model.adapters is not None:
+            self.model.adapters.choose((), (), torch.device("cpu"))
         self.builder.hear(plan)
         self.ready(plan)
         items = plan.items
@@ -113,5 +115,6 @@ class DecodingRunner(Runner):
 
 
 def _decodes(item: PlanItem) -> bool:
-    """Whether an item runs one position, and a token is sampled of it."""
-    return len(item.tokens) == 1 and item.logits == (0,) and not item.encoder and not item.encoded
+    """Whether an item runs one position of the model as it is, and a token is sampled of it. What an adapter adds is
+    torch's work in part, and whose rows are whose changes from step to step."""
+    return len(item.tokens) == 1 and item.logits == (0,) and not (item.encoder or item.encoded or item.adapter)

@@ -5,7 +5,7 @@ A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a tra
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,6 +60,7 @@ class Engine:
         encoder_width: int = 0,
         encoder_context: int = 0,
         guides: "Guides | None" = None,
+        adapters: Mapping[str, bytes] | None = None,
         on_step: Observer | None = None,
         seed: int | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -69,9 +70,10 @@ class Engine:
         a request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
         gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_width:
         numbers of a position that an encoder reads, which then reads `encoder_context` of them, no more and no fewer; 0
-        where it reads ids. guides: hold answers to a form, where they are asked to be. on_step: told of each step that
-        ran. seed: where the seeds of requests that state none come from. clock: the time in integer nanoseconds; the
-        engine knows no other, and orders nothing by it."""
+        where it reads ids. guides: hold answers to a form, where they are asked to be. adapters: by their names what
+        stands for the contents of each; their order is that of their numbers. on_step: told of each step that ran.
+        seed: where the seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine
+        knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
@@ -80,6 +82,7 @@ class Engine:
         self.encoder_width, self.encoder_context = encoder_width, encoder_context
         self.guides = guides
         self.pooled = pooled
+        self.adapters = dict(adapters or {})
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
         whole = both_ways if whole is None else whole
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
@@ -127,12 +130,14 @@ class Engine:
         *,
         encoder: EncoderInput = (),
         root: bytes = b"",
+        adapter: str = "",
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
         The prompt is not copied: leave it as it is while the request runs. params: how to sample; none where the model
-        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. root: names what the model
-        computes with beside tokens (an adapter, a tenant): prefixes are shared under equal roots only.
+        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. root: what the request's prefix
+        is apart for beside tokens (a tenant): prefixes are shared under equal roots only. adapter: the name of the one
+        that it asks; none for the model as it is.
         """
         if params is not None and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
@@ -141,7 +146,9 @@ class Engine:
         encoder = encoder if isinstance(encoder, Features) else tuple(token_ids(encoder))
         self._check_encoder(encoder)
         limit = self._check(prompt, params, len(encoder))
-        first, *others = self._choices(prompt, params, limit, encoder, root_of(root, encoder))
+        number = self.number_of(adapter)
+        root = root_of(root, encoder, self.adapters[adapter] if number else b"")
+        first, *others = self._choices(prompt, params, limit, encoder, root, number)
         self._next_id += params.n
         self.requests |= {request.id: request for request in (first, *others)}
         first.children = others  # they start from its pages, once its prompt is computed
@@ -155,6 +162,7 @@ class Engine:
         limit: int,
         encoder: tuple[int, ...] | Features,
         root: bytes,
+        adapter: int,
     ) -> list[Request]:
         """A request for each choice. What is said of the prompt itself, the first one says."""
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
@@ -173,6 +181,7 @@ class Engine:
                 stop_ids,
                 timing,
                 encoder,
+                adapter,
                 root,
                 names,
                 history=History(prompt) if params.uses_history else None,
@@ -182,6 +191,13 @@ class Engine:
             )
             for choice in range(params.n)
         ]
+
+    def number_of(self, name: str) -> int:
+        """The number of an adapter, 0 for none. Raises ValueError for one that is not loaded."""
+        if name and name not in self.adapters:
+            loaded = ", ".join(self.adapters) or "none"
+            raise ValueError(f"no adapter {name!r} is loaded; there is {loaded}")
+        return list(self.adapters).index(name) + 1 if name else 0
 
     def _guide(
         self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]

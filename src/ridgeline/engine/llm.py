@@ -21,10 +21,11 @@ class TextEngine:
     def __init__(self, loaded: Loaded) -> None:
         self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
-    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
+    def add(self, prompt: Sequence[int], params: SamplingParams, adapter: str = "") -> int:
         """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
         begun, encoder = self.texts.decoder_prompt(prompt), self.texts.encoder_input(prompt)
-        request = self.engine.add(begun, replace(params, stop=()) if params.stop else params, encoder=encoder)
+        own = replace(params, stop=()) if params.stop else params
+        request = self.engine.add(begun, own, encoder=encoder, adapter=adapter)
         try:
             self.transcript.open(request, begun, params)
         except BaseException:
@@ -73,20 +74,28 @@ class LLM:
         return f"LLM({self.name!r}, context {context:,}, KV memory for {held:,} tokens, threads {self.threads})"
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | Sequence[str] = "",
     ) -> list[Completion]:
         """Complete prompts (text or token ids) together, in one continuous batch.
 
-        params: for all prompts, or one each; by default what the model's generation_config.json says. Raises ValueError
+        params: for all prompts, or one each; by default what the model's generation_config.json says. adapter: the name
+        of the one that is asked (EngineSettings.adapters), "" for none; for all prompts, or one each. Raises ValueError
         for a prompt or a parameter that cannot run, before anything does. A request that fails later has an `error`.
         """
         self._refuse_second_caller()
         ids = [self.encode(prompt) for prompt in _each(prompts)]
         each = self._params_of(ids, params)
+        adapters = [adapter] * len(ids) if isinstance(adapter, str) else adapter
+        if len(adapters) != len(ids):
+            raise ValueError(f"{len(ids)} prompts but {len(adapters)} adapters; give one each, or one for all")
         added: dict[int, Completion] = {}
         try:
-            for prompt, own in zip(ids, each, strict=True):
-                added[self._texts.add(prompt, own)] = Completion.empty(prompt, own.n)
+            for prompt, own, name in zip(ids, each, adapters, strict=True):
+                added[self._texts.add(prompt, own, name)] = Completion.empty(prompt, own.n)
             while self.engine.has_work:
                 for event in self._texts.step():
                     added[event.request].take([event])
@@ -94,10 +103,12 @@ class LLM:
             self._abort(added)
         return list(added.values())
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Generator[Event, None, None]:
-        """Complete one prompt, event by event. Leaving the loop early aborts the request."""
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: str = ""
+    ) -> Generator[Event, None, None]:
+        """Complete one prompt, event by event. adapter: as `generate`. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
-        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults))
+        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults), adapter)
         try:
             while self.engine.has_work:
                 yield from (event for event in self._texts.step() if event.request == request)

@@ -168,7 +168,8 @@ class Request:
     found computed when it began. reached: most positions it had computed when it was preempted. scores:
     log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
     where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
-    answer to a form, or to rules. children: further choices of the same prompt, which start from its pages.
+    answer to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter:
+    the number of the one that it asks, counted from 1; 0 for none.
     """
 
     id: int
@@ -181,6 +182,7 @@ class Request:
     stop_ids: frozenset[int]
     timing: Timing
     encoder: tuple[int, ...] | Features = ()
+    adapter: int = 0
     root: bytes = b""
     names: Sequence[bytes] = ()
     known: int = 0

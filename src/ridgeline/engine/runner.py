@@ -73,6 +73,8 @@ class Runner:
     def hidden(self, batch: Batch) -> Tensor:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
         self.share_threads()
+        if self.model.adapters is not None:
+            self.model.adapters.choose(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
         kv = self._context(batch)
         encoder, tokens = batch.encoder, batch.tokens
         encoded_ED = self.model.encode(encoder.ids_N, encoder.positions_N, kv) if len(encoder) else None

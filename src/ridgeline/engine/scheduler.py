@@ -235,7 +235,7 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
-        item = PlanItem(request.id, start, tokens, pages, first, logits)
+        item = PlanItem(request.id, start, tokens, pages, first, logits, adapter=request.adapter)
         if request.encoder:
             encoder = () if request.encoded else request.encoder
             request.encoded = True

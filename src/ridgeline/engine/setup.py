@@ -1,12 +1,13 @@
 """From a model's name to an engine that is ready: weights, KV memory, tokenizer, templates, sampling defaults."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
 from ridgeline.checkpoint.source import as_source
 from ridgeline.document.numbers import three
@@ -20,7 +21,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo
 from ridgeline.host import GIB, MIB
-from ridgeline.models import build_to_run
+from ridgeline.models import build_to_run, family_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
@@ -40,7 +41,8 @@ class EngineSettings:
     positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of
     compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
     reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
-    whole_context: refuse KV memory in which a sequence of the whole context has no room.
+    whole_context: refuse KV memory in which a sequence of the whole context has no room. adapters: folders of LoRA
+    adapters by the names that requests choose them by. adapter_rank: the most that one of them may have.
     """
 
     kv_bytes: float | None = None
@@ -54,6 +56,8 @@ class EngineSettings:
     reasoning: tuple[str, ...] | None = None
     seed: int | None = None
     whole_context: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    adapter_rank: int | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -72,7 +76,7 @@ class Loaded:
     """A model and all that serves it.
 
     price: of the model, for whoever asks what a step must cost. unread: fields of config.json that nothing reads, and
-    whose names do not say that they change the result.
+    whose names do not say that they change the result. adapters: in the order of their numbers.
     """
 
     engine: Engine
@@ -81,6 +85,7 @@ class Loaded:
     layout: KVLayout
     texts: Texts
     unread: tuple[str, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -119,6 +124,7 @@ class Loaded:
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
             dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            adapters=tuple(adapter.name for adapter in self.adapters),
         )
 
 
@@ -138,9 +144,13 @@ def load_engine(
     """
     settings, source = settings or EngineSettings(), as_source(model)
     built = build_to_run(source.config)
+    family = family_of(source.config)
+    adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
+    adapt(built, family, adapters)
     price, context = Price(built), _context(built, settings)
-    layout = _layout(source, built, price, settings, context)
+    layout = _layout(source, built, price, settings, context, adapters)
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
+    fill_adapters(built, family, adapters)
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
@@ -152,10 +162,11 @@ def load_engine(
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
+        adapters={adapter.name: adapter.digest for adapter in adapters},
         guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes),
         on_step=on_step,
     )
-    return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()))
+    return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()), tuple(adapters))
 
 
 def _context(model: Model, settings: EngineSettings) -> int:
@@ -169,7 +180,14 @@ def _context(model: Model, settings: EngineSettings) -> int:
     return settings.context
 
 
-def _layout(source: Source, model: Model, price: Price, settings: EngineSettings, context: int) -> KVLayout:
+def _layout(
+    source: Source,
+    model: Model,
+    price: Price,
+    settings: EngineSettings,
+    context: int,
+    adapters: Sequence[Adapter],
+) -> KVLayout:
     """KV memory beside the weights, a step and recorded decode steps, before any of it is taken. Raises ModelRefused
     where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
@@ -179,6 +197,9 @@ def _layout(source: Source, model: Model, price: Price, settings: EngineSettings
     taken = {"weights": weight_bytes(model), activations: step}
     if library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()
+    if adapters:
+        width = model.storage.dtype.itemsize
+        taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
     free = memory_beside(source, taken)
     budget = _budget(settings, free, sum(taken.values()))
     layout = kv_layout(

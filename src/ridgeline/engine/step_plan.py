@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ridgeline.engine.features import Features
 from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.ops.work import CAUSAL, Reach, Segment, Work
+from ridgeline.ops.work import CAUSAL, Reach, Segment, Space, Work, adapter_space
 
 
 class Scoring(NamedTuple):
@@ -35,7 +36,8 @@ class PlanItem(NamedTuple):
     group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
     `encoder`: ids or features that the encoder reads in this step; later steps find what they need of its output in KV
     memory. `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose
-    logits are wanted for what they say of tokens that are known; nothing is sampled there.
+    logits are wanted for what they say of tokens that are known; nothing is sampled there. `adapter`: the
+    number of the one that is asked, counted from 1; 0 for none.
     """
 
     request: int
@@ -47,6 +49,7 @@ class PlanItem(NamedTuple):
     encoder: tuple[int, ...] | Features = ()
     encoded: int = 0
     scored: Scoring | None = None
+    adapter: int = 0
 
     @property
     def segment(self) -> Segment:
@@ -77,7 +80,12 @@ class StepPlan:
     def work(self, reaches: Iterable[Reach] = (CAUSAL,)) -> Work:
         """What this step asks of a model whose layers have these reaches."""
         scored = sum([len(item.scored.tokens) for item in self.items if item.scored is not None])
-        return Work.of([item.segment for item in self.items], reaches, self.logit_rows + scored)
+        work = Work.of([item.segment for item in self.items], reaches, self.logit_rows + scored)
+        adapted = Counter[Space]()
+        for item in self.items:
+            if item.adapter:
+                adapted[adapter_space(item.adapter)] += len(item.tokens)
+        return dataclasses.replace(work, rows={**work.rows, **adapted}) if adapted else work
 
     def again(self) -> "StepPlan":
         """The same step once it has run, to be run once more: its pages are known, its copies are made."""

@@ -18,7 +18,7 @@ from ridgeline.ops.kernels.recording import MOST, Memory
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.matrix import AdapterRows, LowRank, MatrixSpec
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Reach, Segment, Space
@@ -40,7 +40,8 @@ class Model(nn.Module, ABC):
     has_head: whether it gives logits. pooled: whether the last row of a text is answered for all of it. segments: how
     many texts it tells apart in a prompt; the ids of the second are moved on by the size of the vocabulary. spaces:
     what rows of it are rows of; `trace_calls` is given a number for each. passed_over: patterns of tensors that a
-    checkpoint has beside those of the model.
+    checkpoint has beside those of the model. adapters: where adapters are beside its matrices, what is to be told which
+    rows of a step are whose.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -48,6 +49,7 @@ class Model(nn.Module, ABC):
     vocabulary: int
     storage: Storage
     ties: Mapping[str, str] = {}
+    adapters: AdapterRows | None = None
     encodes = False
     encoder_context = 0
     encoder_width = 0
@@ -104,6 +106,11 @@ class Model(nn.Module, ABC):
                 self.head(x_RD)
 
     @property
+    def adapter_bytes(self) -> float:
+        """Bytes of the adapters beside its matrices."""
+        return float(sum(p.nbytes for m in self.modules() if isinstance(m, LowRank) for p in m.parameters()))
+
+    @property
     def reaches(self) -> frozenset[Reach]:
         """What its attention reaches, as Work wants it."""
         return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention))
@@ -128,23 +135,23 @@ class Model(nn.Module, ABC):
         """Keep matrices and the table of tokens in the formats that `choose(place)` names, unfilled. A tied head is
         that table, in whatever format it is."""
         path, table = next((path, op) for path, op in self.ops() if isinstance(op, Embedding))
-        table.store(choose(Place(self._module_name(path), "embedding", table.width, table.entries)))
+        table.store(choose(Place(self.module_name(path), "embedding", table.width, table.entries)))
         for path, op in self.ops():
-            name = self._module_name(path)
+            name = self.module_name(path)
             if isinstance(op, Projections):
-                named = {n: self._module_name(f"{path}.{n}") for n in op.names}
+                named = {n: self.module_name(f"{path}.{n}") for n in op.names}
                 op.store({n: choose(_place(named[n], "matrix", op.matrix(n).spec)) for n in op.names})
             elif isinstance(op, Experts):
                 op.store({n: choose(_place(f"{name}.0.{n}", "expert", spec)) for n, spec in op.specs.items()})
             elif isinstance(op, LatentAttention):
-                op.store(choose(_place(self._module_name(f"{path}.kv_b_proj"), "matrix", op.kv_b_proj.spec)))
+                op.store(choose(_place(self.module_name(f"{path}.kv_b_proj"), "matrix", op.kv_b_proj.spec)))
             elif isinstance(op, Head):
                 op.store(table.stored if self.tied else choose(_place(name, "head", op.matrix.spec)))
             elif isinstance(op, Linear):
                 op.store(choose(_place(name, "router" if op.exempt else "matrix", op.matrix.spec)))
         self.tie()
 
-    def _module_name(self, path: str) -> str:
+    def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
 

@@ -13,8 +13,9 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Projections, own_product_kernel, products_cost
-from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec
 from ridgeline.ops.op import Kernel
+from ridgeline.ops.work import TOKENS, Space, Work
 
 _gelu_tanh = partial(functional.gelu, approximate="tanh")
 
@@ -48,6 +49,11 @@ class ClampedGate:
         return (up_TF + 1) * gate_TF * (gate_TF * self.alpha).sigmoid()
 
 
+def _adapted(matrix: Matrix, x_NI: Tensor) -> Tensor:
+    """The product of rows that have an adapter, which may leave this matrix alone."""
+    return matrix.adapted(x_NI) if isinstance(matrix, AdaptedMatrix) else matrix.product(x_NI)
+
+
 class ActivatedProjections(Projections):
     """act(x W), or act(x Wg) * (x Wu) where there is a gate (Shazeer, arXiv:2002.05202). One boundary, as Projections.
 
@@ -68,12 +74,28 @@ class ActivatedProjections(Projections):
 
     def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
         """x_TI [rows, inputs] -> [rows, width]."""
-        if self.fused and (kernels := native(x_TI)):
-            gate, up = (matrix.operands for matrix in self.matrices)
-            assert gate is not None, "what is fused has operands"
-            assert up is not None
-            return kernels.gated_products(x_TI, gate, up, self.activation)
-        return self.activate(*self.products(x_TI))
+        if not self.fused or native(x_TI) is None:
+            return self.activate(*self.products(x_TI))
+        rows = next((matrix.rows for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)), None)
+        if rows is None or not rows.parts:
+            return self._at_once(x_TI)
+        x_NI = rows.of(x_TI)
+        own_NF = self.activate(*(_adapted(matrix, x_NI) for matrix in self.matrices))
+        if rows.whole:
+            return own_NF
+        y_TF = x_TI.new_empty(len(x_TI), self.width).index_copy_(0, rows.own_N, own_NF)
+        if len(rows.rest):  # as in a step without adapters, so that a row is the same whoever runs beside it
+            y_TF.index_copy_(0, rows.rest, self._at_once(x_TI.index_select(0, rows.rest)))
+        return y_TF
+
+    def _at_once(self, x_TI: Tensor) -> Tensor:
+        """All of it by one kernel, without adapters."""
+        kernels = native(x_TI)
+        gate, up = (matrix.operands for matrix in self.matrices)
+        assert kernels is not None
+        assert gate is not None, "what is fused has operands"
+        assert up is not None
+        return kernels.gated_products(x_TI, gate, up, self.activation)
 
     def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
         """The activation of the products [rows, width] -> [rows, width]."""
@@ -93,6 +115,20 @@ class ActivatedProjections(Projections):
         own = Cost({"fp32": self._flops(rows)})
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
         return replace(products + own, activation_bytes=moved)
+
+    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.own_kernels. The one that does all of it knows no adapters: rows that have one go through those that do
+        it in parts, which read the matrices once more."""
+        adapted = self.adapted_rows(work)
+        if not self.fusible or not adapted:
+            return super().own_kernels(work, space)
+        rest = work.rows.get(space, 0) - adapted
+        at_once = self.own_kernels_of(rest) if rest else ()
+        in_parts = (
+            *self.own_product_kernels(adapted, "forward"),
+            replace(self._activation_kernel(adapted), part="forward"),
+        )
+        return (*at_once, *in_parts, *self.adapter_kernels(work, own=True))
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the products, then the activation over what they left in memory."""

@@ -56,6 +56,7 @@ class Batch:
     tokens, encoder: the rows of either space; a sequence whose encoder does not run in this step has none of the
     second. wanted_R: int64, the rows of tokens whose hidden states or logits are wanted. lengths: positions that each
     sequence has, those of this step included. encoded: positions of the encoder that each looks at. tables: by group.
+    adapters: the number of the one that each sequence is asked of, counted from 1, 0 for none; empty where none is.
     """
 
     tokens: Rows
@@ -64,6 +65,7 @@ class Batch:
     lengths: Sequence[int]
     encoded: Sequence[int]
     tables: Sequence[Tables]
+    adapters: Sequence[int] = ()
     _attention: dict[Reach, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
 
     def attention(self, reach: Reach) -> AttentionWork:

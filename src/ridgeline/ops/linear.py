@@ -1,5 +1,6 @@
 """Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections)."""
 
+from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,25 +10,75 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
-from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
-from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
+from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
+from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
 FEW_ROWS = 8
 """Most rows for which our products read a matrix as it comes; for more they lay it out first (PASSING_ROWS of
 kernels/native/product.h)."""
 
 
-class Linear(Op):
+class Multiplies(Op):
+    """An op of one or several stored matrices, any of which may have adapters beside it (`ops/matrix/adapted.py`)."""
+
+    kind = "linear"
+
+    @property
+    @abstractmethod
+    def matrices(self) -> tuple[Matrix, ...]:
+        """In the order of the results."""
+
+    @abstractmethod
+    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+        """Put an adapter's addition beside the matrix of this name."""
+
+    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+        """As Op.cost, and what the adapters of the step's rows add."""
+        cost = super().cost(work, space)
+        for low_rank, rows in self.adapters_of(work):
+            cost += low_rank.cost_of(rows)
+        return cost
+
+    def kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.kernels; of each adapter two more."""
+        return (*super().kernels(work, space), *self.adapter_kernels(work))
+
+    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.own_kernels; of each adapter two more."""
+        return (*super().own_kernels(work, space), *self.adapter_kernels(work, own=True))
+
+    def adapter_kernels(self, work: Work, *, own: bool = False) -> tuple[Kernel, ...]:
+        """The kernels of the adapters in a step. own: ours."""
+        return tuple(
+            Kernel(_adapter_kernel(rows, own), format_of(low_rank.lora_A.dtype).name, 2, low_rank.moved_by(rows))
+            for low_rank, rows in self.adapters_of(work)
+        )
+
+    def adapted_rows(self, work: Work) -> int:
+        """How many rows of a step have an adapter that is beside one of its matrices."""
+        numbers = {n for m in self.matrices if isinstance(m, AdaptedMatrix) for n, _ in m.shape()}
+        return sum(work.rows.get(adapter_space(number), 0) for number in numbers)
+
+    def adapters_of(self, work: Work) -> list[tuple[LowRank, int]]:
+        """What adapters add in a step, and to how many rows."""
+        adapted = [matrix for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)]
+        return [each for matrix in adapted for each in matrix.of_step(work.rows)]
+
+    def adapters(self) -> Hashable:
+        """What their cost depends on, for a signature."""
+        return tuple(matrix.shape() if isinstance(matrix, AdaptedMatrix) else () for matrix in self.matrices)
+
+
+class Linear(Multiplies):
     """A matrix product with a stored weight, whole or a rank's columns or rows of it.
 
     exempt: whether its numbers stay in the model's dtype whatever the other matrices are stored in, as quantisers leave
     routers and heads.
     """
-
-    kind = "linear"
 
     def __init__(self, spec: MatrixSpec, *, exempt: bool = False) -> None:
         super().__init__()
@@ -38,6 +89,17 @@ class Linear(Op):
         """Keep the matrix in another form, unfilled."""
         self.matrix = matrix_of(self.matrix.spec, stored)
         self.matrix.unnamed = True
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """The one."""
+        return (self.matrix,)
+
+    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+        """As Multiplies.adapt."""
+        if not isinstance(self.matrix, AdaptedMatrix):
+            self.matrix = AdaptedMatrix(self.matrix, rows)
+        self.matrix.adapt(number, added)
 
     @property
     def stored(self) -> WeightFormat | None:
@@ -76,7 +138,7 @@ class Linear(Op):
         return self.matrix.shares()
 
     def signature(self) -> Hashable:
-        return self.matrix.spec, self.matrix.stored
+        return self.matrix.spec, self.matrix.stored, self.adapters()
 
     def extra_repr(self) -> str:
         return self.matrix.extra_repr()
@@ -139,13 +201,12 @@ class Head(Linear):
         return super().signature(), self.flops_per_logit, self.scale is None
 
 
-class Projections(Op):
+class Projections(Multiplies):
     """Several products of the same rows: queries, keys and values. One boundary, which a kernel may do at once.
 
     Its matrices have the names that the checkpoint gives them; its own name is left out of theirs.
     """
 
-    kind = "linear"
     unnamed = True
 
     def __init__(self, specs: Mapping[str, MatrixSpec]) -> None:
@@ -164,6 +225,14 @@ class Projections(Op):
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
         return tuple(map(self.matrix, self.names))
+
+    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+        """As Multiplies.adapt."""
+        matrix = self.matrix(name)
+        if not isinstance(matrix, AdaptedMatrix):
+            matrix = AdaptedMatrix(matrix, rows)
+            self.add_module(name, matrix)
+        matrix.adapt(number, added)
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """As Linear.store, of each matrix by its name."""
@@ -223,7 +292,7 @@ class Projections(Op):
         return tuple(share for matrix in self.matrices for share in matrix.shares())
 
     def signature(self) -> Hashable:
-        return tuple((matrix.spec, matrix.stored) for matrix in self.matrices)
+        return tuple((matrix.spec, matrix.stored) for matrix in self.matrices), self.adapters()
 
     def extra_repr(self) -> str:
         return f"{self.matrices[0].inputs} -> {' + '.join(str(matrix.outputs) for matrix in self.matrices)}"
@@ -231,7 +300,7 @@ class Projections(Op):
 
 def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     """The product of the same rows with each matrix: in one call, where our kernels take them all."""
-    operands = [own for matrix in matrices if (own := matrix.operands)]
+    operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
     if len(operands) == len(matrices) and (kernels := native(x_TI)):
         return kernels.products(x_TI, operands)
     return [matrix.product(x_TI) for matrix in matrices]
@@ -241,6 +310,11 @@ def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
     """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
     other way."""
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
+
+
+def _adapter_kernel(rows: int, own: bool) -> str:
+    """The kernel of the products of an adapter."""
+    return own_product_kernel("linear", rows) if own else f"linear.{'vector' if rows == 1 else 'matrix'}"
 
 
 def own_product_kernel(kind: str, rows: int) -> str:

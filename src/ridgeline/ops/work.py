@@ -15,6 +15,13 @@ Space = str
 TOKENS: Space = "tokens"
 LOGITS: Space = "logits"
 ENCODER: Space = "encoder"
+_ADAPTER = "adapter "  # then its number
+
+
+def adapter_space(number: int) -> Space:
+    """Rows for which an adapter is asked, counted from 1: some of the tokens' rows."""
+    return f"{_ADAPTER}{number}"
+
 
 FEW = 8
 """Most queries of a sequence for which its attention is still bound by reading keys, as in a decode step: the positions
@@ -227,6 +234,11 @@ class Work:
     def decodes(self) -> bool:
         """Whether each sequence runs one position, of which a token is sampled, and no encoder runs."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
+
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter is asked for some of its rows."""
+        return any(space.startswith(_ADAPTER) for space in self.rows)
 
     @property
     def shape(self) -> tuple[tuple[Space, int], ...]:

@@ -100,15 +100,15 @@ class Price:
 
     def __init__(self, model: Model, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
-        forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored; a tied head is the
-        embedding's."""
+        forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
+        included; a tied head is the embedding's."""
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
         self._taken, self._records = model.storage.dtype in NUMBERS, model.ours and devices == 1
-        self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops())
+        self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
@@ -134,8 +134,10 @@ class Price:
         return device.native and self._taken
 
     def recorded(self, device: Device, work: Work) -> bool:
-        """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone."""
-        return device.native and self._records and work.sequences <= MOST and work.decodes
+        """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone, which
+        are not all of it where an adapter is asked."""
+        few = work.sequences <= MOST and work.decodes and not work.adapted
+        return device.native and self._records and few
 
     def step(self, work: Work) -> Cost:
         """What a step of `work` must cost."""

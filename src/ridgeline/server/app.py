@@ -157,7 +157,7 @@ class Api:
 
     async def models(self, request: Request) -> Response:
         """/v1/models: the names, and what the model can do"""
-        return answer({"object": "list", "data": [self._card(name) for name in self._model.names]})
+        return answer({"object": "list", "data": [self._card(name) for name in self._model.all_names]})
 
     async def one_model(self, request: Request) -> Response:
         """/v1/models/NAME"""
@@ -173,6 +173,7 @@ class Api:
             "created": model.created,
             "owned_by": "ridgeline",
             "root": model.name,
+            "parent": model.name if model.adapter(name) else None,
             "max_model_len": model.context,
             "dtype": model.dtype,
             "limits": self._settings.public_limits(),

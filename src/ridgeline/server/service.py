@@ -27,6 +27,7 @@ class Live:
     some of its prompt. cached: positions of its prompt that were found in KV memory. tokens: output tokens told so
     far, of all choices. finishes: why each choice ended. sections: whether its reasoning is told apart. progress: told
     how many of its prompt's positions were computed before a step, and are after it. fail: ends it with an error.
+    adapter: the name of the one that is asked.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Live:
     sections: bool = True
     progress: Callable[[int, int], None] | None = None
     fail: Callable[[Exception], None] | None = None
+    adapter: str = ""
 
 
 class Observer(Protocol):
@@ -74,6 +76,11 @@ class Admission(Protocol):
 def failed_by_engine(error: BaseException | None) -> bool:
     """Whether a request ended because the engine could not go on; else it was given up, by its client or a limit."""
     return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
+
+
+def _apart(root: bytes, adapter: str) -> bytes:
+    """What a request's prefix is apart for, its adapter among it."""
+    return adapter.encode() + b"\0" + root if adapter else root
 
 
 class Service:
@@ -120,7 +127,7 @@ class Service:
         ended: BaseException | None = None
         try:
             for observer in self.observers:
-                observer.arrived(live, prompt, root)
+                observer.arrived(live, prompt, _apart(root, live.adapter))
             await self._events(live, prompt, take, root, encoder)
         except BaseException as error:
             ended = error
@@ -157,7 +164,12 @@ class Service:
         live.fail = told
         added = partial(self.on_loop, self._added, live)
         leave = self.llm.submit(
-            prompt, live.params, told, encoder=encoder, root=root, added=added, sections=live.sections
+            *(prompt, live.params, told),
+            encoder=encoder,
+            root=root,
+            adapter=live.adapter,
+            added=added,
+            sections=live.sections,
         )
         try:
             await done

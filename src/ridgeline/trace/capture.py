@@ -48,10 +48,13 @@ class Capture:
 
 
 @torch.inference_mode()
-def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
-    """Run `ids` once and keep what the views need, of `position` where one position is enough."""
+def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> Capture:
+    """Run `ids` once and keep what the views need, of `position` where one position is enough. adapter: the
+    number of the one that is asked, 0 for none."""
     captured, last = Capture(position), final_norm(model)
     multiplier = last.multiplier if isinstance(last, AddNorm) else 1.0
+    if model.adapters is not None:
+        model.adapters.choose([adapter], [len(ids)], torch.device("cpu"))
     with ExitStack() as hooks:
         for index, block in enumerate(blocks(model)):
             hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
@@ -59,6 +62,8 @@ def capture(model: Model, ids: Sequence[int], position: int) -> Capture:
         captured.logits_V = model(
             torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
         )[0]
+    if model.adapters is not None:
+        model.adapters.choose((), (), torch.device("cpu"))
     return captured
 
 

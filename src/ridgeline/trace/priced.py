@@ -98,7 +98,7 @@ def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
         "decode": (Work.decode([own + 1] * batch, reaches, [encoded] * batch), length + 1),
     }
     found = op_shapes(case.model)
-    steps = tuple(_step(step, case, found, work, seen) for step, (work, seen) in works.items())
+    steps = tuple(_step(step, case, found, case.dealt(work), seen) for step, (work, seen) in works.items())
     return PricedTrace(name, case, length, batch, sum(layers_of(case.model)), steps)
 
 

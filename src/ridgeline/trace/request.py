@@ -56,11 +56,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is traced: a model's name as the user gave it, the text, and the way from the text to ids."""
+    """What is traced: a model's name as the user gave it, the text, the way from the text to ids, and the name of the
+    adapter that is asked."""
 
     name: str
     text: str
     encode: Callable[[], list[int]]
+    adapter: str = ""
 
 
 def trace(
@@ -83,9 +85,13 @@ def trace(
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
     check(llm, ids, wanted)
     with _prepared(llm):
-        _complete(llm, ids, replace(params, max_tokens=2))  # so that nothing below is the first of its kind
+        _complete(
+            llm, ids, replace(params, max_tokens=2), subject.adapter
+        )  # so that nothing below is the first of its kind
         sampled, answer, timeline = _watched(llm, subject, params, clock)
-        measured, choices = _measured(llm, ids, params, wanted.repeats, clock, cost or hook_cost(clock))
+        measured, choices = _measured(
+            *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
+        )
     written = [one.token for one in sampled]
     assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
     steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
@@ -96,7 +102,7 @@ def trace(
         {step: _choice(one, tokenizer, params.greedy) for step, one in zip(measured, choices, strict=False)},
         timeline,
     )  # fmt: skip
-    return _looked_at(ledger, llm, [*ids, *written], wanted) if wanted.inside else ledger
+    return _looked_at(ledger, llm, [*ids, *written], wanted, subject.adapter) if wanted.inside else ledger
 
 
 def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
@@ -135,8 +141,8 @@ def _runner(executor: Executor) -> Runner:
     return executor
 
 
-def _complete(llm: LLM, ids: list[int], params: SamplingParams) -> list[Sampled]:
-    (completion,) = llm.generate([ids], params)
+def _complete(llm: LLM, ids: list[int], params: SamplingParams, adapter: str) -> list[Sampled]:
+    (completion,) = llm.generate([ids], params, adapter=adapter)
     choice = completion.choices[0]
     if choice.error is not None:
         raise ValueError(f"the request failed: {choice.error}")
@@ -152,7 +158,7 @@ def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -
         ids = subject.encode()
     parts = list(watch.take())
     queued = clock()
-    request = texts.add(ids, params)
+    request = texts.add(ids, params, subject.adapter)
     try:
         while texts.engine.has_work:
             began = clock()
@@ -199,12 +205,18 @@ def _step_slice(name: str, began: float, ended: float, noted: tuple[Slice, ...])
 
 
 def _measured(
-    llm: LLM, ids: list[int], params: SamplingParams, repeats: int | None, clock: Clock, cost: HookCost
+    llm: LLM,
+    ids: list[int],
+    params: SamplingParams,
+    adapter: str,
+    repeats: int | None,
+    clock: Clock,
+    cost: HookCost,
 ) -> tuple[dict[str, Measurement], list[Sampled]]:
     """Run the request up to its first decode step, and measure that and its prefill."""
     measuring = Measuring(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
     llm.engine.on_step = measuring.observe
-    sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True))
+    sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True), adapter)
     llm.engine.on_step = None
     return measuring.measured, sampled
 
@@ -226,7 +238,7 @@ def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[s
     return {name: tokenizer.encode(text) for name, text in sources}
 
 
-def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledger:
+def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted, adapter: str) -> Ledger:
     """The ledger with what the views asked for."""
     model = llm.loaded.model
     if model.encodes:
@@ -234,7 +246,7 @@ def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted) -> Ledg
         encoder = [token.id for token in ledger.prompt]
         return replace(ledger, cross=cross_attention(model, encoder, begun, ledger.prompt, ledger.written))
     position = len(ledger.prompt) - 1 if wanted.position is None else wanted.position
-    captured = capture(model, ids, position)
+    captured = capture(model, ids, position, llm.engine.number_of(adapter))
     return replace(
         ledger,
         attention=attention_at(captured.attention, position) if wanted.attention else None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ridgeline.engine.features import EncoderInput, Features
 
 _PAGE, _ROOT, _BLOCKS = b"ridgeline kv page 1", b"ridgeline kv root 1", b"ridgeline kv blocks 1"
+_ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,11 @@ def names_of_blocks(blocks: Sequence[int], block: int, page_size: int, full: int
     return names
 
 
-def root_of(root: bytes, encoder: EncoderInput) -> bytes:
-    """What a request's keys and values depend on beside its tokens; its encoder's input is part of it."""
+def root_of(root: bytes, encoder: EncoderInput, adapter: bytes = b"") -> bytes:
+    """What a request's keys and values depend on beside its tokens: its encoder's input and the contents of its adapter
+    (a digest, so that no name and no salt spells the same) are part of it."""
+    if adapter:
+        root = _digest(_ADAPTER + adapter + root)
     if not encoder:
         return root
     read = b"features" + encoder.digest if isinstance(encoder, Features) else array("q", encoder).tobytes()

@@ -70,7 +70,7 @@ class EngineLoop:
 
     def _add(self, add: Add) -> None:
         try:
-            request = self.engine.add(add.prompt, add.params, encoder=add.encoder, root=add.root)
+            request = self.engine.add(add.prompt, add.params, encoder=add.encoder, root=add.root, adapter=add.adapter)
         except ValueError as error:
             self._tell(Refused(add.ticket, str(error)))
         except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on

@@ -23,7 +23,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     holds. page_size: positions a KV page. pages: how many there are. requests: most under way at a time. step_tokens:
     most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. device: what steps are
     predicted for, None where nothing is predicted. calibrated: whether its figures were measured on this machine.
-    dtype: the number format of the weights, of the embedding where they have several.
+    dtype: the number format of the weights, of the embedding where they have several. adapters: the names of those that
+    are loaded.
     """
 
     context: int
@@ -39,6 +40,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     device: str | None = None
     calibrated: bool = False
     dtype: str = "float32"
+    adapters: tuple[str, ...] = ()
 
 
 class StepReport(NamedTuple):
@@ -119,6 +121,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     params: SamplingParams
     root: bytes = b""
     encoder: list[int] | Features = []
+    adapter: str = ""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):

@@ -1,11 +1,22 @@
 """How matrices are stored: `matrix.py` is the contract, then a file a form."""
 
 from ridgeline.ops.formats import INT8, WeightFormat
+from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
 from ridgeline.ops.matrix.int8 import Int8Matrix
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 
-__all__ = ["Int8Matrix", "Matrix", "MatrixSpec", "PlainMatrix", "PricedMatrix", "matrix_of"]
+__all__ = [
+    "AdaptedMatrix",
+    "AdapterRows",
+    "Int8Matrix",
+    "LowRank",
+    "Matrix",
+    "MatrixSpec",
+    "PlainMatrix",
+    "PricedMatrix",
+    "matrix_of",
+]
 
 
 def matrix_of(spec: MatrixSpec, stored: WeightFormat | None = None) -> Matrix:

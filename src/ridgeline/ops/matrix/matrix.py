@@ -71,6 +71,11 @@ class Matrix(Stored, ABC):
         """What our kernels multiply rows with; None where they know no such form."""
         return None
 
+    @property
+    def alone(self) -> bool:
+        """Whether a product with its operands is all that is to be computed, in the step that runs."""
+        return True
+
     @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:
         """What `product` gives where there are numbers."""

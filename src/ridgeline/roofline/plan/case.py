@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 
+from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
 from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
@@ -14,6 +15,7 @@ from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, r
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.work import Work, adapter_space
 from ridgeline.roofline.device import NARROW, Device
 from ridgeline.roofline.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.roofline.price import Price
@@ -133,13 +135,14 @@ _Key = tuple[int, str | None, str | None, torch.dtype, bool]
 @dataclass(frozen=True, slots=True)
 class Case:
     """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
-    that, a sentence each. device: the card as the engine drives it."""
+    that, a sentence each. adapters: how many are beside the model. device: the card as the engine drives it."""
 
     setup: Setup
     model: Model
     price: Price
     recipe: Recipe = PLAIN
     notes: tuple[str, ...] = ()
+    adapters: int = 0
     device: Device = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,6 +161,13 @@ class Case:
         """The same in steps in which only so many ranks have rows, and the others wait for them."""
         return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.gathering(ranks))
 
+    def dealt(self, work: Work) -> Work:
+        """The work of a step whose requests ask the adapters in turn, so that each has as many rows as another."""
+        touched = min(self.adapters, work.sequences)
+        share, more = divmod(work.tokens, max(touched, 1))
+        rows = {adapter_space(number + 1): share + (number < more) for number in range(touched)}
+        return dataclasses.replace(work, rows={**work.rows, **rows}) if rows else work
+
     @property
     def weights(self) -> str:
         """How the matrices in the blocks are stored."""
@@ -175,12 +185,17 @@ class Case:
         return format_of(self.model.storage.dtype).name if stored is None else stored.name
 
 
+Beside = Callable[[Model], int]
+"""Puts adapters beside a model on meta; how many."""
+
+
 class ModelCache:
     """The models of one config, each way of storing them built once, however many cards they are priced on."""
 
-    def __init__(self, fields: Fields) -> None:
-        self.fields = fields
-        self._built: dict[_Key, tuple[Model, Price, Recipe]] = {}
+    def __init__(self, fields: Fields, beside: Beside | None = None) -> None:
+        """beside: puts adapters beside each model that is built."""
+        self.fields, self._beside = fields, beside
+        self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
 
     def case(self, setup: Setup) -> Case:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
@@ -192,9 +207,10 @@ class ModelCache:
             recipe = self._recipe(setup, dtype)
             model = one_cards_part(self.fields, dtype, recipe, setup)
             _check_experts(model, setup.engine)
-            self._built[key] = model, Price(model, setup.devices), recipe
-        model, price, recipe = self._built[key]
-        case = Case(setup, model, price, recipe)
+            adapters = 0 if self._beside is None else self._beside(model)
+            self._built[key] = model, Price(model, setup.devices), recipe, adapters
+        model, price, recipe, adapters = self._built[key]
+        case = Case(setup, model, price, recipe, adapters=adapters)
         return dataclasses.replace(case, notes=tuple(self._notes(case, asked)))
 
     def whole(self, setup: Setup) -> Case:
@@ -231,6 +247,9 @@ class ModelCache:
         for name in sorted(narrow - card.peaks.keys()):
             yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
         unread = [*self.fields.unread(), *case.recipe.unread]
+        if case.adapters:
+            beside = say_gb(gb(case.model.adapter_bytes))
+            yield f"LoRA adapters: {case.adapters}, {beside} a card with the weights; requests ask them in turn"
         if case.ranks > 1:
             yield own_attention_in_words(case.ranks)
         if unread:

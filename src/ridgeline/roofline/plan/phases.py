@@ -195,7 +195,7 @@ def decode_phase(case: Case, batch: int, context: int, count: int = 1, encoded: 
 
 def decode_work(case: Case, batch: int, context: int, encoded: int = 0) -> Work:
     """One new position in each of `batch` sequences at this context."""
-    return Work.decode([context], case.price.reaches, [encoded]) * batch
+    return case.dealt(Work.decode([context], case.price.reaches, [encoded]) * batch)
 
 
 def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
@@ -208,7 +208,7 @@ def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
         count = min(length - done, end - start)
         segments.append(Segment(count, done + count, workload.encoded, encodes=done == 0 and workload.encoded > 0))
         start += count
-    return Work.of(segments, case.price.reaches, ends)
+    return case.dealt(Work.of(segments, case.price.reaches, ends))
 
 
 def decode_step(case: Case, batch: int, context: int, encoded: int = 0) -> StepPrice:

@@ -22,7 +22,7 @@ from ridgeline.roofline.plan.alternatives import (
     sensitivities,
     ways_to_fit,
 )
-from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
+from ridgeline.roofline.plan.case import Beside, Case, ModelCache, Setup, Workload
 from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
 from ridgeline.roofline.plan.memory import Memory, WeightsRow, weights_table
 from ridgeline.roofline.plan.phases import (
@@ -261,14 +261,15 @@ def make_plan(
     demand: Demand | None = None,
     stated_bytes: int | None = None,
     batches: Sequence[int] = (),
+    beside: Beside | None = None,
 ) -> Plan:
     """Plan a model, called `name`, on a setup.
 
-    others, stated_bytes, batches: as of `Plan`. Raises ModelRefused for a model that cannot be built or divided so,
-    ValueError for a workload that the model or the memory cannot take.
+    others, stated_bytes, batches: as of `Plan`. beside: as of ModelCache. Raises ModelRefused for a model that cannot
+    be built or divided so, ValueError for a workload that the model or the memory cannot take.
     """
     check_devices(setup)
-    models = ModelCache(fields)
+    models = ModelCache(fields, beside)
     case = models.case(setup)
     workload = workload.of(case.model)
     check_context(case, workload)

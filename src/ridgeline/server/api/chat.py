@@ -96,7 +96,10 @@ async def chat_generation(
         await grammars.check(form, asked_by)
         params = replace(params, structured_outputs=form)
     root = cache_root(fields.cache_salt, settings)
-    generation = Generation(new_id("chatcmpl-"), model.name, ROUTE, [prompt], params, root, fields.stream)
+    generation = Generation(
+        *(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [prompt], params, root, fields.stream),
+        adapter=model.adapter(fields.model),
+    )
     return generation, ChatAnswer(fields, model, tools)
 
 

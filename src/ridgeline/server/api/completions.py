@@ -46,7 +46,7 @@ async def completion_generation(
     root = cache_root(fields.cache_salt, settings)
     generation = Generation(
         new_id("cmpl-"),
-        model.name,
+        model.called(fields.model),
         ROUTE,
         prompts,
         params,
@@ -54,6 +54,7 @@ async def completion_generation(
         fields.stream,
         sections=False,  # the text as the model writes it
         only_prompt=fields.max_tokens == 0,
+        adapter=model.adapter(fields.model),
     )
     return generation, CompletionAnswer(fields, model)
 

@@ -39,7 +39,7 @@ class Generation:
 
     id: of the answer. model: the name that it says. route: the path that it came by. created: Unix seconds. root: what
     separates its prefix cache from others'. encoder: what an encoder reads beside each prompt. sections: whether
-    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived: as Live.
+    reasoning is told apart from the answer. only_prompt: what is generated is not told. arrived, adapter: as Live.
     """
 
     id: str
@@ -54,6 +54,7 @@ class Generation:
     created: int = field(default_factory=lambda: int(time.time()))
     arrived: int = field(default_factory=time.perf_counter_ns)
     encoder: EncoderInput = ()
+    adapter: str = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -92,6 +93,7 @@ async def _run_one(
     ids = generation.prompts[prompt]
     name = f"{generation.id}-{prompt}" if prompt else generation.id
     live = Live(name, generation.route, len(ids), generation.params, generation.stream, generation.arrived)
+    live.adapter = generation.adapter
     live.sections, live.progress = generation.sections, partial(progress, prompt) if progress is not None else None
     begun = False
 

@@ -26,7 +26,8 @@ class ServedModel:
     """A model under the names that it answers to; the first is what answers say.
 
     context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
-    ids the model has. dtype: the number format of its weights. created: when it was put up, in Unix seconds.
+    ids the model has. dtype: the number format of its weights. adapters: those that are loaded, by the names that
+    requests choose them by. created: when it was put up, in Unix seconds.
     """
 
     names: tuple[str, ...]
@@ -35,11 +36,17 @@ class ServedModel:
     room: int
     vocabulary: int
     dtype: str
+    adapters: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def name(self) -> str:
         return self.names[0]
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """What a request may ask for: the model, and each adapter."""
+        return (*self.names, *self.adapters)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -52,13 +59,21 @@ class ServedModel:
 
     def check_name(self, name: str) -> None:
         """Raises ApiError (404) for a model that is not served. A request that names none means this one."""
-        if name and name not in self.names:
+        if name and name not in self.all_names:
             raise ApiError(
                 404,
-                f"no such model is served here; this server has {', '.join(self.names)}",
+                f"no such model is served here; this server has {', '.join(self.all_names)}",
                 param="model",
                 code="model_not_found",
             )
+
+    def adapter(self, name: str) -> str:
+        """The adapter that a request for this name asks; "" for the model as it is."""
+        return name if name in self.adapters else ""
+
+    def called(self, name: str) -> str:
+        """What the answer to a request for this name says that it is from."""
+        return self.adapter(name) or self.name
 
     def template(self, *, tools: bool = False) -> ChatTemplate:
         """The chat template. Raises ApiError where the model has none."""
@@ -103,7 +118,10 @@ def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
     room = min(info.context, info.capacity)
-    return ServedModel(settings.models, texts, info.context, room, info.vocabulary, info.dtype)
+    names = settings.models
+    if both := set(names) & set(info.adapters):
+        raise ValueError(f"{min(both)!r} is the name of the model and of an adapter; give the adapter another")
+    return ServedModel(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters)
 
 
 def cache_root(salt: str | None, settings: ServerSettings) -> bytes:
