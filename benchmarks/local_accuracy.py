@@ -48,9 +48,10 @@ again. One thread is timed by what it ran, several by the wall. The last column 
 expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's
 seven, which its engine records where it can: the first of them makes the recording.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But three of its choices were made
+No constant is fitted to these rows: the trials of the calibration have other shapes. But four of its choices were made
 while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
-measured without the watch on its ops, and that it grows with the bytes that a step moves."""
+measured without the watch on its ops, that it grows with the bytes that a step moves, and that a recorded step is timed
+after the Python of a step, which leaves the caches as it finds them in an engine."""
 ATTEMPTS = 6
 TOKENS = 8  # decode steps of a run, one less
 
