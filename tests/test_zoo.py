@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 from zoo.tales.cast import BOYS, GIRLS
 from zoo.tales.grammar import slots, tell_many, tell_plot
@@ -17,7 +18,7 @@ from zoo.tales.rename import rename
 from zoo.tales.train import Clock, learning_rate
 from zoo.translate.batches import batched, pad
 from zoo.translate.export import export
-from zoo.translate.model import T5, Shape
+from zoo.translate.model import T5, Shape, state_of
 from zoo.translate.pairs import HELD_OUT, Pair, divide, sentence_key, tidy
 from zoo.translate.tokenizer import EOS, PAD, train_tokenizer
 from zoo.translate.train import learning_rate as translate_rate
@@ -136,6 +137,8 @@ def test_what_is_exported_is_what_was_trained(tmp_path: Path) -> None:
         if name.endswith("Attention.q.weight"):
             weight.data = (weight.data * shape.d_kv**-0.5).bfloat16().float() * shape.d_kv**0.5
     export(model.state_dict(), shape, tokenizer, tmp_path / "out")
+    again = state_of(load_file(tmp_path / "out" / "model.safetensors"), shape)
+    assert all(torch.equal(again[name], value) for name, value in model.state_dict().items())
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     source, target = pad([[5, 9, 7, EOS], [8, EOS]]), pad([[4, EOS], [6, 6, 2, EOS]])
     labels = target.masked_fill(target == PAD, -100)

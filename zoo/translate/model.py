@@ -228,7 +228,13 @@ def drop(x_BTC: Tensor, share: float, training: bool) -> Tensor:
 
 def checkpoint(state: dict[str, Tensor], shape: Shape) -> dict[str, Tensor]:
     """The tensors of a Hugging Face checkpoint: queries take the factor that T5's scores have not."""
-    return {
-        name: (value * shape.d_kv**-0.5 if name.endswith("Attention.q.weight") else value)
-        for name, value in state.items()
-    }
+    return _with_queries(state, shape.d_kv**-0.5)
+
+
+def state_of(tensors: dict[str, Tensor], shape: Shape) -> dict[str, Tensor]:
+    """What `checkpoint` was made of, in float32."""
+    return _with_queries({name: value.float() for name, value in tensors.items()}, shape.d_kv**0.5)
+
+
+def _with_queries(tensors: dict[str, Tensor], factor: float) -> dict[str, Tensor]:
+    return {name: value * factor if name.endswith("Attention.q.weight") else value for name, value in tensors.items()}

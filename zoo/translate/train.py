@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from zoo.tales.muon import Muon
 from zoo.tales.train import Clock
 from zoo.translate.batches import Batch, batched, encode_pairs, passes
-from zoo.translate.model import T5, Shape
+from zoo.translate.model import T5, Shape, state_of
 from zoo.translate.pairs import divide, read_pairs
 from zoo.translate.tokenizer import train_tokenizer
 
@@ -49,6 +50,8 @@ class Trainer:
         self.peak = {"muon": args.muon_lr, "adam": args.adam_lr}
         self.horizon: int = args.average
         self.model = T5(shape, args.dropout)
+        if args.weights:
+            self.model.load_state_dict(state_of(load_file(args.weights / "model.safetensors"), shape))
         self.parameters = list(self.model.parameters())
         matrices = [p for name, p in self.model.named_parameters() if is_matrix(name, p)]
         rest = [p for name, p in self.model.named_parameters() if not is_matrix(name, p)]
@@ -141,6 +144,8 @@ def train(args: argparse.Namespace) -> None:
     split = divide(read_pairs(args.data))
     shape = Shape()
     texts = [text for pair in split.training for text in (pair.english, pair.french)]
+    if args.weights and not (args.run / "tokenizer.json").exists():
+        (args.run / "tokenizer.json").write_bytes((args.weights / "tokenizer.json").read_bytes())
     tokenizer = tokenizer_of(args.run, texts, shape.vocab_size)
     trainer = Trainer(shape, args)
     trainer.load()
@@ -174,6 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="fra-eng.zip")
     parser.add_argument("--run", type=Path, required=True, help="folder for tokenizer and checkpoint")
+    parser.add_argument("--weights", type=Path, help="exported folder to start from, tokenizer and all")
     parser.add_argument("--minutes", type=float, default=80.0, help="CPU time of a thread, all starts together")
     parser.add_argument("--tokens", type=int, default=1536, help="positions of a batch, both sides and padding counted")
     parser.add_argument("--batches", type=int, default=6, help="batches of a step")
