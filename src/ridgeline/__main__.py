@@ -1,22 +1,17 @@
 """The `ridgeline` command, also as `python -m ridgeline`."""
 
-import gc
 import sys
 
 from ridgeline.cli import process
 
 
 def main() -> None:
-    """Import and run it. What imports leave behind, torch above all, lives as long as the process: going through it
-    again and again to see whether it is still needed takes a tenth of a short command, so that is not done."""
+    """Import and run it."""
     process.prepare()
     if sys.argv[1:2] == ["serve"]:
         process.leave_on_sigterm()
-    gc.disable()
     from ridgeline.cli.main import main as command
 
-    gc.freeze()
-    gc.enable()
     try:
         command()
     finally:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from ridgeline.cli.aliases import Spellings, long_name, respelt
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
+from ridgeline.cli.help import PlainCommand
 
 _CONFIG = "A TOML file with options; those given as flags count before it."
 _PRINT = "Print every option, its value and where that came from, and do nothing else."
@@ -21,7 +21,7 @@ _LIBRARY = "Value error, "
 _FILE = "ridgeline.config"  # of the context's meta: the ConfigFile, where there is one
 
 
-class Command(TyperCommand):
+class Command(PlainCommand):
     """Reads its arguments as `respelt`, and its --config, whose tables may have the names in the context's `obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from ridgeline.cli.command import Command, configurable
-from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, signal_interrupts
+from ridgeline.cli.help import WIDEST, PlainCommand, PlainGroup
+from ridgeline.cli.process import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
 from ridgeline.version import __version__
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name; beside it stands
@@ -56,11 +56,13 @@ def _top(
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The command line with these subcommands."""
+    from ridgeline.cli.command import Command, configurable  # no list of commands waits for what reads one
+
     app = _empty_app()
     for name in names:
         command = getattr(import_module(f"ridgeline.cli.{name}"), name)
         if isinstance(command, typer.Typer):
-            app.add_typer(_configurable_group(command), name=name)
+            app.add_typer(_configurable_group(command), name=name, cls=PlainGroup)
         else:
             app.command(name, cls=Command)(configurable(command))
     return app
@@ -70,15 +72,21 @@ def build_list() -> typer.Typer:
     """The command line for who names no command: it knows what each is called, and what it says of itself."""
     app = _empty_app()
     for name, summary in COMMANDS.items():
-        app.command(name, help=summary)(_nothing)
+        app.command(name, cls=PlainCommand, help=summary)(_nothing)
     return app
 
 
 def _empty_app() -> typer.Typer:
     app = typer.Typer(
+        cls=PlainGroup,
         add_completion=False,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "obj": tuple(COMMANDS)},
+        rich_markup_mode=None,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": WIDEST,
+            "obj": tuple(COMMANDS),
+        },
     )
     app.callback(invoke_without_command=True)(_top)
     return app
@@ -90,7 +98,10 @@ def _nothing() -> None:
 
 def _configurable_group(group: typer.Typer) -> typer.Typer:
     """The group with every command of it read as a `Command`."""
+    from ridgeline.cli.command import Command, configurable
+
     whole = copy(group)
+    whole.rich_markup_mode = None
     whole.registered_commands = [copy(command) for command in group.registered_commands]
     for command in whole.registered_commands:
         assert command.callback is not None
@@ -126,6 +137,7 @@ def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = build_app((name,)) if name in COMMANDS else build_list()
+    imported()
     signal_interrupts(quit_at_once=False)
     try:
         code = app(list(arguments), prog_name="ridgeline", standalone_mode=False)

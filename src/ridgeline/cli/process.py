@@ -1,5 +1,6 @@
 """The process that a command runs in, made fit for it before anything large is imported: streams and interrupts."""
 
+import gc
 import io
 import os
 import signal
@@ -15,7 +16,11 @@ _NARROWEST = 20  # columns; with less of a terminal, and with none at all (COLUM
 
 def prepare() -> None:
     """Put right what a shell may hand over: closed streams, a full disk behind stderr, an encoding without our
-    characters, a terminal without columns. Exits where standard output is closed: no result could be given."""
+    characters, a terminal without columns. Exits where standard output is closed: no result could be given.
+
+    From here to `imported` nothing is collected: what imports leave behind, torch above all, lives as long as the
+    process, and going through it again and again to see whether it is still needed takes a tenth of a short command."""
+    gc.disable()
     signal_interrupts(quit_at_once=True)
     _fill_closed_descriptors()
     sys.stderr = _forgiving_stderr()
@@ -29,6 +34,14 @@ def prepare() -> None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) < _NARROWEST:
         del os.environ["COLUMNS"]
+
+
+def imported() -> None:
+    """All that a command needs has been imported: what comes now is collected. Does nothing where `prepare` has not
+    been called, as in tests, whose garbage it would keep."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def signal_interrupts(*, quit_at_once: bool) -> None:
