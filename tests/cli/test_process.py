@@ -20,7 +20,7 @@ from cli.test_cli import folder as folder
 from cli.test_cli import own_folder as own_folder
 from ridgeline.cli.run import _generate
 from ridgeline.cli.terminal import one_line
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.events import Event
 from ridgeline.files import check_apart, check_writable, write_whole

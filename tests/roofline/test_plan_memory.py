@@ -19,10 +19,11 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import CAUSAL, CROSS, FULL, Reach
+from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan.case import Setup, Workload
-from ridgeline.roofline.plan.memory import Memory, activation_peak, memory_of, sampler_peak, weights_table
+from ridgeline.roofline.plan.memory import Memory, memory_of, sampler_peak, weights_table
 from ridgeline.roofline.plan.plan import make_plan
 from ridgeline.roofline.plan.serving import Serving
 from support.planned import (

@@ -15,7 +15,8 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.terminal import err, loading_bar, say
-from ridgeline.document.terminal import printable, show
+from ridgeline.document.printable import printable
+from ridgeline.document.terminal import show
 
 if TYPE_CHECKING:
     from ridgeline.engine import LLM

@@ -32,7 +32,8 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.process import FAILED, UNREACHABLE
 from ridgeline.cli.terminal import err, one_line, say
 from ridgeline.document.html import html
-from ridgeline.document.terminal import printable, show
+from ridgeline.document.printable import printable
+from ridgeline.document.terminal import show
 from ridgeline.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.host import cores
 from ridgeline.roofline.device import Device

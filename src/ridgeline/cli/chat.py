@@ -19,7 +19,7 @@ from ridgeline.cli.partner import Model, Partner, Piece, Server, Unreachable
 from ridgeline.cli.process import UNREACHABLE
 from ridgeline.cli.request import EngineFlags, SamplingFlags
 from ridgeline.cli.terminal import err, say
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.files import write_whole
 
 _URL = ("http://", "https://")

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 
 if TYPE_CHECKING:
     from ridgeline.checkpoint.fill import Progress as Callback
@@ -69,6 +68,8 @@ def loading_bar(what: str) -> "Iterator[Callback | None]":
     if not sys.stderr.isatty():
         yield None
         return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("loading {task.description}", markup=False),
         BarColumn(),

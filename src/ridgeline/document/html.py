@@ -20,9 +20,9 @@ from ridgeline.document.page import (
     Strip,
     Table,
 )
+from ridgeline.document.printable import printable
 from ridgeline.document.svg import svg
 from ridgeline.document.svg_parts import DARK
-from ridgeline.document.terminal import printable
 
 _LIGHT = {"ground": "#ffffff", "ink": "#222222", "dim": "#666666", "rule": "#dddddd"}
 _DARK = {"ground": "#16191d", "ink": "#e8e8e8", "dim": "#a8a8a8", "rule": "#33383e"}

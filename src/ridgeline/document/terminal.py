@@ -1,7 +1,6 @@
 """A document on a terminal, or in a file of plain text."""
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from ridgeline.document.page import (
     Table,
     Tone,
 )
+from ridgeline.document.printable import printable
 from ridgeline.document.roofline import Roofline
 
 FILE_WIDTH = 100  # columns where standard output is no terminal
@@ -37,8 +37,6 @@ _STYLES: dict[Tone, str] = {
 }  # fmt: skip
 _STRIP, _HEAT = 46, 72  # columns of a bar and of a heat map, where there is room
 _NARROWEST = 12  # of a column of words that has to give way
-# Control characters but for tab and newline, and those that turn the direction of a text.
-_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def show(document: Document, file_width: int = FILE_WIDTH) -> None:
@@ -109,11 +107,6 @@ def _hanging(start: Text, text: str, width: int, style: str = "") -> Iterator[Te
     """A text behind `start`, its further lines set in as far."""
     for index, line in enumerate(_wrapped(text, max(_NARROWEST, width - start.cell_len), style)):
         yield (Text(" " * start.cell_len) if index else start) + line
-
-
-def printable(text: str) -> str:
-    r"""The text with what would steer a terminal as Python writes it (`\x1b`): a config or a token is a stranger's."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _safe(text: str) -> str:

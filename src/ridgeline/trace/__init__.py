@@ -6,8 +6,20 @@ puts the price beside what was measured: the `ledger.py`. Everything in `views/`
 step is slow, `verdict.py` judges a whole run.
 """
 
-from ridgeline.trace.ledger import Ledger
-from ridgeline.trace.request import Subject, Wanted, trace
-from ridgeline.trace.verdict import verdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Ledger", "Subject", "Wanted", "trace", "verdict"]
+if TYPE_CHECKING:
+    from ridgeline.trace.ledger import Ledger
+    from ridgeline.trace.request import Subject, Wanted, trace
+
+_HOMES = {"Ledger": "ledger", "Subject": "request", "Wanted": "request", "trace": "request"}
+
+__all__ = ["Ledger", "Subject", "Wanted", "trace"]
+
+
+def __getattr__(name: str) -> Any:
+    """Each name when it is first asked for (PEP 562): who wants a verdict does not wait for what traces."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

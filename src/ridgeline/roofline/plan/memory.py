@@ -9,12 +9,10 @@ from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.linear import Head
-from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.activations import LOGIT_ROWS, activation_peak
 from ridgeline.roofline.engine_profile import OWN_ENGINE
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
-
-_LOGIT_ROWS = 256  # requests whose logits a step has room for, where no engine has said how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Memory:
     request_tokens: int
     admitted_tokens: int
     step_tokens: int
-    logit_rows: int = _LOGIT_ROWS
+    logit_rows: int = LOGIT_ROWS
     sampler: float = 0.0
     encoded: int = 0
     ranks: int = 1
@@ -179,22 +177,6 @@ def weights_table(case: Case) -> list[WeightsRow]:
             parameters[key] += share.parameters
             nbytes[key] += share.nbytes  # type: ignore[assignment]
     return [WeightsRow(*key, parameters[key], nbytes[key]) for key in parameters]
-
-
-def activation_peak(price: Price, tokens: int, logit_rows: int = _LOGIT_ROWS, encoded: int = 0) -> float:
-    """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests, and so
-    many positions of an encoder.
-
-    The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
-    block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
-    bf16, the figure of vLLM's memory profiler.
-    """
-    work = Work.of([Segment(tokens, tokens, encoded, encodes=encoded > 0)], price.reaches, min(tokens, logit_rows))
-    kernels = [kernel for priced in price.ops for kernel in priced.kernels(work)]
-    widest = max(kernel.cost.activation_bytes for kernel in kernels)
-    sums = (k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out
-    residual = max(sums, default=0.0)
-    return widest + residual
 
 
 def sampler_peak(price: Price, rows: int, copies: float) -> float:
