@@ -84,6 +84,14 @@ def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
     return max(0.0, min([_meminfo(proc, "MemAvailable"), *left, address_space(proc)]))
 
 
+def disk_bytes(proc: Path = _PROC) -> int | None:
+    """Bytes that this process has had read from disks so far: not those that were in the page cache. None where the
+    kernel does not say."""
+    words = _words(proc / "self" / "io")
+    stated = dict(zip(words[::2], words[1::2], strict=False))
+    return int(stated["read_bytes:"]) if "read_bytes:" in stated else None
+
+
 def out_of_memory(error: BaseException) -> str | None:
     """An error that is an allocation refused, by Python, torch or the kernel, in one line; None for any other."""
     text = str(error)

@@ -24,6 +24,7 @@ from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import Stream
 from ridgeline.cli import main as command_line
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Cache, Efficiency, Host
 
 COMMANDS = Path(__file__).parent / "commands.txt"
@@ -303,6 +304,36 @@ def test_quiet_leaves_the_text_alone(ridgeline: Run, folder: Path) -> None:
     assert quiet.out == told.out
     wrong = ridgeline("run", folder, "hello", "--quiet", "--max-tokens", 10_000_000)
     assert_one_line(wrong, USAGE, "--max-tokens")
+
+
+def test_verbose_says_what_loading_took(ridgeline: Run, folder: Path, torch_only: None) -> None:
+    flags = ("run", folder, "hello", "--max-tokens", 1)
+    mapped, read, cold = ridgeline(*flags, "--verbose").err.splitlines()[:3]
+    assert re.match(
+        r"loading: [\d,]+ tensors of 1 file, headers .*; .* mapped, every page touched, .*: .* GB/s", mapped
+    )
+    assert re.match(r"read into fresh memory instead, .* of it from the page cache: .* GB/s, so .* for all, x ", read)
+    assert re.match(r"cold, at least: .* from an NVMe disk on PCIe 5 \(13.0 GB/s\), .*; onto a card .* more", cold)
+    random = ridgeline(*flags, "--verbose", "--dummy-weights")
+    assert "loading: none, the weights are random\n" in random.err
+    assert "loading" not in ridgeline(*flags).err
+
+
+def test_a_package_without_kernels_says_so_and_runs(
+    ridgeline: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch_only: None
+) -> None:
+    """One line, with what to do; none for who has turned them off."""
+    flags = ("run", folder, "hello", "--max-tokens", 2, "--temperature", 0)
+    off = ridgeline(*flags)
+    assert "kernels" not in off.err
+    monkeypatch.delenv("RIDGELINE_KERNELS")
+    monkeypatch.setattr(sys.modules[library.__module__], "PATH", tmp_path / "none.so")
+    library.cache_clear()
+    without = ridgeline(*flags)
+    said = [line for line in without.err.splitlines() if "kernels" in line]
+    assert len(said) == 1
+    assert "apt install g++, then install it again" in said[0]
+    assert without.out == off.out
 
 
 def test_tokenize_tells_bytes_once(ridgeline: Run) -> None:

@@ -14,10 +14,16 @@ CARDS = {device.name: device for device in cards()}
 NARROWER = {"fp8": "bf16", "int8": "bf16", "fp4": "fp8"}  # twice as fast as, where nothing else is said
 
 
+def over_pcie(device: Device) -> bool:
+    """Cards that talk so with each other talk so with their host, and state it once."""
+    return device.link is not None and device.link.name.startswith("PCIe")
+
+
 def fields(device: Device) -> set[str]:
     named = {"bandwidth", "memory", "efficiency"} | {f"tflops.{number}" for number in device.peaks}
     named |= {"caches"} if device.caches else set()
     named |= {"link", "link.all_reduce"} if device.link else set()
+    named |= {"host_link"} if device.host_link and not over_pcie(device) else set()
     named |= {"watts"} if device.watts else set()
     return named
 
@@ -52,6 +58,14 @@ def test_links_are_one_direction_of_what_their_source_states(name: str) -> None:
     assert link.bandwidth == float(stated[1]) * 1e9
     both = re.search(r"(\d+) GB/s both ways, \d+ GB/s in one direction", text)
     assert not both or link.bandwidth == float(both[1]) * 1e9 / 2
+
+
+@pytest.mark.parametrize("name", [name for name, device in CARDS.items() if device.host_link])
+def test_links_to_the_host_are_one_direction_too(name: str) -> None:
+    device = CARDS[name]
+    stated = re.search(r"(\d+) GB/s in one direction", device.sources.get("host_link", device.sources["link"]))
+    assert stated
+    assert device.host_link == float(stated[1]) * 1e9
 
 
 @pytest.mark.parametrize("name", CARDS)

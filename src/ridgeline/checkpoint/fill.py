@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
+from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
-from ridgeline.host import GIB, available_memory, out_of_memory, total_memory
+from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, total_memory
 from ridgeline.models.bill import bill
 from ridgeline.models.families import Family, build_to_run, family_of
 from ridgeline.models.fields import ModelRefused
@@ -68,23 +71,33 @@ def memory_beside(source: Source, needs: Mapping[str, float]) -> float:
 
 def load_weights(
     model: Model, source: Source, *, dummy_weights: bool = False, progress: Progress | None = None
-) -> None:
-    """Fill a model on meta with the mapped weights of its source, or with random ones. Raises ModelRefused, also where
-    memory for them is refused."""
+) -> Loading | None:
+    """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
+    ones. Raises ModelRefused, also where memory for them is refused."""
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
         )
     try:
-        if dummy_weights or source.folder is None:
-            fill_dummy(model)
-        else:
-            fill(model, open_checkpoint(source.folder), family_of(source.config), progress=progress)
+        if not dummy_weights and source.folder is not None:
+            return _fill_measured(model, source.folder, family_of(source.config), progress)
+        fill_dummy(model)
+        return None
     except (RuntimeError, MemoryError) as error:
         refused = out_of_memory(error)
         if refused is None:
             raise
         raise ModelRefused(f"{source.name}: {refused}") from None
+
+
+def _fill_measured(model: Model, folder: Path, family: Family, progress: Progress | None) -> Loading:
+    """As `fill`, from a folder."""
+    read, start = disk_bytes(), perf_counter()
+    checkpoint = open_checkpoint(folder)
+    opened = perf_counter()
+    fill(model, checkpoint, family, progress=progress)
+    filled, now = perf_counter(), disk_bytes()
+    return Loading(checkpoint, opened - start, filled - opened, None if read is None or now is None else now - read)
 
 
 def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progress | None = None) -> None:

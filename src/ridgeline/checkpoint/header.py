@@ -57,11 +57,16 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     return entries
 
 
+def data_offset(file: BinaryIO) -> int:
+    """Where the data of a file begins, of which entries state their bytes; the file stands at its start."""
+    (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
+    return _LENGTH_BYTES + int(length)
+
+
 def read_pieces(path: Path, entry: TensorEntry) -> Iterator[bytes]:
     """The bytes of one tensor of a file, a MiB at a time."""
     with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
-        file.seek(_LENGTH_BYTES + length + entry.begin)
+        file.seek(data_offset(file) + entry.begin)
         left = entry.end - entry.begin
         while left and (piece := file.read(min(left, _PIECE))):
             yield piece

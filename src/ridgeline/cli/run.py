@@ -12,10 +12,11 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt
 from ridgeline.cli.terminal import say, silence
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.ops.kernels import missing
 from ridgeline.text import Tokenizer
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
@@ -50,6 +51,9 @@ def run(
     quiet: Annotated[
         bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Say what loading took too, beside what else it could be.")
+    ] = False,
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
 
@@ -62,11 +66,13 @@ def run(
             from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
 
             own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
-            _check_batch({**own, "system": system, "json": as_json, "prompt": prompt})
+            _check_batch({**own, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt})
             run_batch(model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
             return
         if prompt is None or output_file is not None or served_model_name is not None:
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
+        if quiet and verbose:
+            raise ValueError("--quiet says nothing and --verbose more; give one of them")
         text = read_prompt(prompt)
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is shown with --json; give both")
@@ -81,6 +87,8 @@ def run(
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
         _say_unheeded(llm)
+        if verbose:
+            _say_loading(llm)
         account = Account(llm.loaded.price)
         llm.engine.on_step = account.add
         shown = not as_json and not engine.dummy_weights
@@ -100,11 +108,21 @@ def _check_batch(others: dict[str, Any]) -> None:
 
 
 def _say_unheeded(llm: LLM) -> None:
-    """What the model's files ask for and do not get."""
+    """What the model's files ask for and do not get, and the kernels that the package should have."""
+    if why := missing():
+        say(f"no kernels of its own, it runs on torch's alone and slower: {why}")
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
     for key in llm.loaded.texts.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
+
+
+def _say_loading(llm: LLM) -> None:
+    """What loading took; the same bytes read into memory instead, and from disks onto a card."""
+    from ridgeline.cli.loading import loading_lines  # which few ask for
+
+    for line in loading_lines(llm.loaded.loading):
+        say(line)
 
 
 def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool) -> Completion:

@@ -17,7 +17,7 @@ from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import err
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.engine import AsyncLLM
 from ridgeline.speech.formats import as_json as transcript_json
 from ridgeline.speech.formats import line, srt, vtt

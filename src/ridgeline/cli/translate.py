@@ -12,7 +12,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import say_which
 from ridgeline.cli.request import SamplingFlags, load
 from ridgeline.cli.terminal import one_line, read_text, say
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.engine import Completion, EngineSettings
 
 BUILTIN = "translate"

@@ -9,6 +9,7 @@ import torch
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
+from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
 from ridgeline.document.numbers import three
 from ridgeline.engine.bare import engine_around
@@ -25,8 +26,8 @@ from ridgeline.models import build_to_run, family_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
+from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.device import Device
-from ridgeline.roofline.plan.memory import activation_peak
 from ridgeline.roofline.price import Price
 from ridgeline.text import ChatTemplates, Tokenizer
 
@@ -75,8 +76,9 @@ class EngineSettings:
 class Loaded:
     """A model and all that serves it.
 
-    price: of the model, for whoever asks what a step must cost. unread: fields of config.json that nothing reads, and
-    whose names do not say that they change the result. adapters: in the order of their numbers.
+    price: of the model, for whoever asks what a step must cost. loading: what its weights took to load, None of random
+    ones. unread: fields of config.json that nothing reads, and whose names do not say that they change the result.
+    adapters: in the order of their numbers.
     """
 
     engine: Engine
@@ -84,6 +86,7 @@ class Loaded:
     price: Price
     layout: KVLayout
     texts: Texts
+    loading: Loading | None = None
     unread: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
@@ -149,7 +152,7 @@ def load_engine(
     adapt(built, family, adapters)
     price, context = Price(built), _context(built, settings)
     layout = _layout(source, built, price, settings, context, adapters)
-    load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
+    loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     fill_adapters(built, family, adapters)
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
@@ -166,7 +169,7 @@ def load_engine(
         guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes),
         on_step=on_step,
     )
-    return Loaded(engine, built, price, layout, texts, tuple(source.config.unread()), tuple(adapters))
+    return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
 
 
 def _context(model: Model, settings: EngineSettings) -> int:

@@ -15,6 +15,7 @@ REQUIRED = {
 OPTIONAL = {
     "caches": 'a list like [{ name = "L2", mib = 50, bandwidth = 8986 }]: MiB and GB/s',
     "link": 'a table like { name = "NVLink 4", bandwidth = 450 }: GB/s of one card in one direction',
+    "host_link": "GB/s between one card and its host, in one direction",
     "watts": "watts",
     "price": 'a table like { dollars = 2.5, date = "2026-11", source = "my bill" }: dollars an hour',
     "efficiency": "the name of a set of constants, or a table of them by class",
@@ -25,6 +26,7 @@ OPTIONAL = {
 _UNITS = {
     "bandwidth": ("GB/s", 10, 100_000, 10, 20_000),
     "link.bandwidth": ("GB/s", 0.1, 100_000, 1, 5_000),
+    "host_link": ("GB/s", 0.1, 5_000, 1, 1_000),
     "tflops": ("TFLOP/s", 0.01, 100_000, 5, 20_000),
     "memory.gb": ("GB", 0.25, 50_000, 1, 10_000),
     "memory.mib": ("MiB", 256, 50_000 * 1000, 1024, 10_000 * 1024),

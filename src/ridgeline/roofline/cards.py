@@ -106,6 +106,7 @@ def _device(name: str, card: TableReader, catalogue: Mapping[str, Any]) -> Devic
         memory=_memory(card.table("memory")),
         caches=_caches(card),
         link=link,
+        host_link=_host_link(card, link),
         watts=card.positive("watts") if card.has("watts") else None,
         price=price,
         efficiency=_efficiency(kernels.table, card, kind),
@@ -159,6 +160,13 @@ def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[
     source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
     source += _elsewhere(measured.values.get("card", card), card)
     return Link(name, bandwidth, both), f"other counts of cards: {source}" if own else source
+
+
+def _host_link(card: TableReader, link: Link | None) -> float | None:
+    """As stated; cards that talk over PCIe talk with their host over the same."""
+    if card.has("host_link"):
+        return card.positive("host_link") * 1e9
+    return link.bandwidth if link is not None and link.name.startswith("PCIe") else None
 
 
 def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> TableReader:
@@ -263,7 +271,7 @@ def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources]."""
     ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
-    fields = [field for field in ("bandwidth", "memory", "caches", "link", "watts") if card.has(field)]
+    fields = [field for field in ("bandwidth", "memory", "caches", "link", "host_link", "watts") if card.has(field)]
     fields += [f"tflops.{name}" for name in card.values["tflops"]]
     if card.has("link") and isinstance(card.values["link"].get("all_reduce"), dict):
         fields.append("link.all_reduce")

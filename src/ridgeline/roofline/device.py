@@ -109,13 +109,15 @@ class Device:
     """One card, as an engine drives it.
 
     peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
-    shows them. efficiency: by kernel class (a prefix of a kernel's name, or `prefix/format` where a number format has
-    kernels of its own), from calibration or measured kernels; `default` for the others. host: what lies between ops,
-    where it is known. all_reduce, rereads, dequantise, copies: as in EngineProfile; what no engine has said is what a
-    good one does. calibrated: whether efficiency and host come from this very machine. sources: of every figure, by its
-    field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated; kernels_of: the
-    card that they were measured on, if they were. native: whether it is a processor that runs our kernels
-    (`ops/kernels`), so that the classes are theirs; else they are torch's, or those of the engine that drives the card.
+    shows them. host_link: bytes a second between the host's memory and one card, in one direction; None where that is
+    not known, or there is no way between them. efficiency: by kernel class (a prefix of a kernel's name, or
+    `prefix/format` where a number format has kernels of its own), from calibration or measured kernels; `default` for
+    the others. host: what lies between ops, where it is known. all_reduce, rereads, dequantise, copies: as in
+    EngineProfile; what no engine has said is what a good one does. calibrated: whether efficiency and host come from
+    this very machine. sources: of every figure, by its field in cards.toml. basis: whose kernel times the efficiencies
+    are, where they are not calibrated; kernels_of: the card that they were measured on, if they were. native: whether
+    it is a processor that runs our kernels (`ops/kernels`), so that the classes are theirs; else they are torch's, or
+    those of the engine that drives the card.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Device:
     memory: float
     caches: tuple[Cache, ...] = ()
     link: Link | None = None
+    host_link: float | None = None
     watts: float | None = None
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)

@@ -159,14 +159,19 @@ def library() -> Library | None:
     return Library(PATH, name)
 
 
+def missing() -> str:
+    """Why there are no kernels in the package and what to do, in words; "" where there are, or nobody wants them."""
+    if os.environ.get(VARIABLE) == "off" or PATH.exists():
+        return ""
+    return "there was no C++ compiler when ridgeline was installed (apt install g++, then install it again)"
+
+
 def state() -> str:
     """Which kernels this process has, in words, and what to do where it has none."""
     kernels = library()
     if kernels is not None:
         return kernels.name
-    if PATH.exists():
-        return f"torch's ({VARIABLE}=off)"
-    return "torch's: there was no C++ compiler when ridgeline was installed (apt install g++, then install it again)"
+    return f"torch's: {missing()}" if missing() else f"torch's ({VARIABLE}=off)"
 
 
 def native(x_TI: Tensor) -> Library | None:

@@ -7,6 +7,7 @@ from ridgeline.document.numbers import gb, gib
 from ridgeline.models.bill import layers_of
 from ridgeline.ops.formats import format_of
 from ridgeline.roofline.engine_profile import EngineProfile
+from ridgeline.roofline.loading import ColdStart
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.comparison import Comparison, Offer
 from ridgeline.roofline.plan.demand import Fleet
@@ -40,6 +41,7 @@ def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any
         | {
             "tokens_per_second": dataclasses.asdict(plan.request.per_second(plan.workload.batch * plan.workload.output))
         },
+        "loading": {name: _cold_start(start) for name, start in plan.loading.items()},
         "crossings": dataclasses.asdict(plan.crossings),
         "sweep": [dataclasses.asdict(row) for row in plan.sweep],
         "experts_touched": _experts(plan),
@@ -84,6 +86,14 @@ def _offer(offer: Offer) -> dict[str, Any]:
         "fleet": None if offer.fleet is None else _fleet(offer.fleet),
         "kernels": basis_of(offer.device),
         "trust": dataclasses.asdict(offer.trust),
+    }
+
+
+def _cold_start(start: ColdStart) -> dict[str, float | None]:
+    known = start.copy is not None
+    return dataclasses.asdict(start) | {
+        "floor": start.floor if known else None,
+        "in_turn": start.in_turn if known else None,
     }
 
 
@@ -136,6 +146,7 @@ def _device(setup: Setup) -> dict[str, Any]:
         "bandwidth": device.bandwidth,
         "memory_bytes": device.memory,
         "link": None if device.link is None else {"name": device.link.name, "bandwidth": device.link.bandwidth},
+        "host_link": device.host_link,
         "calibrated": device.calibrated,
         "price": None if price is None else dataclasses.asdict(price),
         "dollars_per_hour": setup.hourly,

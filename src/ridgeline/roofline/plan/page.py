@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from ridgeline.document.numbers import gb, gib, say, say_gb, say_seconds, three
 from ridgeline.document.page import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.roofline.loading import ColdStart, disks
 from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.answer import answer, targets_in_words
 from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
@@ -162,6 +163,35 @@ def _seconds(name: str, e: Estimate, metric: str) -> Row:
 
 def _rate(name: str, e: Estimate, metric: str) -> Row:
     return Row((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
+
+
+def _loading(plan: Plan) -> Table:
+    """From the page cache and from each disk: what the disk and the link to the host take, and both."""
+    device, whole = plan.case.setup.device, say_gb(gb(plan.whole.nbytes))
+    rows = (
+        Row((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
+        for name, start in plan.loading.items()
+    )
+    copy = "its link to the host is not in the catalogue"
+    if device.kind == "cpu":
+        copy = "used where they are mapped"
+    elif device.host_link is not None:
+        copy = f"{say_gb(gb(plan.memory.weights))}{' to each card' * (plan.case.setup.devices > 1)} at "
+        copy += f"{three(device.host_link / 1e9)} GB/s"
+    speeds = ", ".join(f"{three(disk.bandwidth / 1e9)} GB/s" for disk in disks())
+    notes = (f"{whole} from the disk (sequential reads at {speeds}); then {copy}",)
+    return Table(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
+
+
+def _seconds_or_nothing(value: float | None) -> str:
+    return say_seconds(value) if value else ""
+
+
+def _both(start: ColdStart) -> tuple[str, str]:
+    """Nothing where a part of it is not known."""
+    if start.copy is None:
+        return "", ""
+    return _seconds_or_nothing(start.floor), _seconds_or_nothing(start.in_turn)
 
 
 def _users(plan: Plan) -> Table:
@@ -329,6 +359,9 @@ SECTIONS: Mapping[str, Callable[[Plan], list[Block]]] = MappingProxyType(
         "memory": lambda plan: _headed(f"Memory{_each(plan)}", _memory(plan)),
         "weights": lambda plan: _headed("Weights", _weights(plan)),
         "time": lambda plan: _headed("Time", _times(plan)),
+        "loading": lambda plan: _headed(
+            "Loading, at least: parts at once, or all read before any is copied", _loading(plan)
+        ),
         "users": lambda plan: _headed("Users = requests a second x seconds each stays (Little's law)", _users(plan)),
         "steps": lambda plan: _headed(f"What a step does{_each(plan)}", phases_table(plan.phases)),
         "classes": lambda plan: _headed("By class of operation, and the roof it is under", classes_table(plan.phases)),

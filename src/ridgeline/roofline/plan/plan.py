@@ -1,6 +1,6 @@
 """The plan: a model, a card and a workload become every figure that one decides by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,6 +9,7 @@ from ridgeline.models import Fields
 from ridgeline.models.bill import Bill, bill
 from ridgeline.roofline.critical import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.roofline.device import Device
+from ridgeline.roofline.loading import ColdStart, Disk, cold_start, disks
 from ridgeline.roofline.plan.alternatives import (
     DEVICES,
     CaseOutcome,
@@ -146,6 +147,14 @@ class Plan:
     def request(self) -> Estimate:
         """Seconds until the workload's batch, asking at once, has all its tokens."""
         return request_seconds(self.phases)
+
+    @cached_property
+    def loading(self) -> Mapping[str, ColdStart]:
+        """Loading the checkpoint from the page cache and from each disk, by what it is called."""
+        device = self.case.setup.device
+        own = 0.0 if device.kind == "cpu" else self.memory.weights
+        places: dict[str, Disk | None] = {"the page cache": None} | {disk.title: disk for disk in disks()}
+        return {name: cold_start(self.whole.nbytes, own, disk, device.host_link) for name, disk in places.items()}
 
     @cached_property
     def crossings(self) -> Crossings:
