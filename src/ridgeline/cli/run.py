@@ -108,9 +108,7 @@ def _check_batch(others: dict[str, Any]) -> None:
 
 
 def _say_unheeded(llm: LLM) -> None:
-    """What the model's files ask for and do not get, and the kernels that the package should have."""
-    if why := missing():
-        say(f"no kernels of its own, it runs on torch's alone and slower: {why}")
+    """What the model's files ask for and do not get."""
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
     for key in llm.loaded.texts.unfollowed:
@@ -150,7 +148,7 @@ def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *,
 
 
 def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningless: bool) -> None:
-    """What prefill and decode took, what limited them, and what was set up for it."""
+    """What prefill and decode took, what limited them, what was set up for it, and which kernels it lacked."""
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"random weights: {count} meaningless tokens were generated")
@@ -161,6 +159,8 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
+    if why := missing():
+        say(f"no kernels of its own, it ran on torch's alone and slower: {why}")
 
 
 def _account_lines(account: Account) -> list[str]:
