@@ -2,19 +2,31 @@
 
 import struct
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_origin
 
 import msgspec
+import numpy as np
 
 _LENGTH = struct.Struct(">I")
 M = TypeVar("M")
 
 
 def _plain(value: object) -> Any:
-    """Mappings of a type of their own cross as a dict, which the decoder makes that type again where it can."""
+    """Mappings of a type of their own cross as a dict, which the decoder makes that type again where it can; arrays of
+    fp32 as their shape and their bytes."""
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return [list(value.shape), value.tobytes()]
     raise TypeError(f"{type(value).__name__} does not cross a process")
+
+
+def _array(kind: type, value: Any) -> Any:
+    """The array that `_plain` took apart."""
+    if get_origin(kind) is np.ndarray:
+        shape, data = value
+        return np.frombuffer(data, np.float32).reshape(shape)
+    raise TypeError(f"{kind} does not cross a process")
 
 
 class Frames(Generic[M]):
@@ -23,7 +35,7 @@ class Frames(Generic[M]):
     def __init__(self, messages: Any) -> None:
         """messages: the type, or union of types, that comes in."""
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages)
+        self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages, dec_hook=_array)
         self._rest = bytearray()
 
     def encode(self, message: object) -> bytes:

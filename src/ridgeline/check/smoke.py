@@ -35,6 +35,8 @@ def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, li
     sampled = [event.token for event in events if event.token is not None]
     if any(not math.isfinite(token.logprob) for token in sampled if token.logprob is not None):
         problems.append("its logits hold NaN or infinity; fetch the checkpoint again")
+    if loaded.vectors is not None:
+        return f"{loaded.vectors.width} numbers for a text of {len(prompt)} tokens", problems
     if states:
         return f"hidden states of {len(prompt)} tokens", problems
     text = loaded.tokenizer.decode([token.token for token in sampled])

@@ -14,6 +14,7 @@ from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
 from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, total_memory
 from ridgeline.models.bill import bill
+from ridgeline.models.embedder import Embedder
 from ridgeline.models.families import Family, build_to_run, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
@@ -80,7 +81,11 @@ def load_weights(
         )
     try:
         if not dummy_weights and source.folder is not None:
-            return _fill_measured(model, source.folder, family_of(source.config), progress)
+            loading = _fill_measured(model, source.folder, family_of(source.config), progress)
+            if isinstance(model, Embedder):
+                for name, folder in model.elsewhere.items():
+                    _fill_stage(model.tensors_of(name), open_checkpoint(folder))
+            return loading
         fill_dummy(model)
         return None
     except (RuntimeError, MemoryError) as error:
@@ -130,6 +135,15 @@ def fill(model: Model, checkpoint: Checkpoint, family: Family, progress: Progres
     model.tie()
     for name, place in repeated.items():
         _check_repeated(checkpoint, name, sources[place])
+
+
+def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint) -> None:
+    """Fill a part whose tensors have a folder of their own, by their names there. Raises ModelRefused."""
+    given = dict(checkpoint.tensors())
+    _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
+    _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
+    for name, tensor in given.items():
+        _put(name, *places[name], tensor)
 
 
 def _check_repeated(checkpoint: Checkpoint, name: str, embedding: str) -> None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "run": "Generate text: streams to stdout, then says on stderr what prefill and decode took.",
     "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
     "translate": "Translate texts: each goes through the encoder once, and its answer is a line on stdout.",
+    "embed": "Turn texts into vectors that are near each other where the texts mean the like.",
     "serve": "Serve a model over HTTP: OpenAI's chat and completions, metrics, health.",
     "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",

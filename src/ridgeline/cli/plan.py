@@ -26,6 +26,7 @@ from ridgeline.roofline.plan import Plan, make_plan
 from ridgeline.roofline.plan.case import Beside, ModelCache
 from ridgeline.roofline.plan.compare_page import compare_document
 from ridgeline.roofline.plan.comparison import Comparison, compare
+from ridgeline.roofline.plan.embedding import embedding_document, embedding_json, embedding_plan
 from ridgeline.roofline.plan.export import comparison_json, plan_json
 from ridgeline.roofline.plan.page import SECTIONS, check_sections, plan_document
 from ridgeline.roofline.prices import priced
@@ -55,6 +56,10 @@ def plan(
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     sections = _sections(shown)
     source = open_source(catalogue_name(model) or model)
+    if not ModelCache(source.config).generates:
+        alone = devices is None and not sections and not lora
+        _plan_embedding(source, setup, workload, money, alone=alone, as_json=as_json)
+        return
     beside = beside_of(source, lora)
     made = None if setup.device is None else _plan(source, setup, workload, money, beside)
     compared = None if devices is None else _compare(source, setup, workload, money, devices, beside)
@@ -87,6 +92,18 @@ def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: Mon
         source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
         batches if len(batches) > 1 else (), beside,
     )  # fmt: skip
+
+
+def _plan_embedding(
+    source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, *, alone: bool, as_json: bool
+) -> None:
+    """The plan of a model that writes no text. alone: nothing but it was asked for. Raises ValueError."""
+    if setup.device is None or not alone:
+        raise ValueError(f"{source.title} writes no text: a plan of it is for one --device, and has no sections")
+    device = with_price(device_named(setup.device), money)
+    asked = workload.workload(setup.max_batch_tokens)
+    made = embedding_plan(source.title, ModelCache(source.config), setup.setup(device), asked)
+    print(json.dumps(embedding_json(made))) if as_json else show(embedding_document(made))
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:

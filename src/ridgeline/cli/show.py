@@ -13,6 +13,7 @@ from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
 from ridgeline.document.page import Document, Facts, Row, Table, Tone, columns
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import Bill, bill, layers_of
+from ridgeline.models.embedder import Embedder
 from ridgeline.models.model import Model
 from ridgeline.models.naming import parse
 from ridgeline.models.recipes import Recipe, read_recipe
@@ -105,7 +106,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
         ("weights", f"{_weights(counted.nbytes)}{f', stored as {recipe.name}' if recipe.name else ''}"),
         *((("read by nothing", ", ".join(map(repr, unread))),) if unread else ()),
     )
-    tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing else (_parameters(counted),)
+    tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing and model.kv_specs else (_parameters(counted),)
     return Document(f"{architecture}: family {title}, {name.kind}, for {name.task}", (Facts(facts), *tables))
 
 
@@ -117,6 +118,8 @@ def _kept(model: Model, sizes: Sizes) -> str:
     }
     form = shared.get(sizes.form, "")
     stored = model.storage.kv
+    if not model.kv_specs:
+        return "none: nothing is kept of a text, which runs in one step"
     line = f"{sum(spec.bytes_per_token for spec in model.kv_specs):,.0f} bytes a token{form}"
     line += f", stored in {stored.name}" if stored else ""
     state = sum(spec.slot_bytes for spec in model.kv_specs if isinstance(spec, StateSpec))
@@ -129,9 +132,24 @@ def _sizes(model: Model, recipe: Recipe) -> str:
     return (
         f"{' + '.join(map(str, layers_of(model)))} layers, context {model.context:,}, "
         f"vocabulary {model.vocabulary:,}, {_stored(model, recipe)}, "
-        f"head {'tied to the embedding' if model.tied else 'of its own'}"
+        f"{_head(model)}"
         + (f", sliding window {', '.join(f'{w:,}' for w in windows)}" if windows else "")
+        + (f", most layers look {near} tokens to either side" if (near := _near(model)) else "")
     )
+
+
+def _near(model: Model) -> int:
+    """How far layers look that look at a neighbourhood; 0 where none does."""
+    return max((reach.size for reach in model.reaches if reach.kind == "local"), default=0)
+
+
+def _head(model: Model) -> str:
+    """What comes of the last hidden states."""
+    if isinstance(model, Embedder):
+        return f"scores of {model.labels:,} label{'s' * (model.labels != 1)} for the {model.mode} of a text's states"
+    if not model.has_head:
+        return "no head: a text's states are pooled into a vector"
+    return f"head {'tied to the embedding' if model.tied else 'of its own'}"
 
 
 def _stored(model: Model, recipe: Recipe) -> str:

@@ -16,6 +16,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
+from ridgeline.engine.transcript import with_text
 from ridgeline.engine.worker.messages import (
     Abort,
     Add,
@@ -179,10 +180,11 @@ class AsyncLLM:
         """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
         nobody waits for it any more, which aborts it.
 
-        encoder, root, adapter: as Engine.add. added: told the engine's number for the request, wherever observers are
-        told of steps, and before they are. sections: whether reasoning is told apart from the answer; else the text is
-        all that the model writes. Raises ValueError for what cannot run, as far as that is known here, EngineDied (a
-        RuntimeError) if the engine has stopped, EngineRestarting (one of those) while another is being started.
+        params: of a model that gives vectors nothing is read of them. encoder, root, adapter: as Engine.add. added:
+        told the engine's number for the request, wherever observers are told of steps, and before they are. sections:
+        whether reasoning is told apart from the answer; else the text is all that the model writes. Raises ValueError
+        for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the engine has stopped,
+        EngineRestarting (one of those) while another is being started.
         """
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
@@ -241,7 +243,11 @@ class AsyncLLM:
                     raise EngineDied("the engine is closed")
                 raise EngineRestarting("the engine is being started again")
             self._callers[caller.ticket] = caller
-        params = replace(caller.params, stop=()) if caller.params.stop else caller.params
+        params: SamplingParams | None = caller.params
+        if self.info.vectors is not None:
+            params = None
+        elif caller.params.stop:
+            params = replace(caller.params, stop=())
         begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
         read = given if isinstance(given, Features) else list(given)
         self._host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
@@ -285,8 +291,9 @@ class AsyncLLM:
         caller = self._callers.get(added.ticket)
         if caller is None:
             return
-        begun = self.texts.decoder_prompt(caller.prompt)
-        self._transcript.open(added.request, begun, caller.params, sections=caller.sections)
+        if self.info.vectors is None:
+            begun = self.texts.decoder_prompt(caller.prompt)
+            self._transcript.open(added.request, begun, caller.params, sections=caller.sections)
         self._by_request[added.request] = caller
         caller.request = added.request  # who leaves from now on, in another thread, aborts it
         if caller.added is not None:
@@ -302,7 +309,10 @@ class AsyncLLM:
         if stepped.pages:
             for watching in self.page_observers:
                 watching(stepped.pages)
-        events, stops = self._transcript.take(stepped.events)
+        if self.info.vectors is None:
+            events, stops = self._transcript.take(stepped.events)
+        else:
+            events, stops = [with_text(event) for event in stepped.events], []
         for stop in stops:
             self._host.send(StopChoice(stop))
         told: list[tuple[_Caller, Event | Exception]] = []

@@ -68,6 +68,7 @@ class Event(NamedTuple):
     timing: Timing | None = None
     prompt_logprobs: PromptLogprobs | None = None
     out_of_memory: bool = False
+    hidden: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

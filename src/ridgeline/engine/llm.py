@@ -13,6 +13,7 @@ from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.texts import Messages, Prompt, checked
 from ridgeline.host import check_threads, threads_for
+from ridgeline.models import ModelRefused
 
 
 class TextEngine:
@@ -64,6 +65,8 @@ class LLM:
             check_threads(threads)  # before weights are read
         self.name = model
         self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+        if self.loaded.vectors is not None:
+            raise ModelRefused(f"{model} turns texts into vectors or scores and writes none; use ridgeline embed")
         self.threads = threads_for(self.loaded.weight_bytes, threads)
         torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer

@@ -8,6 +8,7 @@ import torch
 
 from ridgeline.checkpoint import Source
 from ridgeline.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
+from ridgeline.checkpoint.embedding import Embedding, model_of, read_embedding
 from ridgeline.checkpoint.fill import Progress, load_weights, memory_beside, weight_bytes
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import as_source
@@ -18,11 +19,12 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.memory import default_budget, kv_layout
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.scheduler import MOST, Limits
 from ridgeline.engine.texts import Texts, load_texts
-from ridgeline.engine.worker.messages import EngineInfo
+from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
 from ridgeline.host import GIB, MIB
-from ridgeline.models import build_to_run, family_of
+from ridgeline.models import family_of
+from ridgeline.models.embedder import Embedder
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
@@ -128,7 +130,16 @@ class Loaded:
             calibrated=device is not None and device.calibrated,
             dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
             adapters=tuple(adapter.name for adapter in self.adapters),
+            vectors=self.vectors,
         )
+
+    @property
+    def vectors(self) -> VectorInfo | None:
+        """What its answers are, where they are vectors; None of a model that generates."""
+        model = self.model
+        if not isinstance(model, Embedder):
+            return None
+        return VectorInfo(model.width, model.labels, model.squashed, model.vocabulary, model.segments)
 
 
 def load_engine(
@@ -146,11 +157,16 @@ def load_engine(
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
-    built = build_to_run(source.config)
+    said = read_embedding(source)
+    built = model_of(source, said)
     family = family_of(source.config)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
-    price, context = Price(built), _context(built, settings)
+    context = _context(built, settings, said)
+    if built.whole:  # a step has room for a text of any length that the model takes
+        tokens = max(settings.limits.tokens, min(context, MOST))
+        settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
+    price = Price(built)
     layout = _layout(source, built, price, settings, context, adapters)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
     fill_adapters(built, family, adapters)
@@ -172,10 +188,11 @@ def load_engine(
     return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
 
 
-def _context(model: Model, settings: EngineSettings) -> int:
+def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> int:
     """Positions a sequence may have. Raises ValueError for more than the model has."""
     if settings.context is None:
-        return model.context
+        most = None if said is None else said.most_tokens
+        return model.context if most is None else min(most, model.context)
     if settings.context > model.context:
         raise ValueError(
             f"a context of {settings.context:,} was asked for, the model's is {model.context:,}; give that or less"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.embedding import Embedding, read_embedding
 from ridgeline.checkpoint.source import as_source
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
@@ -26,7 +27,7 @@ class Texts:
     it. most_tokens: what that file has for the tokens of an answer, None where it does not say. unfollowed: what it
     asks for beyond that. reasoning: the tags between which the model writes its thoughts; () for none, None for those
     that its templates write. start: what a decoder begins with whose encoder reads the prompt; () where the prompt is
-    what is continued.
+    what is continued. embedding: how the folder says that a text becomes a vector; None where it does not.
     """
 
     tokenizer: Tokenizer
@@ -36,6 +37,7 @@ class Texts:
     most_tokens: int | None = None
     reasoning: tuple[str, ...] | None = None
     start: tuple[int, ...] = ()
+    embedding: Embedding | None = None
 
     def decoder_prompt(self, ids: Sequence[int]) -> Sequence[int]:
         """What is continued where a prompt has these ids."""
@@ -91,6 +93,7 @@ def load_texts(
     there is no tokenizer. chat_template: a file with one, instead of the folder's. reasoning: as in Texts. Raises
     ModelRefused (a ValueError) in one line, ValueError for a file that holds no template."""
     source = as_source(model)
+    embedding = read_embedding(source)
     tokenizer = tokenizer_of(source, or_bytes=or_bytes)
     if chat_template is None:
         templates = templates_of(source, tokenizer)
@@ -103,7 +106,14 @@ def load_texts(
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
     return Texts(
-        tokenizer, templates, defaults, unfollowed_keys(source.generation), most_tokens, reasoning, _start(source)
+        tokenizer,
+        templates,
+        defaults,
+        unfollowed_keys(source.generation),
+        most_tokens,
+        reasoning,
+        _start(source),
+        embedding,
     )
 
 

@@ -119,4 +119,5 @@ def with_text(event: TokenEvent, delta: Delta | None = None) -> Event:
         timing=event.timing,
         prompt_logprobs=event.prompt_logprobs,
         out_of_memory=event.out_of_memory,
+        hidden=event.hidden,
     )

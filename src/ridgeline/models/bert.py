@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.embedder import Embedder, labels_of
+from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_activation
@@ -236,13 +236,13 @@ def build_roberta(fields: Fields, storage: Storage) -> Encoder:
 def build_classifier(fields: Fields, storage: Storage) -> Embedder:
     """BERT with the scores of labels: of a text's first state, tanh(dense(x)), then a product."""
     d, encoder = _bert(fields, storage)
-    labels = labels_of(fields)
-    classifier = Linear(d.whole(d.hidden, labels, bias=True), exempt=True)
-    return Embedder(encoder, "cls", d.hidden, {"pooler": Pooler(d), "classifier": classifier}, labels=labels)
+    scores = read_labels(fields)
+    classifier = Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True)
+    return Embedder(encoder, "cls", d.hidden, {"pooler": Pooler(d), "classifier": classifier}, **scores)
 
 
 def build_roberta_classifier(fields: Fields, storage: Storage) -> Embedder:
     """RoBERTa and XLM-RoBERTa with the scores of labels."""
     d, encoder = _roberta(fields, storage)
-    labels = labels_of(fields)
-    return Embedder(encoder, "cls", d.hidden, {"classifier": RobertaHead(d, labels)}, labels=labels)
+    scores = read_labels(fields)
+    return Embedder(encoder, "cls", d.hidden, {"classifier": RobertaHead(d, scores["labels"])}, **scores)

@@ -200,6 +200,7 @@ class Decoder(Model):
         """Give hidden states alone from now on; before it is filled."""
         del self.lm_head, self.all_gather
         self.has_head, self.ties = False, {}
+        self.passed_over = (*self.passed_over, r"lm_head\.weight")
 
     def head(self, x_RD: Tensor) -> Tensor:
         """As Model.head."""

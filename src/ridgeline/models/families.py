@@ -70,6 +70,11 @@ class Family:
     widens: tuple[str, ...] = ()
     prefixes: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def writes(self) -> bool:
+        """Whether its models write text."""
+        return self not in ENCODERS
+
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""
         theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.embedder import Embedder, labels_of
+from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import read_activation
@@ -208,6 +208,9 @@ def build_classifier(fields: Fields, storage: Storage) -> Embedder:
     mode: PoolingMode = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "cls"
     if fields.text("classifier_pooling", "cls") not in ("cls", "mean"):
         raise fields.refuse(f"classifier_pooling {fields.value('classifier_pooling')!r} is not cls or mean")
-    labels = labels_of(fields)
-    head, classifier = Head(d, fields, norm_bias=norm_bias), Linear(d.whole(d.hidden, labels, bias=True), exempt=True)
-    return Embedder(encoder, mode, d.hidden, {"prediction": head, "classifier": classifier}, labels=labels)
+    scores = read_labels(fields)
+    head, classifier = (
+        Head(d, fields, norm_bias=norm_bias),
+        Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True),
+    )
+    return Embedder(encoder, mode, d.hidden, {"prediction": head, "classifier": classifier}, **scores)

@@ -40,7 +40,8 @@ class Pooling(Op):
         of_T = torch.repeat_interleave(torch.arange(len(ends_R), device=x_TD.device), ends_R - starts_R + 1)
         sums_RD = torch.zeros(len(ends_R), self.width, device=x_TD.device)
         if self.mode == "max":
-            return sums_RD.index_reduce_(0, of_T, x_TD.float(), "amax", include_self=False).to(x_TD.dtype)
+            of_TD = of_T[:, None].expand_as(x_TD)
+            return sums_RD.scatter_reduce_(0, of_TD, x_TD.float(), "amax", include_self=False).to(x_TD.dtype)
         sums_RD.index_add_(0, of_T, x_TD.float())
         return (sums_RD / (ends_R - starts_R + 1)[:, None]).to(x_TD.dtype)
 

@@ -23,6 +23,7 @@ from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
+from ridgeline.server.api.vectors import EMBEDDINGS, RERANK, EmbeddingFields, RerankFields, embeddings, rerank
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
 from ridgeline.server.http.auth import PUBLIC
 from ridgeline.server.http.body import read_object
@@ -60,6 +61,8 @@ def build_app(
             Route("/v1/responses", api.respond, methods=["POST"]),
             Route("/v1/audio/transcriptions", heard.transcribe, methods=["POST"]),
             Route("/v1/audio/translations", heard.translate, methods=["POST"]),
+            Route(EMBEDDINGS, api.embed, methods=["POST"]),
+            Route(RERANK, api.rerank, methods=["POST"]),
             Route("/tokenize", api.tokenize, methods=["POST"]),
             Route("/detokenize", api.detokenize, methods=["POST"]),
             Route("/v1/models", api.models),
@@ -117,6 +120,16 @@ class Api:
         """/v1/responses"""
         return await self._generate(request, ResponseFields, response_generation)
 
+    async def embed(self, request: Request) -> Response:
+        """/v1/embeddings"""
+        fields, headers = await self._read(request, EmbeddingFields)
+        return answer(await unless_gone(request.receive, embeddings(fields, self._model, self._service)), headers)
+
+    async def rerank(self, request: Request) -> Response:
+        """/v1/rerank"""
+        fields, headers = await self._read(request, RerankFields)
+        return answer(await unless_gone(request.receive, rerank(fields, self._model, self._service)), headers)
+
     async def render(self, request: Request) -> Response:
         """/v1/chat/completions/render"""
         fields, headers = await self._read(request, ChatFields)
@@ -143,6 +156,7 @@ class Api:
     ) -> Response | EventStream:
         """Have the engine do what a request asks for, and answer at once or as a stream. Raises ApiError."""
         fields, headers = await self._read(request, kind)
+        self._model.check_generates()
         generation, reply = await prepare(fields, self._model, self._settings, self._grammars)
         generation = replace(generation, arrived=request.scope[_ARRIVED])
         headers["x-request-id"] = generation.id

@@ -33,7 +33,8 @@ class Added:
 
 @dataclass(frozen=True)
 class Declared:
-    """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say."""
+    """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say. settings: how text is
+    cut, for a vocabulary that does not say it itself: tokenizer_config.json as it stands."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     extra_special: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class Declared:
     tokenizer_class: str = ""
     model_type: str = ""
     template_text: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def special_literals(self) -> frozenset[str]:
@@ -77,6 +79,7 @@ def read_declared(folder: Path) -> Declared:
         tokenizer_class=str(config.get("tokenizer_class") or ""),
         model_type=str(_object(folder / "config.json").get("model_type") or ""),
         template_text="\n".join(source for _, source in read_templates(folder)),
+        settings=config,
     )
 
 

@@ -3,9 +3,9 @@
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers.models import BPE
@@ -14,7 +14,7 @@ from ridgeline.text.declared import Added, Declared
 from ridgeline.text.pipeline import boundary, encode, growth, stages
 from ridgeline.text.seal import Sealed, seal
 from ridgeline.text.tokenizer import Part, Tokenizer, valid
-from ridgeline.text.vocabulary import Vocabulary, build_vocabulary, byte_level, metaspace
+from ridgeline.text.vocabulary import Vocabulary, build_vocabulary, byte_level, metaspace, wordpiece
 
 _IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
 
@@ -29,6 +29,7 @@ class FastTokenizer(Tokenizer):
             vocabulary, strips_space = _read_vocabulary(pipeline, declared)
             prefix, suffix = _frame(pipeline, declared, vocabulary)
             unknown = _unknown(pipeline, declared)
+            self._pair = _pair_frame(pipeline)
             self._growth = growth(pipeline)
             super().__init__(
                 vocabulary,
@@ -48,6 +49,18 @@ class FastTokenizer(Tokenizer):
             return super().encode(text, add_special=add_special, parse_special=False)
         ids = encode(self._pipeline, valid(text), self._growth)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """As Tokenizer.encode_pair."""
+        if self._pair is None:
+            return super().encode_pair(first, second)
+        ids, types = list[int](), list[int]()
+        for frame, text in zip(self._pair, (first, second), strict=False):
+            own = self._encode_parts([valid(text)])
+            ids += [*frame.ids, *own]
+            types += [*frame.types, *[frame.own] * len(own)]
+        last = self._pair[2]
+        return [*ids, *last.ids], [*types, *last.types]
 
     def _composed(self, text: str) -> str:
         return unicodedata.normalize("NFC", text) if self._composes else text
@@ -79,6 +92,31 @@ class FastTokenizer(Tokenizer):
     def _sealed(self) -> Sealed:
         with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
             return seal(self._pipeline, self.control)
+
+
+class _Frame(NamedTuple):
+    """What a post-processor puts before a text of a pair, or after the second: ids and the types that they have; and
+    the type of the text's own tokens."""
+
+    ids: list[int]
+    types: list[int]
+    own: int = 0
+
+
+def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_Frame, _Frame, _Frame] | None":
+    """What is around two texts that are given together; None where nothing says so."""
+    both = pipeline.encode("a", "a", add_special_tokens=True)
+    sequences = both.sequence_ids
+    if set(sequences) != {0, 1, None}:
+        return None
+    places = {own: [i for i, of in enumerate(sequences) if of == own] for own in (0, 1)}
+    ids, types = list(both.ids), list(both.type_ids)
+    (start, end), (second, last) = ((own[0], own[-1] + 1) for own in (places[0], places[1]))
+    return (
+        _Frame(ids[:start], types[:start], types[start]),
+        _Frame(ids[end:second], types[end:second], types[second]),
+        _Frame(ids[last:], types[last:]),
+    )
 
 
 def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
@@ -167,8 +205,12 @@ def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared) -> tupl
     elif stages.keys() & {"Metaspace", "ByteFallback", "Replace"}:
         scheme = stages.get("Metaspace", {}).get("prepend_scheme", "never")
         spell, strips = metaspace, scheme != "never" or stages.get("Strip", {}).get("start", 0) > 0
+    elif "WordPiece" in stages:
+        spell, strips = partial(wordpiece, continues=stages["WordPiece"]["prefix"]), True
     else:
-        raise ValueError(f"decoder {decoder['type']!r} is not supported; use a byte-level or SentencePiece tokenizer")
+        raise ValueError(
+            f"decoder {decoder['type']!r} is not supported; use a byte-level, SentencePiece or WordPiece tokenizer"
+        )
     suffix = getattr(pipeline.model, "end_of_word_suffix", None)
     if suffix:  # CLIP ends a word by "</w>"
 

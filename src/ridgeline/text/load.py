@@ -9,16 +9,19 @@ from ridgeline.text.fast import FastTokenizer
 from ridgeline.text.pipeline import read_pipeline
 from ridgeline.text.sentencepiece import SentencePieceTokenizer
 from ridgeline.text.tokenizer import Tokenizer
+from ridgeline.text.wordpiece import read_wordpiece
 
+# Their SentencePiece models have other ids than they use: fairseq put its own special tokens first.
+_REORDERED = ("xlm-roberta", "xlmroberta", "camembert")
 _MODEL_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
 def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
     """The tokenizer of a model's folder, or of one tokenizer file (a `.json` or SentencePiece `.model*`).
 
-    In order: tokenizer.json; vocab.json with merges.txt; a SentencePiece model. `or_bytes`: bytes where there is none
-    of them, for models whose weights are random anyway. Raises ValueError of one line that names the file and what to
-    do.
+    In order: tokenizer.json; vocab.json with merges.txt; vocab.txt; a SentencePiece model. `or_bytes`: bytes where
+    there is none of them, for models whose weights are random anyway. Raises ValueError of one line that names the file
+    and what to do.
     """
     if not folder.exists():
         raise ValueError(f"{folder}: no such folder; give the folder that holds the model")
@@ -48,7 +51,12 @@ def _read(folder: Path, or_bytes: bool) -> Tokenizer:
     if vocab.is_file() or merges.is_file():
         present, absent = (vocab, merges) if vocab.is_file() else (merges, vocab)
         raise ValueError(f"{present}: needs {absent.name} beside it; copy both files of the release")
+    if (folder / "vocab.txt").is_file():
+        pipeline, declared = read_wordpiece(folder / "vocab.txt", declared)
+        return FastTokenizer(pipeline, declared, folder / "vocab.txt")
     model = _sentencepiece_file(folder)
+    if model is not None and (declared.tokenizer_class or declared.model_type).lower().startswith(_REORDERED):
+        raise ValueError(f"{model}: this model moves its ids, which only tokenizer.json says; copy that beside it")
     if model is not None:
         return SentencePieceTokenizer(model, declared)
     # A folder that declares tokens has lost its vocabulary: bytes would be wrong even for random weights.

@@ -70,6 +70,12 @@ class Tokenizer(ABC):
         ids = self._encode_parts([valid(part) if isinstance(part, str) else part for part in parts])
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Ids of two texts that a model reads together, as a query and a document, and of each id which text it is of
+        as BERT counts them (0 or 1). What is written in them is text. Raises ValueError where the folder does not say
+        how two texts are put together."""
+        raise ValueError("this tokenizer does not say how two texts are put together; take one with a tokenizer.json")
+
     @abstractmethod
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]: ...
 

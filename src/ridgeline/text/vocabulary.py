@@ -1,7 +1,7 @@
 """A vocabulary as bytes: what each token id adds to the output, and which ids are control tokens.
 
-The two spellings in use: byte-level BPE writes every byte as one printable character (GPT-2); SentencePiece writes
-a space as U+2581 and bytes outside its vocabulary as `<0xNN>`.
+The spellings in use: byte-level BPE writes every byte as one printable character (GPT-2); SentencePiece writes a space
+as U+2581 and bytes outside its vocabulary as `<0xNN>`; WordPiece marks pieces that go on with a word.
 """
 
 import re
@@ -47,6 +47,12 @@ def metaspace(piece: str) -> bytes:
     if match := _BYTE_PIECE.fullmatch(piece):
         return bytes([int(match[1], 16)])
     return piece.replace(SPACE_MARK, " ").encode("utf-8", "replace")
+
+
+def wordpiece(piece: str, continues: str) -> bytes:
+    """The bytes of a WordPiece piece: a word begins after a space, unless the piece goes on with one."""
+    word = piece.removeprefix(continues)
+    return (word if word != piece or not continues else f" {piece}").encode("utf-8", "replace")
 
 
 def build_vocabulary(

@@ -16,6 +16,20 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NANOSECONDS
 
 
+class VectorInfo(msgspec.Struct, frozen=True):
+    """What is said of a model whose answer to a text is a vector.
+
+    width: its entries. labels: whose scores they are; 0 where it is an embedding. squashed: whether a score is read as
+    sigmoid(score). vocabulary: ids of one text. segments: texts that it tells apart, whose ids follow each other.
+    """
+
+    width: int
+    labels: int
+    squashed: bool
+    vocabulary: int
+    segments: int
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """What is said of an engine when it is ready.
 
@@ -24,7 +38,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. device: what steps are
     predicted for, None where nothing is predicted. calibrated: whether its figures were measured on this machine.
     dtype: the number format of the weights, of the embedding where they have several. adapters: the names of those that
-    are loaded.
+    are loaded. vectors: None of a model that generates.
     """
 
     context: int
@@ -41,6 +55,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     calibrated: bool = False
     dtype: str = "float32"
     adapters: tuple[str, ...] = ()
+    vectors: VectorInfo | None = None
 
 
 class StepReport(NamedTuple):
@@ -118,7 +133,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
 
     ticket: int
     prompt: list[int]
-    params: SamplingParams
+    params: SamplingParams | None
     root: bytes = b""
     encoder: list[int] | Features = []
     adapter: str = ""

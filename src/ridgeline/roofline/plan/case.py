@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
-from ridgeline.models.families import stored_dtype
+from ridgeline.models.families import family_of, stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.ops.experts import Experts
@@ -196,6 +196,11 @@ class ModelCache:
         """beside: puts adapters beside each model that is built."""
         self.fields, self._beside = fields, beside
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes text. Raises ModelRefused."""
+        return family_of(self.fields).writes
 
     def case(self, setup: Setup) -> Case:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for

@@ -11,6 +11,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import unknown_id
 from ridgeline.engine.texts import Texts
+from ridgeline.engine.worker.messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.settings import ServerSettings
 from ridgeline.text import ChatTemplate, Tokenizer
@@ -27,7 +28,8 @@ class ServedModel:
 
     context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
     ids the model has. dtype: the number format of its weights. adapters: those that are loaded, by the names that
-    requests choose them by. created: when it was put up, in Unix seconds.
+    requests choose them by. vectors: what its answers are, where they are no text. created: when it was put up, in Unix
+    seconds.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class ServedModel:
     vocabulary: int
     dtype: str
     adapters: tuple[str, ...] = ()
+    vectors: VectorInfo | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -74,6 +77,12 @@ class ServedModel:
     def called(self, name: str) -> str:
         """What the answer to a request for this name says that it is from."""
         return self.adapter(name) or self.name
+
+    def check_generates(self) -> None:
+        """Raises ApiError for a model that writes no text."""
+        if self.vectors is not None:
+            route = "/v1/rerank" if self.vectors.labels else "/v1/embeddings"
+            raise invalid(f"the model writes no text; ask {route}", "model", code="unsupported_model")
 
     def template(self, *, tools: bool = False) -> ChatTemplate:
         """The chat template. Raises ApiError where the model has none."""
@@ -121,7 +130,7 @@ def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
     names = settings.models
     if both := set(names) & set(info.adapters):
         raise ValueError(f"{min(both)!r} is the name of the model and of an adapter; give the adapter another")
-    return ServedModel(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters)
+    return ServedModel(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors)
 
 
 def cache_root(salt: str | None, settings: ServerSettings) -> bytes:

@@ -113,6 +113,8 @@ class Metrics:
             else:
                 self._first_token(live, progress, event)
             progress.last[choice] = event.at
+        if event.hidden is not None:
+            self._embedded(live, event)
         if event.finish is not None:
             self._finished(progress, event)
 
@@ -133,6 +135,15 @@ class Metrics:
         if live.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
             self._one("prefix_cache_queries").inc(live.prompt_tokens)
             self._one("prefix_cache_hits").inc(live.cached)
+
+    def _embedded(self, live: Live, event: Event) -> None:
+        """A text became a vector: there are no tokens to wait for, and what it took is what it waited and ran."""
+        timing = event.timing
+        self._one("prompt_tokens").inc(live.prompt_tokens)
+        self._one("e2e_request_latency_seconds").observe((event.at - live.arrived) * NANOSECONDS)
+        if timing is not None and timing.scheduled is not None:
+            self._one("request_queue_time_seconds").observe((timing.scheduled - timing.arrived) * NANOSECONDS)
+            self._one("request_inference_time_seconds").observe((event.at - timing.scheduled) * NANOSECONDS)
 
     def _finished(self, progress: _Progress, event: Event) -> None:
         """A choice has ended."""

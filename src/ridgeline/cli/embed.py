@@ -1,0 +1,143 @@
+"""`ridgeline embed`: texts become vectors, and how alike they are; or a reranker scores them for a query."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli import options
+from ridgeline.cli.options import parse_tokens
+from ridgeline.cli.terminal import loading_bar, read_text, say
+from ridgeline.document.terminal import printable
+from ridgeline.engine.embedding import Embeddings, Vector, similarity
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import EngineSettings
+
+_TEXTS = "The texts; - reads them from standard input, a line each."
+_MODEL = "A folder with an embedding model or a reranker, or an id in the Hugging Face cache."
+_FILE = "A file with more texts, a line each."
+_QUERY = "The first text is what is searched for, the others are searched: the model's prompts for both go before them."
+_PROMPT = "Put this prompt of the model's before every text, by its name: what a model was trained to be told."
+_CUT = "Keep so many of a vector's first numbers, where the model was trained for that (Matryoshka)."
+_SHOWN = 72  # characters of a text
+_NUMBERS = 4  # of a vector
+
+
+def embed(
+    texts: Annotated[list[str] | None, typer.Argument(help=_TEXTS, show_default=False)] = None,
+    *,
+    model: Annotated[str, typer.Option("--model", help=_MODEL, callback=options.say_which, show_default=False)],
+    input_file: Annotated[Path | None, typer.Option("--input-file", help=_FILE)] = None,
+    search: Annotated[bool, typer.Option("--search", help=_QUERY)] = False,
+    prompt: Annotated[str | None, typer.Option("--prompt", help=_PROMPT)] = None,
+    dimensions: Annotated[int | None, typer.Option(help=_CUT)] = None,
+    dummy_weights: options.DummyWeights = False,
+    max_batch_tokens: options.MaxBatchTokens = "2k",
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+) -> None:
+    """Turn texts into vectors that are near each other where the texts mean the like.
+
+    Of several texts the first is compared with the others: 1 is the same direction, 0 nothing in common. With a
+    reranker, which reads two texts together, the first is the query and the others get its scores. --json gives the
+    vectors themselves.
+    """
+    if search and prompt is not None:
+        raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
+    every = _read(texts or [], input_file)
+    settings = EngineSettings(limits=Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens")))
+    with loading_bar(model) as progress:
+        embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    for key in embedder.loaded.unread:
+        say(f"the model's config.json has {key!r}, which nothing reads")
+    started = time.perf_counter()
+    if embedder.info.labels:
+        _check_scored(every, search=search, prompt=prompt, dimensions=dimensions)
+        scores = embedder.score(every[0], every[1:])
+        _show_scores(every, scores, as_json=as_json)
+    else:
+        if embedder.texts.embedding is None:
+            say("the folder does not say how texts are pooled: the mean of their states is taken")
+        vectors = _vectors(embedder, every, search=search, prompt=prompt, dimensions=dimensions)
+        _show_vectors(every, vectors, as_json=as_json)
+    _say_speed(embedder, len(every), time.perf_counter() - started)
+    if dummy_weights:
+        say("random weights: what is alike means nothing")
+
+
+def _read(texts: list[str], file: Path | None) -> list[str]:
+    """All texts, one after the other. Raises ValueError where there are none, or one is empty."""
+    every: list[str] = []
+    for text in texts:
+        every += read_text("-").splitlines() if text == "-" else [text]
+    if file is not None:
+        try:
+            every += file.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not text in UTF-8: {error}; convert it first") from None
+    every = [text for text in every if text.strip()]
+    if not every:
+        raise ValueError("there is no text; give one, - for standard input, or --input-file")
+    return every
+
+
+def _vectors(
+    embedder: Embeddings, texts: list[str], *, search: bool, prompt: str | None, dimensions: int | None
+) -> list[Vector]:
+    if not search:
+        return embedder.embed(texts, prompt, dimensions=dimensions)
+    query = embedder.embed(texts[:1], "query", dimensions=dimensions)
+    return [*query, *embedder.embed(texts[1:], "document", dimensions=dimensions)]
+
+
+def _check_scored(texts: list[str], *, search: bool, prompt: str | None, dimensions: int | None) -> None:
+    if search or prompt is not None or dimensions is not None:
+        raise ValueError("a reranker scores texts as they are; leave --search, --prompt and --dimensions out")
+    if len(texts) < 2:
+        raise ValueError("a reranker scores documents for a query; give the query first, then at least one document")
+
+
+def _show_vectors(texts: list[str], vectors: list[Vector], *, as_json: bool) -> None:
+    alike = [similarity(vectors[0].values, vector.values) for vector in vectors]
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {"text": text, "tokens": vector.tokens, "similarity": cosine, "embedding": vector.values.tolist()}
+            for text, vector, cosine in zip(texts, vectors, alike, strict=True)
+        ]
+        print(json.dumps({"dimensions": len(vectors[0].values), "texts": rows}))
+        return
+    if len(texts) == 1:
+        first = ", ".join(f"{number:.4f}" for number in vectors[0].values[:_NUMBERS])
+        print(f"{len(vectors[0].values)} dimensions of {vectors[0].tokens} tokens: {first}, ...")
+        return
+    print(f"        {_shown(texts[0])}")
+    for text, cosine in sorted(zip(texts[1:], alike[1:], strict=True), key=lambda pair: -pair[1]):
+        print(f"{cosine:7.4f} {_shown(text)}")
+
+
+def _show_scores(texts: list[str], scores: list[float], *, as_json: bool) -> None:
+    ranked = sorted(zip(texts[1:], scores, strict=True), key=lambda pair: -pair[1])
+    if as_json:
+        rows = [{"text": text, "score": score} for text, score in zip(texts[1:], scores, strict=True)]
+        print(json.dumps({"query": texts[0], "documents": rows}))
+        return
+    print(f"        {_shown(texts[0])}")
+    for text, score in ranked:
+        print(f"{score:7.4f} {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    line = " ".join(printable(text).split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
+
+
+def _say_speed(embedder: Embeddings, texts: int, seconds: float) -> None:
+    """What it took, weights not counted."""
+    stats = embedder.engine.stats
+    say(
+        f"{texts:,} text{'s' * (texts > 1)}, {stats.computed_tokens:,} tokens in {stats.steps:,} "
+        f"step{'s' * (stats.steps > 1)}: {seconds:.3f} s, {texts / seconds:,.1f} texts/s, "
+        f"{stats.computed_tokens / seconds:,.0f} tok/s, {embedder.threads} thread{'s' * (embedder.threads > 1)}"
+    )
