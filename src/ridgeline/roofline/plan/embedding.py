@@ -10,8 +10,8 @@ from typing import Any
 from ridgeline.document.numbers import gib, say_gib, say_seconds, three
 from ridgeline.document.page import Document, Facts, Row, Table, columns
 from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
-from ridgeline.roofline.plan.memory import activation_peak
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase
 from ridgeline.roofline.plan.plan import check_devices
 
