@@ -10,7 +10,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
 from ridgeline.cli.terminal import loading_bar, read_text, say
-from ridgeline.document.terminal import printable
+from ridgeline.document.printable import printable
 from ridgeline.engine.embedding import Embeddings, Vector, similarity
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import EngineSettings
