@@ -140,4 +140,5 @@ def test_each_released_config_is_covered_or_listed(data_dir: Path) -> None:
     assert len(folders) >= 30
     for folder in folders:
         name = folder.partition("__")[2].lower().replace("_1-", ".1-").removesuffix("-diffusers")
-        assert folder in covered or missing_for(name), folder
+        if folder not in covered and not missing_for(name):  # run, and not in the catalogue: speech
+            assert build(read_config(str(data_dir / "configs" / folder))).ops(), folder
