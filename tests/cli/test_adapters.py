@@ -104,7 +104,11 @@ def test_show(ridgeline: Run, large: Path) -> None:
     }  # fmt: skip
     assert told["total"] == ridgeline("show", "llama-3-8b", "--json").json["total"]
     assert "a/base" in ridgeline("show", "llama-3-8b", "--lora", large).out
-    assert_one_line(ridgeline("show", "tales", "--lora", large), REFUSED, "which the model does not have; it was made")
+    assert_one_line(
+        ridgeline("show", "tales", "--lora", large),
+        REFUSED,
+        "the model's matrix has 512 inputs and 192 outputs; it was made for a/base",
+    )
 
 
 def test_a_priced_trace(ridgeline: Run, large: Path) -> None:

@@ -56,6 +56,7 @@ class Scripted:
         params: SamplingParams,
         take: Callable[[Event | Exception], None],
         *,
+        encoder: object = (),
         root: bytes = b"",
         adapter: str = "",
         added: Callable[[int], None] = lambda request: None,
