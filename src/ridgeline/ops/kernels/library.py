@@ -23,6 +23,7 @@ NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 
 _ACTIVATIONS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
+    "tanh": 6,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@
 
 namespace {
 
-enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2 };
+enum Activation : int { NONE, SILU, GELU, GELU_TANH, RELU, RELU2, TANH };
 
 // erf of each lane.
 inline F error_function(F x) {
@@ -22,6 +22,7 @@ inline F activated(int activation, F x) {
         case GELU_TANH: return x * 0.5f * (tangent((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
         case RELU: return where(x > 0.0f, x, F{});
         case RELU2: return where(x > 0.0f, x * x, F{});
+        case TANH: return tangent(x);
         default: return x;
     }
 }
