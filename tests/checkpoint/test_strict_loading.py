@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 # -- what is whole -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", [family for family in CONFIGS if family != "gpt_oss"])  # its experts are cut out
 @pytest.mark.parametrize("shards", [1, 3])
 def test_every_parameter_is_its_tensor_mapped_and_filled_once(family: str, shards: int, tmp_path: Path) -> None:
     """Values as in the files, memory inside the mapped files, and progress that ends at the sum of all bytes."""

@@ -408,6 +408,7 @@ def encoding_engine(
         limits,
         context=100,
         vocabulary=VOCABULARY,
+        encoder_context=100,
         on_step=None if plans is None else lambda record: plans.append(record.plan),
     )
 

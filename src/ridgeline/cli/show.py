@@ -38,7 +38,7 @@ def show(
         if name is None:
             raise
         title = f"{name.family} {name.version}".rstrip()  # what the name says is still worth knowing
-        raise ModelRefused(f"{title} ({name.kind}, for {name.task}) cannot be built: {refusal}") from None
+        raise ModelRefused(f"{title} ({name.kind}, {name.task}) cannot be built: {refusal}") from None
     counted, adapters = bill(built), read_adapters(options.adapters_of(lora, "--lora"))
     adapt(built, family_of(fields), adapters)
     if as_json:
