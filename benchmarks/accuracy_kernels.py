@@ -8,7 +8,7 @@ import torch
 from accuracy_replay import facts
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.experts import Experts
+from ridgeline.ops.experts import Experts, ExpertSizes
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
@@ -86,7 +86,7 @@ def _op(line: dict[str, str]) -> tuple[Op, Work]:
                 count, active, hidden, width = shape
                 names = ("gate_proj", "up_proj", "down_proj")
                 bf16 = torch.bfloat16
-                op = Experts(count, active, hidden, width, "silu", bf16, renormalise=True, names=names)
+                op = Experts(ExpertSizes(count, active, width), hidden, "silu", bf16, names=names)
                 return op, Work({TOKENS: tokens}, tokens)
             case "decode attention" | "prefill attention":
                 heads, kv_heads, dim = shape

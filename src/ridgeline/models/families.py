@@ -208,7 +208,8 @@ def family_of(fields: Fields) -> Family:
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
     families = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
-    near = get_close_matches(called, [known.architecture for known in families], 3)
+    names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
+    near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
     raise fields.refuse(
         f"architecture {called} is not supported{nearest} `ridgeline plan --list` shows models of those that are"
