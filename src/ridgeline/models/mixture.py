@@ -35,22 +35,22 @@ class Mixture(nn.Module):
         router and experts."""
         super().__init__()
         self.gate = Router(d.whole(d.hidden, sizes.count, bias=bias), rule)
+        self.shared_experts = GatedMLP(d, d.gate_up(width=shared), width=shared, summand=True) if shared else None
+        self.shared_expert_gate = SharedGate(d.whole(d.hidden, 1), exempt=True) if weighed else None
         self.experts = Experts(
             sizes, d.hidden, activation or d.activation, d.dtype,
             names=names, bias=bias, layout=layout, adds=shared > 0, shard=d.expert_shard, gathered=d.gathered,
         )  # fmt: skip
-        self.shared_experts = GatedMLP(d, d.gate_up(width=shared), width=shared, summand=True) if shared else None
-        self.shared_expert_gate = SharedGate(d.whole(d.hidden, 1), exempt=True) if weighed else None
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.expert_shard, d.gathered)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
+        weights_TK, picked_TK = self.gate(x_TD)
         shared_TD: Tensor | None = None
         if self.shared_experts is not None:
             shared_TD = self.shared_experts(x_TD)
             if self.shared_expert_gate is not None:
                 shared_TD = self.shared_expert_gate(x_TD, shared_TD)
-        weights_TK, picked_TK = self.gate(x_TD)
         out: Tensor = self.all_reduce(self.experts(x_TD, weights_TK, picked_TK, shared_TD))
         return out
 
