@@ -19,7 +19,7 @@ from ridgeline.ops.kernels.attention import rotate
 from ridgeline.ops.kernels.library import PATH
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.paged import LayerPages
-from ridgeline.ops.paged_native import NativeKV, NativePages, native_takes
+from ridgeline.ops.paged_native import NativeKV, NativePages
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
@@ -318,8 +318,8 @@ def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtyp
 
 def test_what_the_kernels_do_not_take() -> None:
     """Biases of positions, other formats, and what is nowhere kept."""
-    assert native_takes(PLAIN.op())
+    assert PLAIN.op().ours
     spec = PLAIN.op().spec
-    assert not native_takes(Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1))
-    assert not native_takes(Attention(0, 6, replace(spec, dtype=torch.float16)))
-    assert not native_takes(Attention(0, 6, replace(spec, reach=Reach("full"))))
+    assert not Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1).ours
+    assert not Attention(0, 6, replace(spec, dtype=torch.float16)).ours
+    assert not Attention(0, 6, replace(spec, reach=Reach("full"))).ours
