@@ -112,7 +112,7 @@ saw a small bird in it. "Look, a bird!" he said. The bird was sad. It could not 
 with some soft leaves. One day the bird was happy again, and it flew away over the house."""
 
 # Seeds (and the place in the story) whose answers are varied, with no two tokens nearly as likely anywhere.
-SUBJECTS = {"full": (LLAMA, 48), "sliding": (SLIDING, 48), "mixed": (MIXED, 38), "latent": (LATENT, 3)}
+SUBJECTS = {"full": (LLAMA, 48), "sliding": (SLIDING, 48), "mixed": (MIXED, 38), "latent": (LATENT, 23)}
 WALLS = {"latent": 18, "widths": 0, "mixed reaches": 24, "everything": 9, "encoder-decoder": 41}
 
 
