@@ -170,14 +170,14 @@ def test_score_matrix_is_counted_pair_by_pair(tiny: Maker, family: str) -> None:
 
 def test_a_model_is_priced_once(tiny: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One forward on meta, whoever asks what a step costs: the loader, the account of a run, a trace."""
-    traced = []
+    folder, traced = tiny("llama").folder, []
 
     def counting(model: Model) -> list[tuple[str, Op, Space]]:
         traced.append(model)
         return traced_calls(model)
 
     monkeypatch.setattr(pricing, "traced_calls", counting)
-    llm = LLM(str(tiny("llama").folder), EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2)))
+    llm = LLM(str(folder), EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2)))
     account = Account(llm.loaded.price)
     llm.engine.on_step = account.add
     trace(llm, Subject("tiny", "", lambda: [1, 2, 3]), GREEDY, DEVICE, Wanted(repeats=1), cost=NO_HOOKS)
