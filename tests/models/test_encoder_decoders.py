@@ -192,7 +192,7 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(kind: str, field:
     if kind in ("bart", "marian"):
         check_bart(ours, theirs)
         return
-    activated = ours.get_submodule("encoder.block.0.layer.1.DenseReluDense.activated")
+    activated = ours.get_submodule("encoder.block.0.layer.1.DenseReluDense.fc")
     assert (activated.activation, activated.gated) == (theirs.dense_act_fn, theirs.is_gated_act)
     depths = [len(ours.get_submodule(stack).block) for stack in ("encoder", "decoder")]
     assert depths == [theirs.num_layers, theirs.num_decoder_layers]
@@ -210,9 +210,9 @@ def check_bart(ours: Model, theirs: Any) -> None:
     for stack in ("encoder", "decoder"):
         layers = trunk.get_submodule(stack).layers
         assert len(layers) == getattr(theirs, f"{stack}_layers")
-        assert layers[0].mlp.activated.width == getattr(theirs, f"{stack}_ffn_dim")
+        assert layers[0].mlp.fc.width == getattr(theirs, f"{stack}_ffn_dim")
         assert layers[0].self_attn.attend.heads == getattr(theirs, f"{stack}_attention_heads")
-        assert layers[0].mlp.activated.activation == theirs.activation_function
+        assert layers[0].mlp.fc.activation == theirs.activation_function
     assert (ours.context, ours.encoder_context) == (theirs.max_position_embeddings,) * 2
     assert (trunk.shared.scale is not None) == theirs.scale_embedding
     assert ours.tied == theirs.tie_word_embeddings

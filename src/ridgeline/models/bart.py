@@ -9,15 +9,20 @@ from torch import Tensor, nn
 
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
+from ridgeline.models.encoder_decoder import (
+    CrossAttention,
+    EncoderDecoder,
+    FeedForward,
+    Names,
+    SelfAttention,
+    attention_op,
+)
 from ridgeline.models.fields import MOST_LAYERS, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.storage import Storage
-from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
-from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
@@ -27,24 +32,6 @@ IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_(tokens|positions)\.we
 NAMES = Names("q_proj", "k_proj", "v_proj", "out_proj")
 _OFFSET = 2  # rows of BART's table of positions before that of the first
 _EPS = 1e-5  # of torch's LayerNorm, which no config states
-
-
-class FeedForward(nn.Module):
-    """fc2(act(fc1(x)))."""
-
-    part = "feed-forward"
-    unnamed = True
-
-    def __init__(self, d: Dimensions) -> None:
-        super().__init__()
-        self.activated = ActivatedProjections({"fc1": d.column(d.hidden, d.width, bias=True)}, d.activation)
-        self.fc2 = Linear(d.row(d.width, d.hidden, bias=True))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """x_ND [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.fc2(self.activated(x_ND)))
-        return out
 
 
 class Block(nn.Module):

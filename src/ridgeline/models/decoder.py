@@ -71,12 +71,13 @@ class SelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """down(act(up(x)))."""
+    """down(act(up(x))), or down(act(gate(x)) * up(x)), under the names of a checkpoint."""
 
     part = "feed-forward"
 
     def __init__(self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec) -> None:
-        """up: the first matrix, by its name; down: the name of the second, which is `spec`."""
+        """up: what the width comes of, by names: a matrix, or those of a gate and of what it gates, two or a fused one.
+        down: the name of the last matrix, which is `spec`."""
         super().__init__()
         self.fc = ActivatedProjections(up, d.activation)
         self.down = down

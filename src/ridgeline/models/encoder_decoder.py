@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from ridgeline.models.decoder import MLP
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, KVContext, PositionBias
@@ -72,6 +73,16 @@ class CrossAttention(nn.Module):
             k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
         out: Tensor = self.all_reduce(getattr(self, self.names.output)(self.attend(q_THD, k_EHD, v_EHD, kv)))
         return out
+
+
+class FeedForward(MLP):
+    """fc2(act(fc1(x))), both with a bias; neither is in a module of its own in checkpoints."""
+
+    unnamed = True
+
+    def __init__(self, d: Dimensions) -> None:
+        up = {"fc1": d.column(d.hidden, d.width, bias=True)}
+        super().__init__(d, up, "fc2", d.row(d.width, d.hidden, bias=True))
 
 
 def attention_op(

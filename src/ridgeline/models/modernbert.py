@@ -3,7 +3,7 @@ and layers that look at a neighbourhood but for every third, which looks at the 
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import wanted
+from ridgeline.models.decoder import MLP, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
@@ -42,23 +42,6 @@ class SelfAttention(nn.Module):
         """x_TD [rows, hidden] -> [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         out: Tensor = self.all_reduce(self.Wo(self.attend(q_THD, k_THD, v_THD, kv, angles)))
-        return out
-
-
-class MLP(nn.Module):
-    """Wo(act(x) * gate), both of one stored matrix."""
-
-    part = "feed-forward"
-
-    def __init__(self, d: Dimensions, *, bias: bool) -> None:
-        super().__init__()
-        self.gate_up = ActivatedProjections(d.fused("Wi", d.width, d.width, bias=bias), d.activation)
-        self.Wo = Linear(d.row(d.width, d.hidden, bias=bias))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.Wo(self.gate_up(x_TD)))
         return out
 
 
@@ -191,7 +174,9 @@ def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]
     def block(layer: int) -> Block:
         reach = Reach("local", near) if sliding[layer] else FULL
         attention = SelfAttention(d, layer, reach, ropes[sliding[layer]], bias=biases["attention"])
-        return Block(d, attention, MLP(d, bias=biases["mlp"]), first=layer == 0, norm_bias=biases["norm"])
+        gate_up = d.fused("Wi", d.width, d.width, bias=biases["mlp"])
+        mlp = MLP(d, gate_up, "Wo", d.row(d.width, d.hidden, bias=biases["mlp"]))
+        return Block(d, attention, mlp, first=layer == 0, norm_bias=biases["norm"])
 
     trunk = Trunk(d, [block(layer) for layer in range(d.layers)], sliding, ropes, biases["norm"])
     return d, Encoder(d, trunk, "model"), biases["norm"]

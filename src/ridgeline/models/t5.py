@@ -11,16 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import add_norm
-from ridgeline.models.decoder import wanted
+from ridgeline.models.decoder import MLP, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder_decoder import CrossAttention, EncoderDecoder, Names, SelfAttention, attention_op
 from ridgeline.models.fields import MOST_LAYERS, MOST_WIDTH, Fields
 from ridgeline.models.storage import Storage
-from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
+from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attention import KVContext, PositionBias
 from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.ops.shard import Shard
 from ridgeline.ops.stored import Stored, weight
@@ -73,24 +72,6 @@ def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
         ratio = (distance.clamp_min(1).float() / exact).log() / math.log(farthest / exact)
         far = (exact + (ratio * (count - exact)).long()).clamp_max(count - 1)
         return first + torch.where(distance < exact, distance, far)
-
-
-class FeedForward(nn.Module):
-    """wo(act(wi(x))), or wo(act(wi_0(x)) * wi_1(x))."""
-
-    part = "feed-forward"
-
-    def __init__(self, d: Dimensions, *, gated: bool) -> None:
-        super().__init__()
-        names = ("wi_0", "wi_1") if gated else ("wi",)
-        self.activated = ActivatedProjections(dict.fromkeys(names, d.column(d.hidden, d.width)), d.activation)
-        self.wo = Linear(d.row(d.width, d.hidden))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.wo(self.activated(x_TD)))
-        return out
 
 
 class Part(nn.Module):
@@ -202,8 +183,9 @@ def _build(fields: Fields, storage: Storage, projection: str, *, shared_bias: bo
         # Where there is one, the layers after the first hold none: they call that of the first.
         return [*tables, *[tables[0].forward] * (count - len(tables))]
 
-    def feed_forward() -> FeedForward:
-        return FeedForward(d, gated=gated)
+    def feed_forward() -> MLP:
+        names = ("wi_0", "wi_1") if gated else ("wi",)
+        return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
 
     encoder = [
         {

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.encoder_decoder import FeedForward
 from ridgeline.models.fields import MOST_LAYERS, Fields
 from ridgeline.models.llama import read_activation
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
-from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.convolution import Convolution
@@ -79,23 +79,6 @@ class CrossAttention(nn.Module):
         return out
 
 
-class MLP(nn.Module):
-    """fc2(act(fc1(x)))."""
-
-    part, unnamed = "feed-forward", True
-
-    def __init__(self, d: Dimensions) -> None:
-        super().__init__()
-        self.up = ActivatedProjections({"fc1": d.column(d.hidden, d.width, bias=True)}, d.activation)
-        self.fc2 = Linear(d.row(d.width, d.hidden, bias=True))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        """x_ND [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.fc2(self.up(x_ND)))
-        return out
-
-
 class Block(nn.Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
     norm that follows."""
@@ -109,7 +92,7 @@ class Block(nn.Module):
             self.encoder_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
             self.encoder_attn = CrossAttention(d, cross)
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.mlp = MLP(d)
+        self.mlp = FeedForward(d)
 
     def forward(
         self, x_ND: Tensor, y_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None
