@@ -12,7 +12,8 @@ import torch
 from engine.folders import write_model
 from engine.scripted import GREEDY
 from models.configs import ENCODER_DECODERS
-from ridgeline.engine import LLM, AsyncLLM
+from ridgeline.engine import LLM, AsyncLLM, EngineSettings, setup
+from ridgeline.engine.scheduler import Limits
 from ridgeline.models import ModelRefused
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.work import Segment
@@ -67,6 +68,20 @@ def test_the_start_is_the_generation_configs_then_the_configs(tmp_path: Path) ->
     path.write_text(json.dumps({"decoder_start_token_id": "<pad>"}), encoding="utf-8")
     with pytest.raises(ModelRefused, match="decoder_start_token_id is '<pad>'"):
         LLM(str(tmp_path / "a"))
+
+
+def test_memory_has_room_for_the_longest_input_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which runs alone where a step has fewer positions: then the step is as large as one of so many."""
+    kept: list[dict[str, float]] = []
+    monkeypatch.setattr(setup, "memory_beside", lambda _, taken: kept.append(taken) or 1e9)
+    folder = str(write_model(tmp_path, config=ENCODER_DECODERS["t5"]))
+    for tokens in (8, 64, 100):
+        LLM(folder, settings=EngineSettings(limits=Limits(tokens=tokens, requests=1)))
+    few, whole, more = (taken.items() for taken in kept)
+    assert [name for name, _ in few] == [name for name, _ in whole] != [name for name, _ in more]
+    assert "activations in a step of 64 tokens" in dict(few)
+    assert dict(few) == dict(whole)
+    assert dict(more)["activations in a step of 100 tokens"] >= dict(whole)["activations in a step of 64 tokens"]
 
 
 def test_a_decoder_continues_its_prompt(tmp_path: Path) -> None:

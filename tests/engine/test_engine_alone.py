@@ -463,6 +463,30 @@ def test_an_encoders_pages_come_whole_with_the_step_that_runs_it(prefix_cache: b
         engine.add([1], encoder=[1] * 81)
 
 
+@pytest.mark.parametrize("length", [15, 16, 40])
+def test_an_encoders_input_without_room_beside_those_that_run_has_a_step_alone(length: int) -> None:
+    """With as much of its prompt as a step runs; those that run have every other step, and nobody waits for their end.
+    Beside two that run 13 fit in a step of 16."""
+    plans: list[StepPlan] = []
+    engine = encoding_engine(pages=100, chunk=None, plans=plans)
+    running = [engine.add([7], greedy(30), encoder=[9] * 3) for _ in range(2)]
+    engine.step()
+    fits = engine.add([7], greedy(30), encoder=[9] * 13)
+    engine.step()
+    long = [engine.add([7] * 5, greedy(3), encoder=[9] * length) for _ in range(3)]
+    finish_all(engine)
+    seen = [[(item.request, len(item.encoder), len(item.tokens)) for item in plan.items] for plan in plans]
+    decoding = [(request, 0, 1) for request in running]
+    assert seen[:2] == [[(request, 3, 1) for request in running], [*decoding, (fits, 13, 1)]]
+    decoding.append((fits, 0, 1))
+    for step, request in zip((2, 4, 6), long, strict=True):
+        assert seen[step] == [(request, length, 1 if length == 15 else 5)]
+        assert seen[step + 1][:3] == decoding
+    assert_nothing_held(engine)
+    with pytest.raises(ValueError, match="the encoder is given 101 tokens and takes 100; shorten it or give parts"):
+        engine.add([7], encoder=[9] * 101)
+
+
 def same_root(engine: Engine, **others: Any) -> bytes:
     request = engine.add([1, 2], greedy(1), **others)
     root = engine.requests[request].root

@@ -22,6 +22,7 @@ from ridgeline.checkpoint.fill import fill
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models import Fields, ModelRefused, build, families, family_of
 from ridgeline.models.bill import bill, layers_of
 from ridgeline.models.model import Model
@@ -168,6 +169,13 @@ def test_tokens_alone_together_in_chunks_and_preempted(subject: Subject) -> None
     cramped = token_engine(subject.ours, limits=Limits(tokens=40, chunk=3), page_size=4, positions=44)
     assert complete(cramped, subject.prompts, GREEDY, encoders=subject.inputs) == alone
     assert cramped.stats.preemptions > 0
+    plans: list[StepPlan] = []
+    small = Limits(tokens=10, chunk=3)  # three inputs are longer: each of these has a step of its own
+    indivisible = token_engine(subject.ours, limits=small, on_step=lambda record: plans.append(record.plan))
+    assert complete(indivisible, subject.prompts, GREEDY, encoders=subject.inputs) == alone
+    encoding = [lengths for plan in plans if any(lengths := [len(item.encoder) for item in plan.items])]
+    assert sorted(length for lengths in encoding for length in lengths if length) == sorted(INPUTS)
+    assert [lengths for lengths in encoding if max(lengths) >= small.tokens] == [[23], [14], [31]]
     cached = token_engine(subject.ours, page_size=4, prefix_cache=True)
     for _ in range(2):
         assert complete(cached, subject.prompts, GREEDY, encoders=subject.inputs) == alone

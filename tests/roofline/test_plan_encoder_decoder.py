@@ -1,11 +1,14 @@
 """A plan for an encoder-decoder: what it is given its encoder reads, once, and every decode step looks at it."""
 
+import dataclasses
+
 import pytest
 
 from ridgeline.checkpoint.source import read_config
 from ridgeline.models import Fields
 from ridgeline.ops.work import ENCODER, Segment, Work
 from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan import make_plan
 from ridgeline.roofline.plan.case import Setup, Workload
 from ridgeline.roofline.plan.phases import decoder_phases
@@ -35,6 +38,17 @@ def test_a_step_has_room_for_what_encoders_read() -> None:
     prefill, _ = decoder_phases(plan.case, plan.workload)
     assert [work.rows[ENCODER] for work in prefill.works] == [2000, 2000, 1000]
     assert sum(work.tokens for work in prefill.works) == 25
+
+
+def test_an_input_longer_than_a_step_runs_alone() -> None:
+    """As the scheduler has it, with the activations of a step of its length."""
+    fields = Fields(read_config("flan-t5-base").values | {"vocab_size": 512}, "c")
+    setup = Setup(load_card("h100-sxm"), engine=load_engine("ridgeline"))
+    short, whole = (make_plan("t5", fields, setup, Workload(500, 50, step_tokens=tokens), ()) for tokens in (64, 501))
+    prefill, _ = decoder_phases(short.case, dataclasses.replace(short.workload, batch=3))
+    assert [(work.rows[ENCODER], work.tokens) for work in prefill.works] == [(500, 1)] * 3
+    assert short.memory.activations == pytest.approx(whole.memory.activations, rel=0.01)
+    assert short.memory.activations > short.memory.sampler
 
 
 def test_memory_holds_what_cross_attention_keeps() -> None:

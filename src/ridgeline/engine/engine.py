@@ -252,11 +252,6 @@ class Engine:
             raise ValueError(
                 f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
             )
-        if encoded >= most:
-            raise ValueError(
-                f"the encoder is given {encoded} tokens, which run in one step with one of the prompt, and a step runs "
-                f"{most}; shorten it or raise the limit"
-            )
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 

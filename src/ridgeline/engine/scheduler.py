@@ -23,8 +23,9 @@ _ARRIVAL = attrgetter("id")
 class Limits:
     """What a step may hold.
 
-    tokens: positions of all requests together, those of encoders included. chunk: positions of one request; None for as
-    many as the budget allows. requests: requests under way at a time.
+    tokens: positions of all requests together, those of encoders included; what an encoder reads is not divided, and
+    runs alone where it is longer. chunk: positions of one request; None for as many as the budget allows. requests:
+    requests under way at a time.
     """
 
     tokens: int = 2048
@@ -55,6 +56,7 @@ class Scheduler:
         self.reused_tokens = 0  # positions of prompts that were found when their request began
         self.preemptions = 0
         self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
+        self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
 
@@ -83,9 +85,12 @@ class Scheduler:
     def schedule(self, now: int, only: Collection[Request] | None = None) -> StepPlan | None:
         """The next step, or None if there is nothing to run. `only`: consider no other requests than these."""
         preemptions = self.preemptions
-        grants = self._continue_running(only)
+        # Those who run have a part in one of two steps at least.
+        grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
+        self._alone = bool(grants)
+        grants = grants or self._continue_running(only)
         # A step that took pages from one request gives none to another: the two would change places for ever.
-        if self.waiting and self.preemptions == preemptions:
+        if self.waiting and not self._alone and self.preemptions == preemptions:
             self._admit(grants, only, now)
         if not grants:
             return None
@@ -162,6 +167,15 @@ class Scheduler:
             self.preempt(victim)
         return freed
 
+    def _admit_alone(self, only: Collection[Request] | None, now: int) -> dict[Request, int]:
+        """Start the first waiting request by itself, where what its encoder reads leaves no room for those that run:
+        nothing of it can wait until there is more, as a prompt's next chunk does."""
+        grants: dict[Request, int] = {}
+        first = next((request for request in self.waiting if only is None or request in only), None)
+        if first is not None and first.encoder and len(first.encoder) + len(self.running) >= self.limits.tokens:
+            self._admit(grants, [first], now)
+        return grants
+
     def _admit(self, grants: dict[Request, int], only: Collection[Request] | None, now: int) -> None:
         """Start waiting requests in order of arrival, while all that each one knows fits beside what runs.
 
@@ -174,7 +188,7 @@ class Scheduler:
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
             encoder = len(request.encoder)  # runs whole in the first step, and takes of its budget
-            if budget <= encoder or (self.whole and request.known > budget):
+            if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
             hit = self.ledger.admit(
                 request.id,
@@ -189,7 +203,7 @@ class Scheduler:
                 break
             self.waiting.remove(request)
             self._start(request, hit, now)
-            count = min(self._wanted(request), budget - encoder)
+            count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
             granted = self.ledger.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
             grants[request] = count

@@ -212,8 +212,10 @@ def _layout(
     where those do not fit, ValueError where the KV memory asked for does not."""
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
-    step = activation_peak(price, min(limits.tokens, positions), limits.requests, encoded)
-    activations = f"activations in a step of {limits.tokens:,} tokens"
+    # Several inputs of an encoder fill a step, or one that is longer runs alone.
+    step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
+    step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
+    activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}
     if library() is not None:
         taken["recorded decode steps"] = model.recorded_bytes()

@@ -9,7 +9,7 @@ LOGIT_ROWS = 256
 
 def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, encoded: int = 0) -> float:
     """Most bytes of activations alive at once in a step of so many tokens, with the logits of so many requests, and so
-    many positions of an encoder.
+    many positions of encoders.
 
     The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
     block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in

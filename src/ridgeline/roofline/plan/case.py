@@ -30,8 +30,9 @@ class Workload:
 
     batch: how many of them side by side where no load is considered. ttft, tpot: the most seconds to the first token
     and a token after it, None for no target. step_tokens: positions that one step may run; a longer prompt takes
-    several steps, and the activations of one are what memory must be kept for. page_size: positions a KV page. encoded:
-    positions of a request's input to the encoder, where the model has one.
+    several steps, and the activations of one are what memory must be kept for; what an encoder reads is not divided,
+    and runs alone where it is longer. page_size: positions a KV page. encoded: positions of a request's input to the
+    encoder, where the model has one.
 
     Raises ValueError naming the option.
     """
@@ -75,9 +76,17 @@ class Workload:
     @property
     def prompt_step(self) -> int:
         """Positions of prompts that a step runs: an encoder runs whole, in the step in which its prompt begins."""
-        if not self.encoded:
-            return self.step_tokens
-        return self.input * max(1, self.step_tokens // (self.input + self.encoded))
+        return self.input * self._prompts if self.encoded else self.step_tokens
+
+    @property
+    def encoder_step(self) -> int:
+        """Positions of encoders that a step runs: of as many inputs as fit, and of one at least, however long."""
+        return self.encoded * self._prompts
+
+    @property
+    def _prompts(self) -> int:
+        """Prompts, with what their encoders read, that a step runs whole."""
+        return max(1, self.step_tokens // (self.input + self.encoded))
 
     @property
     def tokens(self) -> int:

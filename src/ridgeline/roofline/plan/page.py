@@ -89,7 +89,7 @@ def _activations(plan: Plan) -> str:
     """Of what the most activations are."""
     if plan.memory.sampler == plan.memory.activations:
         return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
-    return f"of a step of {plan.workload.step_tokens:,} tokens"
+    return f"of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
 
 
 def _pages(plan: Plan) -> str:
