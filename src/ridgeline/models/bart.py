@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder_decoder import (
+    PROJECTIONS,
     CrossAttention,
     EncoderDecoder,
     FeedForward,
-    Names,
     SelfAttention,
     attention_op,
+    read_stack,
 )
-from ridgeline.models.fields import MOST_LAYERS, Fields
-from ridgeline.models.llama import read_activation
+from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.collective import all_reduce
@@ -29,9 +29,7 @@ from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 RENAMES = (("final_logits_bias", "lm_head.bias"),)
 IGNORED = (r"(model\.)?(encoder|decoder)\.embed_tokens\.weight",)  # `shared` again
 IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_(tokens|positions)\.weight",)  # positions are computed
-NAMES = Names("q_proj", "k_proj", "v_proj", "out_proj")
 _OFFSET = 2  # rows of BART's table of positions before that of the first
-_EPS = 1e-5  # of torch's LayerNorm, which no config states
 
 
 class Block(nn.Module):
@@ -143,38 +141,19 @@ def _build(fields: Fields, storage: Storage, start: Callable[[Dimensions], nn.Mo
         fields.refuse_if(name)
     if not fields.flag("tie_word_embeddings", True):
         raise fields.refuse("tie_word_embeddings = false is not supported")
-    of_encoder, of_decoder = (_read_dimensions(fields, storage, stack) for stack in ("encoder", "decoder"))
+    context = fields.count("max_position_embeddings", 1024)
+    of_encoder, of_decoder = (read_stack(fields, storage, stack, context) for stack in ("encoder", "decoder"))
     encoder = [
-        Block(of_encoder, SelfAttention(of_encoder, attention_op(of_encoder, -1, ENCODER_FULL), NAMES, bias=True))
+        Block(of_encoder, SelfAttention(of_encoder, attention_op(of_encoder, -1, ENCODER_FULL), PROJECTIONS, bias=True))
         for _ in range(of_encoder.layers)
     ]
     decoder = [
         Block(
             of_decoder,
-            SelfAttention(of_decoder, attention_op(of_decoder, 2 * i, CAUSAL), NAMES, bias=True),
-            CrossAttention(of_decoder, attention_op(of_decoder, 2 * i + 1, CROSS), NAMES, bias=True),
+            SelfAttention(of_decoder, attention_op(of_decoder, 2 * i, CAUSAL), PROJECTIONS, bias=True),
+            CrossAttention(of_decoder, attention_op(of_decoder, 2 * i + 1, CROSS), PROJECTIONS, bias=True),
         )
         for i in range(of_decoder.layers)
     ]
     stacks = Stack(start(of_encoder), encoder), Stack(start(of_decoder), decoder)
     return Bart(of_decoder, Trunk(of_decoder, *stacks, scaled=fields.flag("scale_embedding", False)))
-
-
-def _read_dimensions(fields: Fields, storage: Storage, stack: str) -> Dimensions:
-    """The sizes of the encoder or the decoder."""
-    hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
-    if hidden % heads:
-        raise fields.refuse(f"d_model {hidden} does not divide into {heads} heads")
-    return Dimensions(
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count("max_position_embeddings", 1024),
-        layers=fields.count(f"{stack}_layers", most=MOST_LAYERS),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        width=fields.count(f"{stack}_ffn_dim"),
-        activation=read_activation(fields, "activation_function", "gelu"),
-        eps=_EPS,
-        storage=storage,
-    )

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from ridgeline.models.decoder import MLP
 from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.fields import MOST_LAYERS, Fields
+from ridgeline.models.llama import read_activation
 from ridgeline.models.model import Model
+from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext, PositionBias
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.kv import KVSpec
@@ -30,15 +33,24 @@ class Names(NamedTuple):
     output: str
 
 
+PROJECTIONS = Names("q_proj", "k_proj", "v_proj", "out_proj")
+"""As BART calls them, and those that came after it."""
+_EPS = 1e-5  # of torch's LayerNorm, which no config states
+
+
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself, in either stack."""
 
     part = "attention"
 
-    def __init__(self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False) -> None:
+    def __init__(
+        self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False, key_bias: bool | None = None
+    ) -> None:
+        """key_bias: whether the projection to keys has one, where it is apart from the others."""
         super().__init__()
         self.head_dim, self.output_name = d.head_dim, names.output
-        self.qkv = Projections(dict.fromkeys(names[:3], d.column(d.hidden, d.heads * d.head_dim, bias=bias)))
+        q, k, v = _columns(d, bias, key_bias)
+        self.qkv = Projections({names.q: q, names.k: k, names.v: v})
         self.attend = attend
         self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
@@ -55,12 +67,15 @@ class CrossAttention(nn.Module):
 
     part = "attention"
 
-    def __init__(self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False) -> None:
+    def __init__(
+        self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False, key_bias: bool | None = None
+    ) -> None:
+        """key_bias: as SelfAttention."""
         super().__init__()
         self.head_dim, self.names = d.head_dim, names
-        column = d.column(d.hidden, d.heads * d.head_dim, bias=bias)
-        self.add_module(names.q, Linear(column))
-        self.kv = Projections({names.k: column, names.v: column})
+        q, k, v = _columns(d, bias, key_bias)
+        self.add_module(names.q, Linear(q))
+        self.kv = Projections({names.k: k, names.v: v})
         self.attend = attend
         self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
@@ -73,6 +88,14 @@ class CrossAttention(nn.Module):
             k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
         out: Tensor = self.all_reduce(getattr(self, self.names.output)(self.attend(q_THD, k_EHD, v_EHD, kv)))
         return out
+
+
+def _columns(d: Dimensions, bias: bool, key_bias: bool | None) -> tuple[MatrixSpec, MatrixSpec, MatrixSpec]:
+    """What projects to queries, keys and values."""
+    column, key = (
+        d.column(d.hidden, d.heads * d.head_dim, bias=own) for own in (bias, bias if key_bias is None else key_bias)
+    )
+    return column, key, column
 
 
 class FeedForward(MLP):
@@ -100,7 +123,7 @@ def attention_op(
 
 
 class EncoderDecoder(Model):
-    """A model of two stacks over one embedding. A family builds the stacks, says what they compute in `encode` and
+    """A model of two stacks and a head. A family builds the stacks, says what they compute in `encode` and
     `hidden`, and calls `finish`.
 
     The head is the embedding where `ties` says so."""
@@ -131,3 +154,24 @@ class EncoderDecoder(Model):
         """As Model.head."""
         logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
         return logits_RV
+
+
+def read_stack(fields: Fields, storage: Storage, stack: str, context: int) -> Dimensions:
+    """The sizes of the "encoder" or the "decoder", as BART and those that came after it spell them. context: its
+    positions."""
+    hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
+    if hidden % heads:
+        raise fields.refuse(f"d_model {hidden} does not divide into {heads} heads")
+    return Dimensions(
+        vocabulary=fields.count("vocab_size"),
+        context=context,
+        layers=fields.count(f"{stack}_layers", most=MOST_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        width=fields.count(f"{stack}_ffn_dim"),
+        activation=read_activation(fields, "activation_function", "gelu"),
+        eps=_EPS,
+        storage=storage,
+    )

@@ -187,7 +187,7 @@ ENCODER_DECODERS = (
 )
 """The families whose encoder reads the prompt."""
 
-SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build),)
+SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build, renames=whisper.RENAMES),)
 """The families whose encoder reads sound."""
 
 

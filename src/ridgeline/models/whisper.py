@@ -5,92 +5,49 @@ Shapes: T rows of a step, E rows of an encoder (two frames each), N rows of eith
 numbers of two frames.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from torch import Tensor, nn
 
 from ridgeline.models.decoder import wanted
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.encoder_decoder import FeedForward
-from ridgeline.models.fields import MOST_LAYERS, Fields
-from ridgeline.models.llama import read_activation
-from ridgeline.models.model import Model
+from ridgeline.models.encoder_decoder import (
+    PROJECTIONS,
+    CrossAttention,
+    EncoderDecoder,
+    FeedForward,
+    SelfAttention,
+    attention_op,
+    read_stack,
+)
+from ridgeline.models.fields import Fields
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.collective import all_gather, all_reduce
+from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Head, Linear, Projections
-from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddLayerNorm
-from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL, Reach
+from ridgeline.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 FRAMES: Final = 2
 """Log-mel frames of a row of the encoder: its second convolution halves them."""
 MOMENT: Final = 0.02
 """Seconds of a row of the encoder: two frames of 10 ms. Timestamps are as far apart."""
-_EPS = 1e-5  # of every LayerNorm; no config states it
-
-
-class SelfAttention(nn.Module):
-    """Attention of a sequence to itself, in either stack. Keys have no bias."""
-
-    part = "attention"
-
-    def __init__(self, d: Dimensions, attend: Attention) -> None:
-        super().__init__()
-        self.head_dim = d.head_dim
-        biased, plain = (d.column(d.hidden, d.hidden, bias=bias) for bias in (True, False))
-        self.qkv = Projections({"q_proj": biased, "k_proj": plain, "v_proj": biased})
-        self.attend = attend
-        self.out_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
-        """x_ND [rows, hidden] -> [rows, hidden]."""
-        q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
-        out: Tensor = self.all_reduce(self.out_proj(self.attend(q_NHD, k_NHD, v_NHD, kv)))
-        return out
-
-
-class CrossAttention(nn.Module):
-    """Attention to the encoder's rows, whose keys and values are made in the step that has them, and kept."""
-
-    part = "attention"
-
-    def __init__(self, d: Dimensions, attend: Attention) -> None:
-        super().__init__()
-        self.head_dim = d.head_dim
-        biased, plain = (d.column(d.hidden, d.hidden, bias=bias) for bias in (True, False))
-        self.q_proj = Linear(biased)
-        self.kv = Projections({"k_proj": plain, "v_proj": biased})
-        self.attend = attend
-        self.out_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor, encoded_ED: Tensor | None, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden]; encoded_ED [encoder rows, hidden], None where no encoder runs -> [rows, hidden]."""
-        q_THD = self.q_proj(x_TD).view(len(x_TD), -1, self.head_dim)
-        k_EHD = v_EHD = None
-        if encoded_ED is not None:
-            k_EHD, v_EHD = (part.view(len(part), -1, self.head_dim) for part in self.kv(encoded_ED))
-        out: Tensor = self.all_reduce(self.out_proj(self.attend(q_THD, k_EHD, v_EHD, kv)))
-        return out
+RENAMES = (("proj_out.", "lm_head."),)
 
 
 class Block(nn.Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
-    norm that follows."""
+    norm that follows. Keys have no bias."""
 
     def __init__(self, d: Dimensions, attend: Attention, cross: Attention | None = None) -> None:
         super().__init__()
         self.self_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        self.self_attn = SelfAttention(d, attend)
+        self.self_attn = SelfAttention(d, attend, PROJECTIONS, bias=True, key_bias=False)
         self.encoder_attn: CrossAttention | None = None
         if cross is not None:
             self.encoder_attn_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
-            self.encoder_attn = CrossAttention(d, cross)
+            self.encoder_attn = CrossAttention(d, cross, PROJECTIONS, bias=True, key_bias=False)
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
         self.mlp = FeedForward(d)
 
@@ -118,7 +75,7 @@ class AudioEncoder(nn.Module):
         self.conv1 = Convolution(bins, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=1, stretch=d.context)
         self.conv2 = Convolution(d.hidden, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=2, stretch=d.context)
         self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
-        self.layers = nn.ModuleList(Block(d, _attention(d, -1, ENCODER_FULL)) for _ in range(d.layers))
+        self.layers = nn.ModuleList(Block(d, attention_op(d, -1, ENCODER_FULL)) for _ in range(d.layers))
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
@@ -139,7 +96,8 @@ class TextDecoder(nn.Module):
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.embed_positions = Embedding(d.context, d.hidden, d.dtype)
         self.layers = nn.ModuleList(
-            Block(d, _attention(d, 2 * layer, CAUSAL), _attention(d, 2 * layer + 1, CROSS)) for layer in range(d.layers)
+            Block(d, attention_op(d, 2 * layer, CAUSAL), attention_op(d, 2 * layer + 1, CROSS))
+            for layer in range(d.layers)
         )
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
@@ -163,23 +121,15 @@ class Stacks(nn.Module):
         self.decoder, self.encoder = decoder, encoder
 
 
-class Whisper(Model):
-    """An encoder of sound, a decoder of text."""
-
-    encodes = True
+class Whisper(EncoderDecoder):
+    """An encoder of sound, a decoder of text, and a head that is its embedding."""
 
     def __init__(self, encoder: Dimensions, decoder: Dimensions, bins: int) -> None:
         """bins: of the log-mel frames."""
-        super().__init__()
-        d = decoder
-        self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
-        self.bins, self.encoder_context, self.encoder_width = bins, encoder.context, FRAMES * bins
+        super().__init__(decoder, encoder.context)
+        self.bins, self.encoder_width = bins, FRAMES * bins
         self.model = Stacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
-        self.proj_out = Head(MatrixSpec(d.hidden, d.vocabulary, d.dtype, split="column", shard=d.vocabulary_shard))
-        self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
-        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention) and op.spec.kept)
-        self.ties = {"proj_out.matrix.weight": "model.decoder.embed_tokens.weight"}
-        self.tie()
+        self.finish({"lm_head.matrix.weight": "model.decoder.embed_tokens.weight"})
 
     def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode, of whole stretches of `encoder_context` rows."""
@@ -192,16 +142,6 @@ class Whisper(Model):
         """As Model.hidden."""
         out_RD: Tensor = self.model.decoder(ids_T, positions_T, kv, rows_R, encoded_ED)
         return out_RD
-
-    def head(self, x_RD: Tensor) -> Tensor:
-        """As Model.head."""
-        logits_RV: Tensor = self.all_gather(self.proj_out(x_RD))
-        return logits_RV
-
-
-def _attention(d: Dimensions, layer: int, reach: Reach) -> Attention:
-    """layer: its place among those that keep something; -1 in the encoder, which keeps nothing."""
-    return Attention(layer, d.own_heads, replace(d.kv_spec(), reach=reach))
 
 
 def build(fields: Fields, storage: Storage) -> Whisper:
@@ -216,25 +156,6 @@ def build(fields: Fields, storage: Storage) -> Whisper:
     if not fields.flag("tie_word_embeddings", True):
         raise fields.refuse("tie_word_embeddings = false is not supported")
     bins = fields.count("num_mel_bins", 80, most=1024)
-    encoder, decoder = (_dimensions(fields, storage, stack) for stack in ("encoder", "decoder"))
+    encoder = read_stack(fields, storage, "encoder", fields.count("max_source_positions", 1500))
+    decoder = read_stack(fields, storage, "decoder", fields.count("max_target_positions", 448))
     return Whisper(encoder, decoder, bins)
-
-
-def _dimensions(fields: Fields, storage: Storage, stack: str) -> Dimensions:
-    hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
-    if hidden % heads:
-        raise fields.refuse(f"d_model {hidden} does not divide into {heads} heads")
-    side = "source" if stack == "encoder" else "target"
-    return Dimensions(
-        vocabulary=fields.count("vocab_size"),
-        context=fields.count(f"max_{side}_positions", 1500 if stack == "encoder" else 448),
-        layers=fields.count(f"{stack}_layers", most=MOST_LAYERS),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        width=fields.count(f"{stack}_ffn_dim"),
-        activation=read_activation(fields, "activation_function", "gelu"),
-        eps=_EPS,
-        storage=storage,
-    )
