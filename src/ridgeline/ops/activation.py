@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import native
+from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.linear import Projections, own_product_kernel, products_cost
 from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec
 from ridgeline.ops.op import Kernel
@@ -74,25 +74,24 @@ class ActivatedProjections(Projections):
 
     def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
         """x_TI [rows, inputs] -> [rows, width]."""
-        if not self.fused or native(x_TI) is None:
+        kernels = native(x_TI) if self.fused else None
+        if kernels is None:
             return self.activate(*self.products(x_TI))
         rows = next((matrix.rows for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)), None)
         if rows is None or not rows.parts:
-            return self._at_once(x_TI)
+            return self._at_once(kernels, x_TI)
         x_NI = rows.of(x_TI)
         own_NF = self.activate(*(_adapted(matrix, x_NI) for matrix in self.matrices))
         if rows.whole:
             return own_NF
         y_TF = x_TI.new_empty(len(x_TI), self.width).index_copy_(0, rows.own_N, own_NF)
         if len(rows.rest):  # as in a step without adapters, so that a row is the same whoever runs beside it
-            y_TF.index_copy_(0, rows.rest, self._at_once(x_TI.index_select(0, rows.rest)))
+            y_TF.index_copy_(0, rows.rest, self._at_once(kernels, x_TI.index_select(0, rows.rest)))
         return y_TF
 
-    def _at_once(self, x_TI: Tensor) -> Tensor:
+    def _at_once(self, kernels: Library, x_TI: Tensor) -> Tensor:
         """All of it by one kernel, without adapters."""
-        kernels = native(x_TI)
         gate, up = (matrix.operands for matrix in self.matrices)
-        assert kernels is not None
         assert gate is not None, "what is fused has operands"
         assert up is not None
         return kernels.gated_products(x_TI, gate, up, self.activation)

@@ -10,6 +10,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Op
+from ridgeline.ops.residual import Add
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
 
@@ -105,16 +106,17 @@ class IndexedEmbedding(Embedding):
         return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)
 
 
-class SinusoidalPositions(Op):
+class SinusoidalPositions(Add):
     """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
     sines are the first half of a row, as Marian has them, not every second number."""
 
     kind = "embedding"
+    kernel_name = "elementwise.plain"
     table: Tensor
 
     def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.entries, self.width, self.dtype = entries, width, dtype
+        super().__init__(width, dtype)
+        self.entries = entries
         with torch.device("cpu"):
             table = sinusoids(entries, width).to(dtype)
         self.register_buffer("table", table, persistent=False)
@@ -124,23 +126,6 @@ class SinusoidalPositions(Op):
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)
         return x_TD + self.table.to(x_TD.device)[positions_T]
-
-    def cost_of(self, rows: int) -> Cost:
-        """The rows, twice, and as many of the table: an addition a number."""
-        elements = rows * self.width
-        return Cost({"fp32": float(elements)}, activation_bytes=3 * elements * self.dtype.itemsize)
-
-    def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
-        return "elementwise.plain"
-
-    @property
-    def number_format(self) -> str:
-        """As Op.number_format."""
-        return format_of(self.dtype).name
-
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
 
     def extra_repr(self) -> str:
         return f"{self.entries} x {self.width}"

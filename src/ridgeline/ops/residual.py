@@ -1,6 +1,7 @@
 """The residual addition alone: where a norm does not follow it, or what is added is a sum itself."""
 
 from collections.abc import Hashable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ class Add(Op):
     """x + y, in the place of x."""
 
     kind = "elementwise"
+    kernel_name: ClassVar[str] = "elementwise.add"
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -30,7 +32,7 @@ class Add(Op):
 
     def kernel(self, rows: int) -> str:
         """As Op.kernel."""
-        return "elementwise.add"
+        return self.kernel_name
 
     @property
     def number_format(self) -> str:
