@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from ridgeline.checkpoint.embedding import Embedding
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.request import Finish
-from ridgeline.engine.setup import EngineSettings, load_engine
+from ridgeline.engine.setup import EngineSettings, load_with_threads
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.worker.messages import VectorInfo
-from ridgeline.host import check_threads, threads_for
 from ridgeline.models import ModelRefused
 
 NO_VECTORS = (
@@ -134,15 +133,14 @@ class Embeddings:
         progress: Progress | None = None,
     ) -> None:
         """As `LLM`. Raises ModelRefused, also for a model that generates text."""
-        if threads is not None:
-            check_threads(threads)
         self.name = model
-        self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+        self.loaded, self.threads = load_with_threads(
+            model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress
+        )
         info = self.loaded.vectors
         if info is None:
             raise ModelRefused(f"{model} {NO_VECTORS}")
         self.info, self.texts, self.engine = info, self.loaded.texts, self.loaded.engine
-        self.threads = threads_for(self.loaded.weight_bytes, threads)
         torch.set_num_threads(self.threads)
 
     def __repr__(self) -> str:

@@ -10,9 +10,8 @@ from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.events import Event
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.engine.setup import EngineSettings, Loaded, load_with_threads
 from ridgeline.engine.texts import Messages, Prompt, checked
-from ridgeline.host import check_threads, threads_for
 from ridgeline.models import ModelRefused
 
 
@@ -61,13 +60,12 @@ class LLM:
         """`model`: a checkpoint folder or a built-in name. threads: that torch computes with, in all of the process; by
         default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises ValueError for more
         threads than cores."""
-        if threads is not None:
-            check_threads(threads)  # before weights are read
         self.name = model
-        self.loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+        self.loaded, self.threads = load_with_threads(
+            model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress
+        )
         if self.loaded.vectors is not None:
             raise ModelRefused(f"{model} turns texts into vectors or scores and writes none; use ridgeline embed")
-        self.threads = threads_for(self.loaded.weight_bytes, threads)
         torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
         self._texts = TextEngine(self.loaded)

@@ -22,7 +22,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import MOST, Limits
 from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
-from ridgeline.host import GIB, MIB
+from ridgeline.host import GIB, MIB, check_threads, threads_for
 from ridgeline.models import family_of
 from ridgeline.models.embedder import Embedder
 from ridgeline.models.model import Model
@@ -186,6 +186,22 @@ def load_engine(
         on_step=on_step,
     )
     return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
+
+
+def load_with_threads(
+    model: str,
+    settings: EngineSettings | None = None,
+    *,
+    dummy_weights: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Loaded, int]:
+    """As `load_engine`; and how many threads torch is to compute with: by default all cores, and one for a small model.
+    Raises ValueError for more threads than cores, before weights are read."""
+    if threads is not None:
+        check_threads(threads)
+    loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress)
+    return loaded, threads_for(loaded.weight_bytes, threads)
 
 
 def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> int:

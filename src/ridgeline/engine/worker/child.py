@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import torch
 
-from ridgeline.engine.setup import load_engine
+from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
 from ridgeline.engine.worker.process import Loading, NotLoaded, Start
 from ridgeline.frames import Frames
-from ridgeline.host import out_of_memory, threads_for
+from ridgeline.host import out_of_memory
 from ridgeline.models.fields import ModelRefused
 
 _RECEIVED = 1 << 16
@@ -78,7 +78,9 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
             child.tell(Loading(done, total))
 
     try:
-        loaded = load_engine(start.model, start.settings, dummy_weights=start.dummy_weights, progress=progress)
+        loaded, threads = load_with_threads(
+            start.model, start.settings, dummy_weights=start.dummy_weights, threads=start.threads, progress=progress
+        )
     except ValueError as error:
         child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
         return None
@@ -88,7 +90,7 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
             raise
         child.tell(NotLoaded(reason, refused=False))
         return None
-    torch.set_num_threads(threads_for(loaded.weight_bytes, start.threads))
+    torch.set_num_threads(threads)
     loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device)
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
     child.tell(Ready(loaded.info(start.device)))
