@@ -108,6 +108,21 @@ def test_the_official_client(caller: openai.OpenAI, heard: Running, vocabulary: 
     assert english.text == expected(heard, vocabulary, data, Options(None, "translate")).text
 
 
+def test_texts_are_refused(heard: Running) -> None:
+    """In one line that says where to ask."""
+    for route, body in (
+        ("/v1/completions", {"prompt": "words"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "words"}]}),
+    ):
+        reply = heard.post(route, body)
+        assert reply.status == 400
+        error = reply.json()["error"]
+        assert (error["code"], error["message"]) == (
+            "unsupported_model",
+            "the model reads sound; ask /v1/audio/transcriptions",
+        )
+
+
 def test_files_side_by_side(heard: Running, vocabulary: SpeechVocabulary) -> None:
     """Several callers at once get what each would alone."""
     files = [wav(1.2 + 0.4 * number) for number in range(5)]

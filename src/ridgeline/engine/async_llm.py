@@ -186,6 +186,7 @@ class AsyncLLM:
         for what cannot run, as far as that is known here, EngineDied (a RuntimeError) if the engine has stopped,
         EngineRestarting (one of those) while another is being started.
         """
+        self.texts.check(params)
         ids = self.texts.encode(prompt, self.info.context)
         loop = asyncio.get_running_loop()
         ticket = next(self._next_ticket)

@@ -23,6 +23,7 @@ class TextEngine:
 
     def add(self, prompt: Sequence[int], params: SamplingParams, adapter: str = "") -> int:
         """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
+        self.texts.check(params)
         begun, encoder = self.texts.decoder_prompt(prompt), self.texts.encoder_input(prompt)
         own = replace(params, stop=()) if params.stop else params
         request = self.engine.add(begun, own, encoder=encoder, adapter=adapter)

@@ -131,6 +131,8 @@ class Loaded:
             dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
             adapters=tuple(adapter.name for adapter in self.adapters),
             vectors=self.vectors,
+            encoder_context=self.engine.encoder_context,
+            encoder_width=self.engine.encoder_width,
         )
 
     @property

@@ -47,6 +47,11 @@ class Texts:
         """What an encoder reads of a prompt with these ids; () where there is none."""
         return ids if self.start else ()
 
+    def check(self, params: SamplingParams) -> None:
+        """Raises ValueError for what a model of this sort cannot say of a prompt."""
+        if self.start and params.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs is not for prompts that an encoder reads, which predicts none of them")
+
     def transcript(self) -> Transcript:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
         return Transcript(self.tokenizer, self.reasoning_tags)

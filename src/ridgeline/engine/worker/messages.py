@@ -38,7 +38,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken. device: what steps are
     predicted for, None where nothing is predicted. calibrated: whether its figures were measured on this machine.
     dtype: the number format of the weights, of the embedding where they have several. adapters: the names of those that
-    are loaded. vectors: None of a model that generates.
+    are loaded. vectors: None of a model that generates. encoder_context: positions that its encoder takes, 0 where it
+    has none. encoder_width: numbers of each, where it reads features and no ids.
     """
 
     context: int
@@ -56,6 +57,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     dtype: str = "float32"
     adapters: tuple[str, ...] = ()
     vectors: VectorInfo | None = None
+    encoder_context: int = 0
+    encoder_width: int = 0
 
 
 class StepReport(NamedTuple):

@@ -87,7 +87,7 @@ async def chat_generation(
     tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    most = room_for(len(prompt), model.room, asked, model.texts.most_tokens)
+    most = room_for(len(prompt), model, asked, model.texts.most_tokens)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     params = sampling_params(fields, model, most, logprobs)
     if tools is not None:

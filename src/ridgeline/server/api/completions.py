@@ -16,6 +16,7 @@ from ridgeline.server.api.model import ServedModel, cache_root
 from ridgeline.server.api.prompts import read_prompts
 from ridgeline.server.api.sampling import room_for, sampling_params
 from ridgeline.server.api.structured import asked_form
+from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.settings import ServerSettings
 
@@ -29,12 +30,14 @@ async def completion_generation(
 ) -> tuple[Generation, "CompletionAnswer"]:
     """What a request to this route has the engine do, and how the answer is written. Raises ApiError."""
     model.check_name(fields.model)
+    if fields.echo and model.encoder:
+        raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
     prompts = await read_prompts(fields.prompt, model, settings)
     asked = fields.max_tokens
     if asked == 0 and fields.echo:
         asked = 1  # only the prompt is wanted; the engine gives a token at least, which is not told
     longest = max(map(len, prompts))
-    most = room_for(longest, model.room, asked, DEFAULT_TOKENS)
+    most = room_for(longest, model, asked, DEFAULT_TOKENS)
     params = sampling_params(fields, model, most, fields.logprobs)
     form, asked_by = asked_form(fields, settings)
     if form is not None:

@@ -28,7 +28,8 @@ class ServedModel:
 
     context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
     ids the model has. dtype: the number format of its weights. adapters: those that are loaded, by the names that
-    requests choose them by. vectors: what its answers are, where they are no text. created: when it was put up, in Unix
+    requests choose them by. vectors: what its answers are, where they are no text. encoder: positions that its encoder
+    takes of a prompt, 0 where it has none. hears: the encoder reads sound. created: when it was put up, in Unix
     seconds.
     """
 
@@ -40,6 +41,8 @@ class ServedModel:
     dtype: str
     adapters: tuple[str, ...] = ()
     vectors: VectorInfo | None = None
+    encoder: int = 0
+    hears: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -79,7 +82,9 @@ class ServedModel:
         return self.adapter(name) or self.name
 
     def check_generates(self) -> None:
-        """Raises ApiError for a model that writes no text."""
+        """Raises ApiError for a model that writes no text, or none for a text."""
+        if self.hears:
+            raise invalid("the model reads sound; ask /v1/audio/transcriptions", "model", code="unsupported_model")
         if self.vectors is not None:
             route = "/v1/rerank" if self.vectors.labels else "/v1/embeddings"
             raise invalid(f"the model writes no text; ask {route}", "model", code="unsupported_model")
@@ -130,7 +135,10 @@ def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
     names = settings.models
     if both := set(names) & set(info.adapters):
         raise ValueError(f"{min(both)!r} is the name of the model and of an adapter; give the adapter another")
-    return ServedModel(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors)
+    encoder, hears = info.encoder_context, info.encoder_width > 0
+    return ServedModel(
+        *(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors, encoder, hears)
+    )
 
 
 def cache_root(salt: str | None, settings: ServerSettings) -> bytes:

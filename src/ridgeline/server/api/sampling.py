@@ -37,6 +37,7 @@ def sampling_params(fields: Fields, model: ServedModel, max_tokens: int, logprob
         given["include_stop"] = fields.include_stop_str_in_output
     try:
         params = replace(model.defaults, **given)
+        model.texts.check(params)
         params.check_vocab(model.vocabulary)
         return params
     except ValueError as error:
@@ -50,13 +51,16 @@ def invalid_params(error: ValueError) -> ApiError:
     return invalid(message, name if name in Fields.__struct_fields__ else None)
 
 
-def room_for(prompt: int, room: int, asked: int | None, unstated: int | None) -> int:
-    """How many tokens may come after a prompt of so many. room: positions a sequence may have. asked: by the request;
-    else as many as there is room for, at most `unstated`.
+def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
+    """How many tokens may come after a prompt of so many. asked: by the request; else as many as there is room for, at
+    most `unstated`.
 
-    Raises ApiError with the three numbers where there is no room for as many as were asked for.
+    Raises ApiError with the three numbers where there is no room for as many as were asked for, and for a prompt longer
+    than the encoder takes that reads it.
     """
-    left = room - prompt
+    if model.encoder:
+        return _beside_encoder(prompt, model, asked, unstated)
+    room, left = model.room, model.room - prompt
     if left < 1 or (asked is not None and asked > left):
         raise invalid(
             f"the context holds {room} tokens; the prompt has {prompt} and "
@@ -65,8 +69,30 @@ def room_for(prompt: int, room: int, asked: int | None, unstated: int | None) ->
             "max_tokens" if left >= 1 else None,
             code="context_length_exceeded",
         )
-    if asked is not None:
-        if asked < 1:
-            raise invalid(f"max_tokens is {asked}; give at least 1", "max_tokens")
-        return asked
-    return left if unstated is None else min(left, unstated)
+    return _wanted(left, asked, unstated)
+
+
+def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
+    """As `room_for` where an encoder reads the prompt, which then takes none of the room."""
+    if prompt > model.encoder:
+        raise invalid(
+            f"the prompt has {prompt} tokens; the model's encoder takes {model.encoder}; shorten it",
+            code="context_length_exceeded",
+        )
+    left = model.room - len(model.texts.start)
+    if asked is not None and asked > left:
+        raise invalid(
+            f"{asked} tokens are asked for; the model's decoder has room for {left}; give max_tokens {left} or less",
+            "max_tokens",
+            code="context_length_exceeded",
+        )
+    return _wanted(left, asked, unstated)
+
+
+def _wanted(left: int, asked: int | None, unstated: int | None) -> int:
+    """How many of the tokens that there is room for may come. Raises ApiError for less than one."""
+    if asked is None:
+        return left if unstated is None else min(left, unstated)
+    if asked < 1:
+        raise invalid(f"max_tokens is {asked}; give at least 1", "max_tokens")
+    return asked
