@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from zoo.tales import model as tales
-from zoo.tales.model import Attention, Llama
+from zoo.tales.model import Block, Llama
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class Experts(nn.Module):
 
     balance: Tensor
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: tales.Shape) -> None:
         super().__init__()
+        assert isinstance(shape, Shape)
         self.active = shape.num_experts_per_tok
         self.gate = nn.Linear(shape.hidden_size, shape.num_local_experts, bias=False)
         self.experts = nn.ModuleList(Expert(shape) for _ in range(shape.num_local_experts))
@@ -81,24 +82,6 @@ class Experts(nn.Module):
         return torch.zeros_like(x_NC, dtype=out.dtype).index_add(0, token, weighed).view(x_BTC.shape)
 
 
-class Block(nn.Module):
-    """One pre-norm decoder layer; dropout on both residual branches."""
-
-    def __init__(self, shape: Shape, dropout: float) -> None:
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.block_sparse_moe = Experts(shape)
-        self.dropout = dropout
-
-    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        mixed = self.self_attn(self.input_layernorm(x_BTC), cos_TD, sin_TD)
-        x_BTC = x_BTC + functional.dropout(mixed, self.dropout, self.training)
-        out = self.block_sparse_moe(self.post_attention_layernorm(x_BTC))
-        return x_BTC + functional.dropout(out, self.dropout, self.training)
-
-
 class Mixtral(Llama):
     """The decoder, tied as Llama's is. In training its loss has BALANCE times the mean of the layers' balances."""
 
@@ -107,8 +90,7 @@ class Mixtral(Llama):
     @staticmethod
     def blocks(shape: tales.Shape, dropout: float) -> list[nn.Module]:
         """Its layers."""
-        assert isinstance(shape, Shape)
-        return [Block(shape, dropout) for _ in range(shape.num_hidden_layers)]
+        return [Block(shape, dropout, "block_sparse_moe", Experts) for _ in range(shape.num_hidden_layers)]
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """As Llama's, with the balance in training."""

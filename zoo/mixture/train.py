@@ -14,7 +14,7 @@ from zoo.mixture.text import Source, read_sources
 from zoo.tales.corpus import Mixture, Stream, documents, pack
 from zoo.tales.export import export
 from zoo.tales.tokenizer import train_tokenizer
-from zoo.tales.train import Progress, Trainer, add_options, begin, loop
+from zoo.tales.train import Progress, Trainer, begin, loop
 
 SHARES = (0.42, 0.38, 0.20)  # of rows: stories, French, Shakespeare
 TOKENIZER_BYTES = 1_000_000  # of each source, so that none has the vocabulary to itself
@@ -61,10 +61,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with tinystories-4MB.txt, tinyshakespeare.txt")
     parser.add_argument("--french", type=Path, required=True, help="Tatoeba's fra-eng.zip")
     parser.add_argument("--held-out", type=Path, required=True, help="stories never to train on")
-    add_options(parser, muon_lr=0.012, adam_lr=0.004)
-    args = parser.parse_args()
-    begin(args)
-    train(args)
+    begin(parser, train)
 
 
 if __name__ == "__main__":

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import tempfile
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from zoo.bpe import save_tokenizer
+from zoo.folder import export_run, write_folder
 from zoo.tales.model import Shape
-from zoo.tales.tokenizer import ends, save_tokenizer
+from zoo.tales.tokenizer import BOS, EOS, ends
 
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "max_new_tokens": 400}
 
 
 def export(state: dict[str, Tensor], shape: Shape, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the checkpoint beside `folder`, then move it in file by file, so that a reader never meets half a file."""
+    """Write the checkpoint, its config, how it samples, and its tokenizer."""
     bos, eos = ends(tokenizer)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        fresh = Path(name)
-        weights = {key: value.to(torch.bfloat16).contiguous() for key, value in state.items()}
-        save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
-        (fresh / "config.json").write_text(json.dumps(shape.config(bos, eos), indent=2) + "\n")
-        generation = {"bos_token_id": bos, "eos_token_id": eos, **SAMPLING}
-        (fresh / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-        save_tokenizer(tokenizer, fresh, shape.max_position_embeddings)
-        for path in fresh.iterdir():
-            path.chmod(0o644)
-            os.replace(path, folder / path.name)
-
-
-def main() -> None:
-    """Export the moving average of a run's last checkpoint, finished or not."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="folder of the training run")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the model")
-    args = parser.parse_args()
-    state = torch.load(args.run / "checkpoint.pt", weights_only=True)
-    export(state["average"], Shape(), Tokenizer.from_file(str(args.run / "tokenizer.json")), args.out)
-    print(f"exported step {state['progress']['step']} to {args.out}")
+    write_folder(
+        folder,
+        state,
+        shape.config(bos, eos),
+        {"bos_token_id": bos, "eos_token_id": eos, **SAMPLING},
+        lambda fresh: save_tokenizer(tokenizer, fresh, shape.max_position_embeddings, bos_token=BOS, eos_token=EOS),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    export_run(lambda state, tokenizer, folder: export(state, Shape(), tokenizer, folder))

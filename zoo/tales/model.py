@@ -5,7 +5,7 @@ Shapes: B rows, T positions, H query heads, K key/value heads, D head size, C hi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,18 +89,26 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One pre-norm decoder layer; dropout, for a corpus read several times, sits on both residual branches."""
 
-    def __init__(self, shape: Shape, dropout: float) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        dropout: float,
+        name: str = "mlp",
+        feed_forward: Callable[[Shape], nn.Module] = MLP,
+    ) -> None:
+        """name: what the checkpoint calls the feed-forward part."""
         super().__init__()
         self.input_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
         self.self_attn = Attention(shape)
         self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, eps=shape.rms_norm_eps)
-        self.mlp = MLP(shape)
-        self.dropout = dropout
+        self.add_module(name, feed_forward(shape))
+        self.name, self.dropout = name, dropout
 
     def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
         mixed = self.self_attn(self.input_layernorm(x_BTC), cos_TD, sin_TD)
         x_BTC = x_BTC + functional.dropout(mixed, self.dropout, self.training)
-        return x_BTC + functional.dropout(self.mlp(self.post_attention_layernorm(x_BTC)), self.dropout, self.training)
+        out = self.get_submodule(self.name)(self.post_attention_layernorm(x_BTC))
+        return x_BTC + functional.dropout(out, self.dropout, self.training)
 
 
 class Decoder(nn.Module):

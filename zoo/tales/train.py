@@ -237,8 +237,9 @@ def report(progress: Progress, loss: float, done: float, passes: list[int]) -> N
     print(json.dumps(line), flush=True)
 
 
-def add_options(parser: argparse.ArgumentParser, *, muon_lr: float, adam_lr: float) -> None:
-    """What every training of this house can be told."""
+def begin(parser: argparse.ArgumentParser, train: Callable[[argparse.Namespace], None]) -> None:
+    """Parse the command line, with what every such training can be told; make the folder of the run, and the run one
+    that can be repeated; train."""
     parser.add_argument("--run", type=Path, required=True, help="folder for tokenizer, checkpoint and the final model")
     parser.add_argument("--weights", type=Path, help="exported folder to start from, tokenizer and all")
     parser.add_argument("--minutes", type=float, default=95.0, help="CPU time of a thread, all starts together")
@@ -246,15 +247,13 @@ def add_options(parser: argparse.ArgumentParser, *, muon_lr: float, adam_lr: flo
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--average", type=int, default=200, help="steps that the exported weights are averaged over")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--muon-lr", type=float, default=muon_lr)
-    parser.add_argument("--adam-lr", type=float, default=adam_lr)
-
-
-def begin(args: argparse.Namespace) -> None:
-    """Make the folder of the run, and the run one that can be repeated."""
+    parser.add_argument("--muon-lr", type=float, default=0.012)
+    parser.add_argument("--adam-lr", type=float, default=0.004)
+    args = parser.parse_args()
     args.run.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    train(args)
 
 
 def main() -> None:
@@ -263,10 +262,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with tinystories-4MB.txt and classic-books/")
     parser.add_argument("--sampled", type=Path, required=True, help="JSON lines from zoo.tales.sample")
     parser.add_argument("--held-out", type=Path, required=True, help="stories never to train on")
-    add_options(parser, muon_lr=0.012, adam_lr=0.004)
-    args = parser.parse_args()
-    begin(args)
-    train(args)
+    begin(parser, train)
 
 
 if __name__ == "__main__":
