@@ -12,6 +12,7 @@ from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.models.families import ENCODER_DECODERS
 from ridgeline.models.kin import KIN
+from roofline.test_catalogue import RELEASES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -67,6 +68,12 @@ def test_what_is_refused_and_why() -> None:
 
 
 SOURCES = {row[0]: row[2] for row in rows_of("Where the catalogue's figures are from")}
+
+
+def test_every_config_of_the_catalogue_has_a_source() -> None:
+    """A release that is named, or one whose config.json it is compared with."""
+    names = {path.stem for path in CATALOGUE.glob("*.json")}
+    assert names - RELEASES.keys() <= SOURCES.keys() <= names
 
 
 @pytest.mark.parametrize("name", SOURCES)

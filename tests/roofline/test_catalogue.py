@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import BertConfig, ModernBertConfig, PreTrainedConfig, WhisperConfig
 
 from ridgeline.checkpoint.source import CATALOGUE, read_config
 from ridgeline.models import build, family_of
@@ -40,6 +41,8 @@ RELEASES = {
     "t5-small": "google-t5__t5-small",
     "flan-t5-base": "google__flan-t5-base",
     "t5-v1.1-xxl": "google__t5-v1_1-xxl",
+    "whisper-base": "openai__whisper-base",
+    "whisper-large-v3-turbo": "openai__whisper-large-v3-turbo",
     "deepseek-v2": "deepseek-ai__DeepSeek-V2",
     "deepseek-v3": "deepseek-ai__DeepSeek-V3",
     "deepseek-r1": "deepseek-ai__DeepSeek-V3",
@@ -71,6 +74,8 @@ PUBLISHED = {
     "t5-small": (0.0605, None),
     "flan-t5-base": (0.2476, None),
     "t5-v1.1-xxl": (11.135, None),
+    "whisper-base": (0.0726, None),
+    "whisper-large-v3-turbo": (0.809, None),
     "deepseek-v2": (235.74, 21.0),
     "deepseek-v3": (671.03, 37.0),
     "deepseek-r1": (671.03, 37.0),
@@ -109,6 +114,21 @@ def test_catalogue_equals_release_in_every_field_that_is_read(name: str, data_di
     assert build(fields).kv_specs == theirs.kv_specs  # null, false and absent are not always the same
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("bert-base-uncased", BertConfig), ("modernbert-base", ModernBertConfig), ("whisper-tiny", WhisperConfig)],
+)
+def test_facts_that_transformers_config_classes_hold(name: str, kind: type[PreTrainedConfig]) -> None:
+    """Their defaults are those checkpoints, as their docstrings say; how generation begins is not theirs."""
+    known = kind().to_dict()
+    for layers, theta in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        known[theta] = (known.get("rope_parameters") or {}).get(layers, {}).get("rope_theta")
+    values = read_config(name).values
+    facts = values.keys() - {"architectures", "torch_dtype", "decoder_start_token_id", "global_attn_every_n_layers"}
+    assert len(facts) >= 10
+    assert {fact: known[fact] for fact in facts} == {fact: values[fact] for fact in facts}
+
+
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_parameters_are_the_published_ones(name: str) -> None:
     total, active = PUBLISHED[name]
@@ -140,5 +160,5 @@ def test_each_released_config_is_covered_or_listed(data_dir: Path) -> None:
     assert len(folders) >= 30
     for folder in folders:
         name = folder.partition("__")[2].lower().replace("_1-", ".1-").removesuffix("-diffusers")
-        if folder not in covered and not missing_for(name):  # run, and not in the catalogue: speech
+        if folder not in covered and not missing_for(name):  # run, and not in the catalogue
             assert build(read_config(str(data_dir / "configs" / folder))).ops(), folder
