@@ -230,7 +230,7 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "torch_dtype": "float32",
 }
-_BART: dict[str, Any] = {
+BART_SIZES: dict[str, Any] = {
     "vocab_size": 97,
     "d_model": 36,
     "encoder_layers": 2,
@@ -239,12 +239,15 @@ _BART: dict[str, Any] = {
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 44,
     "decoder_ffn_dim": 50,
+    "decoder_start_token_id": 2,
+}
+_BART: dict[str, Any] = {
+    **BART_SIZES,
     "max_position_embeddings": 64,
     "activation_function": "relu",
     "scale_embedding": True,
     "normalize_before": False,
     "is_encoder_decoder": True,
-    "decoder_start_token_id": 2,
     "torch_dtype": "float32",
 }
 

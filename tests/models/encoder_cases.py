@@ -1,26 +1,16 @@
 """The encoders that are compared with transformers. Sizes are small, odd and different from each other."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-Layout = Literal["bare", "masked LM", "old names", "no architectures", "no layer types"]
+from models.parity_cases import ParityCase
 
 
 @dataclass(frozen=True)
-class EncoderCase:
-    """A config of transformers, how its folder differs from what save_pretrained writes, and what must matter in it.
+class EncoderCase(ParityCase):
+    """A ParityCase whose answers are hidden states, or scores. labels: of a classifier, 0 for hidden states."""
 
-    labels: of a classifier, 0 for hidden states. without: changes to config.json with which the same weights must give
-    something else.
-    """
-
-    id: str
-    model_type: str
-    config: Mapping[str, Any]
     labels: int = 0
-    layout: tuple[Layout, ...] = ()
-    without: Mapping[str, Any] = field(default_factory=dict)
 
 
 _BERT: dict[str, Any] = {
@@ -50,17 +40,9 @@ _MODERN: dict[str, Any] = {
     "sep_token_id": 2,
 }
 
-
-def _bert(name: str, changes: Mapping[str, Any], **more: Any) -> EncoderCase:
-    return EncoderCase(f"bert-{name}", "bert", _BERT | changes, **more)
-
-
-def _roberta(name: str, changes: Mapping[str, Any], **more: Any) -> EncoderCase:
-    return EncoderCase(f"roberta-{name}", "roberta", _ROBERTA | changes, **more)
-
-
-def _modern(name: str, changes: Mapping[str, Any], **more: Any) -> EncoderCase:
-    return EncoderCase(f"modernbert-{name}", "modernbert", _MODERN | changes, **more)
+_bert = EncoderCase.of("bert", _BERT)
+_roberta = EncoderCase.of("roberta", _ROBERTA)
+_modern = EncoderCase.of("modernbert", _MODERN)
 
 
 def _ropes(whole: float, near: float) -> dict[str, Any]:

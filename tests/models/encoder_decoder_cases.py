@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from models.configs import BART_SIZES
 from models.parity_cases import ParityCase
 
 _T5: dict[str, Any] = {
@@ -19,18 +20,9 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
 }
 _GATED = {"feed_forward_proj": "gated-gelu"}
-_BART: dict[str, Any] = {
-    "vocab_size": 97,
-    "d_model": 36,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 3,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 44,
-    "decoder_ffn_dim": 50,
+_BART = BART_SIZES | {
     "max_position_embeddings": 96,
     "activation_function": "gelu",
-    "decoder_start_token_id": 2,
     "pad_token_id": 1,
     "bos_token_id": 0,
     "eos_token_id": 2,
@@ -38,22 +30,10 @@ _BART: dict[str, Any] = {
 }
 _MARIAN = _BART | {"activation_function": "swish", "scale_embedding": True, "pad_token_id": 96, "eos_token_id": 0}
 
-
-def _bart(name: str, changes: dict[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"bart-{name}", "bart", _BART | changes, **more)
-
-
-def _marian(name: str, changes: dict[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"marian-{name}", "marian", _MARIAN | changes, **more)
-
-
-def _t5(name: str, changes: dict[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"t5-{name}", "t5", _T5 | changes, **more)
-
-
-def _umt5(name: str, changes: dict[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"umt5-{name}", "umt5", _T5 | _GATED | {"vocab_size": 89} | changes, **more)
-
+_bart = ParityCase.of("bart", _BART)
+_marian = ParityCase.of("marian", _MARIAN)
+_t5 = ParityCase.of("t5", _T5)
+_umt5 = ParityCase.of("umt5", _T5 | _GATED | {"vocab_size": 89})
 
 CASES = (
     _t5("tied", {}),

@@ -3,9 +3,9 @@
 Sizes are small, odd and different from each other, so that no two dimensions can be mistaken for one another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Layout = Literal[
     "bare",
@@ -16,6 +16,8 @@ Layout = Literal[
     "no architectures",
     "no layer types",
     "experts stacked",
+    "masked LM",
+    "old names",
 ]
 
 
@@ -31,6 +33,16 @@ class ParityCase:
     config: Mapping[str, Any]
     layout: tuple[Layout, ...] = ()
     without: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model_type: str, base: Mapping[str, Any], called: str = "") -> Callable[..., Self]:
+        """What makes cases of a family: called by a name, changes to `base` and, by keyword, the other fields. called:
+        what their ids begin with, where it is not the model type."""
+
+        def case(name: str, changes: Mapping[str, Any], **more: Any) -> Self:
+            return cls(f"{called or model_type}-{name}", model_type, {**base, **changes}, **more)
+
+        return case
 
 
 _BASE: dict[str, Any] = {
@@ -126,109 +138,6 @@ def _rope(kind: str, **numbers: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **numbers}}
 
 
-def _llama(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"llama-{name}", "llama", _BASE | changes, **more)
-
-
-def _mistral(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"mistral-{name}", "mistral", _BASE | {"sliding_window": None} | changes, **more)
-
-
-def _qwen2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"qwen2-{name}", "qwen2", _BASE | {"hidden_size": 60} | changes, **more)
-
-
-def _qwen3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"qwen3-{name}", "qwen3", _BASE | changes, **more)
-
-
-def _phi3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"phi3-{name}", "phi3", _BASE | {"hidden_size": 60} | changes, **more)
-
-
-def _mixtral(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"mixtral-{name}", "mixtral", _MIXTRAL | changes, **more)
-
-
-def _qwen_moe(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"qwen3moe-{name}", "qwen3_moe", _QWEN_MOE | changes, **more)
-
-
-def _qwen2_moe(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"qwen2moe-{name}", "qwen2_moe", _QWEN2_MOE | changes, **more)
-
-
-def _v2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"deepseek-v2-{name}", "deepseek_v2", _DEEPSEEK_V2 | changes, **more)
-
-
-def _v3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"deepseek-v3-{name}", "deepseek_v3", _LATENT | changes, **more)
-
-
-def _oss(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"gpt-oss-{name}", "gpt_oss", _OSS | _OSS_ROPE | changes, **more)
-
-
-def _gemma2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"gemma2-{name}", "gemma2", _GEMMA2 | changes, **more)
-
-
-def _gemma3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"gemma3-{name}", "gemma3_text", _GEMMA3 | changes, **more)
-
-
-def _granite(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"granite-{name}", "granite", _GRANITE | changes, **more)
-
-
-def _olmo2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"olmo2-{name}", "olmo2", _ODD | changes, **more)
-
-
-def _olmo3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    own = {"sliding_window": 5, "layer_types": _LAYERS}
-    return ParityCase(f"olmo3-{name}", "olmo3", _ODD | own | changes, **more)
-
-
-def _smollm3(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"smollm3-{name}", "smollm3", _ODD | {"no_rope_layers": [1, 0, 1]} | changes, **more)
-
-
-def _glm(name: str, changes: Mapping[str, Any], kind: str = "glm", **more: Any) -> ParityCase:
-    return ParityCase(f"{kind}-{name}", kind, _BASE | {"head_dim": 12} | changes, **more)
-
-
-def _glm4(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return _glm(name, changes, "glm4", **more)
-
-
-def _cohere(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"cohere-{name}", "cohere", _COHERE | changes, **more)
-
-
-def _cohere2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    own = {"sliding_window": 5, "layer_types": _LAYERS}
-    return ParityCase(f"cohere2-{name}", "cohere2", _COHERE | own | changes, **more)
-
-
-def _starcoder2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"starcoder2-{name}", "starcoder2", _PLAIN_MLP | changes, **more)
-
-
-def _exaone4(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    own = {"sliding_window": 5, "layer_types": _LAYERS}
-    return ParityCase(f"exaone4-{name}", "exaone4", _ODD | own | changes, **more)
-
-
-def _phi(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"phi-{name}", "phi", _PLAIN_MLP | {"partial_rotary_factor": 0.4} | changes, **more)
-
-
-def _gpt2(name: str, changes: Mapping[str, Any], **more: Any) -> ParityCase:
-    return ParityCase(f"gpt2-{name}", "gpt2", _GPT2 | changes, **more)
-
-
 _OSS_ROPE = _rope("yarn", factor=8.0, truncate=False)
 _MSCALE = _rope("yarn", factor=4.0, mscale=1.3, mscale_all_dim=0.6)
 _UPPER = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
@@ -253,6 +162,35 @@ def _longrope(original: int) -> dict[str, Any]:
         },
     }
 
+
+_OWN_WINDOWS = {"sliding_window": 5, "layer_types": _LAYERS}
+_WIDER = _BASE | {"hidden_size": 60}
+
+_llama = ParityCase.of("llama", _BASE)
+_mistral = ParityCase.of("mistral", _BASE | _NO_WINDOW)
+_qwen2 = ParityCase.of("qwen2", _WIDER)
+_qwen3 = ParityCase.of("qwen3", _BASE)
+_phi3 = ParityCase.of("phi3", _WIDER)
+_mixtral = ParityCase.of("mixtral", _MIXTRAL)
+_qwen_moe = ParityCase.of("qwen3_moe", _QWEN_MOE, "qwen3moe")
+_qwen2_moe = ParityCase.of("qwen2_moe", _QWEN2_MOE, "qwen2moe")
+_v2 = ParityCase.of("deepseek_v2", _DEEPSEEK_V2, "deepseek-v2")
+_v3 = ParityCase.of("deepseek_v3", _LATENT, "deepseek-v3")
+_oss = ParityCase.of("gpt_oss", _OSS | _OSS_ROPE, "gpt-oss")
+_gemma2 = ParityCase.of("gemma2", _GEMMA2)
+_gemma3 = ParityCase.of("gemma3_text", _GEMMA3, "gemma3")
+_granite = ParityCase.of("granite", _GRANITE)
+_olmo2 = ParityCase.of("olmo2", _ODD)
+_olmo3 = ParityCase.of("olmo3", _ODD | _OWN_WINDOWS)
+_smollm3 = ParityCase.of("smollm3", _ODD | {"no_rope_layers": [1, 0, 1]})
+_glm = ParityCase.of("glm", _BASE | {"head_dim": 12})
+_glm4 = ParityCase.of("glm4", _BASE | {"head_dim": 12})
+_cohere = ParityCase.of("cohere", _COHERE)
+_cohere2 = ParityCase.of("cohere2", _COHERE | _OWN_WINDOWS)
+_starcoder2 = ParityCase.of("starcoder2", _PLAIN_MLP)
+_exaone4 = ParityCase.of("exaone4", _ODD | _OWN_WINDOWS)
+_phi = ParityCase.of("phi", _PLAIN_MLP | {"partial_rotary_factor": 0.4})
+_gpt2 = ParityCase.of("gpt2", _GPT2)
 
 _EVERYWHERE = {"layer_types": ["full_attention"] * 3}
 _OLMO3_YARN = {
