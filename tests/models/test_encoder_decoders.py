@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
+from models import comparing
+from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from models.configs import ENCODER_DECODERS
 from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
-from models.test_parity import GAP, MATTERS, SHARE_WITH_GAP, TOLERANCE
 from ridgeline.checkpoint import load_model
-from ridgeline.checkpoint.fill import fill
-from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
@@ -39,13 +38,9 @@ RUNS: tuple[tuple[int | None, int], ...] = ((7, 4), (None, 16), (1, 1))  # chunk
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One case: transformers' model, ours from the folder it wrote, what encoders read, and what is continued."""
+class Subject(comparing.Subject):
+    """One case, what encoders read, and what is continued."""
 
-    case: ParityCase
-    folder: Path
-    theirs: PreTrainedModel
-    ours: Model
     inputs: list[list[int]]
     prompts: list[list[int]]
 
@@ -56,8 +51,7 @@ class Subject:
 
     def check(self, logits_TV: Tensor, encoder: list[int], ids: list[int], how: str) -> None:
         """Assert that logits are transformers'."""
-        reference_TV = self.reference(encoder, ids)
-        worst = float((logits_TV - reference_TV).abs().max() / reference_TV.abs().max())
+        worst = off(logits_TV, self.reference(encoder, ids))
         assert worst <= TOLERANCE, f"{self.case.id}, {how}: logits are off by {worst:.1e} of the largest"
 
 
@@ -146,17 +140,14 @@ def test_logits_and_greedy_tokens_through_the_engine(subject: Subject) -> None:
         outputs = complete(engine, subject.prompts, GREEDY, encoders=subject.inputs)
         runner = engine.executor
         assert isinstance(runner, RecordingRunner)
-        clear = 0
+        near = 0
         both = zip(subject.inputs, subject.prompts, outputs, strict=True)
         for request, (encoder, prompt, output) in enumerate(both, start=1):
             ids = (prompt + output)[:-1]
             logits_TV = torch.stack([runner.logits[request, position] for position in range(len(ids))])
             subject.check(logits_TV, encoder, ids, f"chunks of {chunk}, pages of {page_size}")
-            best = subject.reference(encoder, ids)[len(prompt) - 1 :].topk(2, dim=-1)
-            apart = best.values[:, 0] - best.values[:, 1] > GAP
-            assert not ((best.indices[:, 0] != torch.tensor(output)) & apart).any(), f"{subject.case.id}: a token"
-            clear += int(apart.sum())
-        assert clear >= SHARE_WITH_GAP * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
+            near += near_ties(subject.reference(encoder, ids)[len(prompt) - 1 :], output, subject.case.id)
+        assert near <= (1 - SHARE_WITH_GAP) * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
 
 
 def test_tokens_alone_together_in_chunks_and_preempted(subject: Subject) -> None:
@@ -313,14 +304,10 @@ def test_every_parameter_matters(subject: Subject) -> None:
     """Parity would prove nothing about a norm or a bias that the logits do not depend on."""
     generator = torch.Generator().manual_seed(0)
     encoder, ids = (torch.randint(80, (length,), generator=generator).tolist() for length in (40, 50))
-    before_TV, looked_at = uncached(subject.ours, encoder, ids), 0
-    for name, parameter in subject.ours.named_parameters():
-        if name.endswith("k_proj.bias"):  # it adds the same to every score of a query, which a softmax takes out again
-            continue
-        kept = parameter.data
-        parameter.data = kept.flip(0)  # not halved: a norm behind it would undo that
-        change = float((uncached(subject.ours, encoder, ids) - before_TV).abs().max() / before_TV.abs().max())
-        parameter.data = kept
+    # It adds the same to every score of a query, which a softmax takes out again.
+    skipped = {name for name, _ in subject.ours.named_parameters() if name.endswith("k_proj.bias")}
+    looked_at = 0
+    for name, change in changes_of_parameters(subject.ours, lambda: uncached(subject.ours, encoder, ids), skipped):
         assert change > MATTERS, f"{subject.case.id}: another {name} changes the logits by {change:.1e} only"
         looked_at += 1
     assert looked_at >= 20
@@ -329,10 +316,7 @@ def test_every_parameter_matters(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", [c for c in CASES if c.without], indirect=True, ids=lambda case: case.id)
 def test_the_setting_matters(subject: Subject) -> None:
     """Without the setting that a case is about, the same weights give other logits."""
-    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
-    other = Fields({**values, **subject.case.without}, "config.json")
-    model, checkpoint = build(other), open_checkpoint(subject.folder)
-    fill(model, checkpoint, family_of(other))
-    with_TV, without_TV = (uncached(m, subject.inputs[0], subject.prompts[2]) for m in (subject.ours, model))
-    change = float((with_TV - without_TV).abs().max() / with_TV.abs().max())
+    models = (subject.ours, subject.without())
+    with_TV, without_TV = (uncached(model, subject.inputs[0], subject.prompts[2]) for model in models)
+    change = off(without_TV, with_TV)
     assert change > MATTERS, f"the setting changes the logits by {change:.1e} only"

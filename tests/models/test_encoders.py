@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedModel
 
+from models import comparing
+from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.encoder_cases import ENCODER_CASES, EncoderCase
 from ridgeline.checkpoint import load_model
-from ridgeline.checkpoint.fill import fill
-from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import ENCODERS, Fields, ModelRefused, build, family_of
+from ridgeline.models import ENCODERS, Fields, ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
@@ -27,20 +27,15 @@ from support.audit import Run, audited, check_attention, check_bytes, check_prod
 from support.checkpoints import edit_config, random_model
 from support.engines import token_engine
 
-TOLERANCE = 1e-5  # of the largest
-MATTERS = 1e-3
 LENGTHS = (23, 9, 1, 40, 6)
 OWN_WEIGHTS = [case for case in ENCODER_CASES if not case.layout and not case.without]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One case: transformers' model, ours from the folder it wrote, and texts longer than any window."""
+class Subject(comparing.Subject):
+    """One case, and texts longer than any window."""
 
     case: EncoderCase
-    folder: Path
-    theirs: PreTrainedModel
-    ours: Model
     texts: list[list[int]]
 
     def reference(self, ids: list[int]) -> Tensor:
@@ -111,10 +106,6 @@ def given(model: Model, texts: list[list[int]]) -> list[Tensor]:
     return list(torch.split(x_RD, [1] * len(texts) if model.pooled else lengths))
 
 
-def off(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
-
-
 def test_the_list_covers_every_encoder() -> None:
     """A family without a case would be a family without a proof."""
     assert {case.model_type for case in ENCODER_CASES} == {family.model_type for family in ENCODERS}
@@ -147,18 +138,13 @@ def test_every_parameter_matters(subject: Subject) -> None:
     vocabulary, pairs = subject.ours.vocabulary, subject.ours.segments
     generator = torch.Generator().manual_seed(0)
     texts = [[*torch.randint(4, vocabulary * pairs, (60,), generator=generator).tolist()]]
-    (before,) = given(subject.ours, texts)
     count = 0
-    for name, parameter in subject.ours.named_parameters():
-        kept = parameter.data
-        parameter.data = kept * 1.5 if len(kept) == 1 else kept.flip(0)
-        (after,) = given(subject.ours, texts)
-        parameter.data = kept
+    for name, change in changes_of_parameters(subject.ours, lambda: given(subject.ours, texts)[0]):
         if name.endswith("key.bias"):  # adds the same to all scores of a query: softmax takes it out again
-            assert off(after, before) < MATTERS
+            assert change < MATTERS
         else:
             least = MATTERS / 10 if subject.case.labels == 1 else MATTERS  # a single number hides more
-            assert off(after, before) > least, f"another {name} changes nothing"
+            assert change > least, f"another {name} changes nothing"
         count += 1
     assert count >= 20
 
@@ -166,12 +152,8 @@ def test_every_parameter_matters(subject: Subject) -> None:
 @pytest.mark.parametrize("subject", [c for c in ENCODER_CASES if c.without], indirect=True, ids=lambda case: case.id)
 def test_the_setting_matters(subject: Subject) -> None:
     """Without the setting that a case is about, the same weights give something else."""
-    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
-    other = Fields({**values, **subject.case.without}, "config.json")
-    model = build(other)
-    fill(model, open_checkpoint(subject.folder), family_of(other))
     texts = subject.texts[3:4]
-    (ours,), (without,) = given(subject.ours, texts), given(model, texts)
+    (ours,), (without,) = given(subject.ours, texts), given(subject.without(), texts)
     assert off(without, ours) > MATTERS
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from models.comparing import TOLERANCE, off
 from models.parity_cases import CASES
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.params import SamplingParams
@@ -22,7 +23,6 @@ from support.audit import audited
 from support.checkpoints import random_model
 from support.engines import RecordingRunner, complete, token_engine, uncached_logits
 
-TOLERANCE = 1e-5  # of the largest |logit|
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 PROMPTS = ([5, 3, 88, 41, 9, 12, 70, 33, 2, 61, 17], [4], list(range(20, 43)))
 DEEPSEEK = [case for case in CASES if case.id in ("deepseek-v2-plain", "deepseek-v3-plain", "deepseek-v3-mscale")]
@@ -56,7 +56,7 @@ def test_either_form_is_transformers(
         paged_TV = torch.stack([engine.executor.logits[request, position] for position in range(len(ids))])
         (whole_TV,) = uncached_logits(ours, [ids])
         for logits_TV in (paged_TV, whole_TV):
-            assert float((logits_TV - reference_TV).abs().max() / reference_TV.abs().max()) <= TOLERANCE
+            assert off(logits_TV, reference_TV) <= TOLERANCE
         assert reference_TV[len(prompt) - 1 :].argmax(dim=-1).tolist() == output
 
 

@@ -14,23 +14,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from models import comparing
+from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from models.parity_cases import CASES, ParityCase
 from ridgeline.checkpoint import load_model
-from ridgeline.checkpoint.fill import fill
-from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.models import FAMILIES, Fields, build, family_of
+from ridgeline.models import FAMILIES
 from ridgeline.models.model import Model
 from ridgeline.ops.experts import Experts
 from support.checkpoints import edit_config, random_model
 from support.differences import first_difference
 from support.engines import RecordingRunner, complete, token_engine, uncached_logits
 
-TOLERANCE = 1e-5  # of the largest |logit|
-GAP = 1e-3  # between the two largest logits: below it rounding may decide
-SHARE_WITH_GAP = 0.95
-MATTERS = 1e-3  # of the largest |logit|: a hundred times the tolerance
 PROMPT_LENGTHS = (23, 9, 1, 14, 6)
 NEW_TOKENS = 12
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
@@ -41,13 +37,9 @@ OWN_WEIGHTS = [case for case in CASES if not case.layout and not case.without]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """One case: transformers' model, ours from the folder it wrote, and prompts longer than any window."""
+class Subject(comparing.Subject):
+    """One case, and prompts longer than any window."""
 
-    case: ParityCase
-    folder: Path
-    theirs: PreTrainedModel
-    ours: Model
     prompts: list[list[int]]
 
     def reference(self, ids: list[int]) -> Tensor:
@@ -64,20 +56,11 @@ class Subject:
 
     def check(self, logits_TV: Tensor, ids: list[int], how: str) -> None:
         """Assert that logits of `ids` are transformers', else say which module is the first that differs."""
-        reference_TV = self.reference(ids)
-        worst = float((logits_TV - reference_TV).abs().max() / reference_TV.abs().max())
+        worst = off(logits_TV, self.reference(ids))
         assert worst <= TOLERANCE, (
             f"{self.case.id}, {how}: logits are off by {worst:.1e} of the largest; "
             f"{first_difference(self.ours, self.theirs, ids)}"
         )
-
-    def check_greedy(self, prompt_length: int, ids: list[int], output: list[int]) -> int:
-        """Assert that `output` are transformers' greedy tokens where the two best are clearly apart; count the rest."""
-        best = self.reference(ids)[prompt_length - 1 :].topk(2, dim=-1)
-        clear = best.values[:, 0] - best.values[:, 1] > GAP
-        differs = (best.indices[:, 0] != torch.tensor(output)) & clear
-        assert not differs.any(), f"{self.case.id}: token {int(differs.nonzero()[0])} of the output differs"
-        return len(output) - int(clear.sum())
 
 
 @pytest.fixture(scope="module")
@@ -192,14 +175,14 @@ def test_logits_and_greedy_tokens_through_the_engine(subject: Subject, ran: set[
         outputs = complete(engine, subject.prompts, GREEDY)
         runner = engine.executor
         assert isinstance(runner, RecordingRunner)
-        near_ties = 0
+        near = 0
         for request, (prompt, output) in enumerate(zip(subject.prompts, outputs, strict=True), start=1):
             assert len(output) == NEW_TOKENS
             ids = (prompt + output)[:-1]
             logits_TV = torch.stack([runner.logits[request, position] for position in range(len(ids))])
             subject.check(logits_TV, ids, f"chunks of {chunk}, pages of {page_size}")
-            near_ties += subject.check_greedy(len(prompt), ids, output)
-        assert near_ties <= (1 - SHARE_WITH_GAP) * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
+            near += near_ties(subject.reference(ids)[len(prompt) - 1 :], output, subject.case.id)
+        assert near <= (1 - SHARE_WITH_GAP) * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
     # The engine itself, which asks for the logits of the last positions only, chooses the same.
     plain = token_engine(subject.ours, page_size=page_size, limits=limits)
     assert complete(plain, subject.prompts, GREEDY) == outputs
@@ -211,22 +194,25 @@ def test_every_parameter_matters(subject: Subject) -> None:
     generator = torch.Generator().manual_seed(0)
     ids = [torch.randint(subject.case.config["vocab_size"], (60,), generator=generator).tolist()]
     with picked_experts(subject.ours) as picked:
-        (before_TV,) = uncached_logits(subject.ours, ids)
+        uncached_logits(subject.ours, ids)
     looked_at = 0
-    for name, parameter in subject.ours.named_parameters():
-        path, _, rest = name.partition(".experts.")
-        if rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]:
-            continue
-        kept = parameter.data
-        # Turned about, not halved: a norm behind it would undo that.
-        parameter.data = kept.flip(0 if len(kept) > 1 else -1)
-        (after_TV,) = uncached_logits(subject.ours, ids)
-        parameter.data = kept
-        change = float((after_TV - before_TV).abs().max() / before_TV.abs().max())
+    for name, change in changes_of_parameters(
+        subject.ours, lambda: uncached_logits(subject.ours, ids)[0], of_others(subject.ours, picked)
+    ):
         assert change > MATTERS, f"{subject.case.id}: another {name} changes the logits by {change:.1e} only"
         looked_at += 1
     assert looked_at >= 10
     assert all(len(experts) >= 3 for experts in picked.values())
+
+
+def of_others(model: Model, picked: dict[str, set[int]]) -> set[str]:
+    """The parameters of the experts that no token picks."""
+    names = set()
+    for name, _ in model.named_parameters():
+        path, _, rest = name.partition(".experts.")
+        if rest and int(rest.split(".")[0]) not in picked[f"{path}.experts"]:
+            names.add(name)
+    return names
 
 
 @contextmanager
@@ -249,13 +235,9 @@ def picked_experts(model: Model) -> Iterator[dict[str, set[int]]]:
 @pytest.mark.parametrize("subject", [c for c in CASES if c.without], indirect=True, ids=lambda case: case.id)
 def test_the_setting_matters(subject: Subject) -> None:
     """Without the setting that a case is about, the same weights give other logits."""
-    values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
-    other = Fields({**values, **subject.case.without}, "config.json")
-    model = build(other)
-    fill(model, open_checkpoint(subject.folder), family_of(other))
     ids = subject.prompts[:1]
-    (with_TV,), (without_TV,) = uncached_logits(subject.ours, ids), uncached_logits(model, ids)
-    change = float((with_TV - without_TV).abs().max() / with_TV.abs().max())
+    (with_TV,), (without_TV,) = uncached_logits(subject.ours, ids), uncached_logits(subject.without(), ids)
+    change = off(without_TV, with_TV)
     assert change > MATTERS, f"the setting changes the logits by {change:.1e} only"
 
 

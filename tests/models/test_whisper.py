@@ -11,6 +11,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from engine.collecting import finish_all
 from engine.small_models import assert_nothing_held, poison_free_pages
+from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from ridgeline.checkpoint import read_config
 from ridgeline.engine.features import Features
 from ridgeline.engine.params import SamplingParams
@@ -26,9 +27,6 @@ from support.audit import Run, audited, check_attention, check_bytes, check_prod
 from support.engines import RecordingRunner, token_engine
 from support.whispers import SIZES, as_input, heard, random_whisper, rows_of, saved
 
-TOLERANCE = 1e-5  # of the largest
-GAP = 1e-3  # between the two largest logits: below it rounding may decide
-MATTERS = 1e-3
 CASES: dict[str, dict[str, Any]] = {
     "odd": {},
     "large-v3's bins": {"num_mel_bins": 128, "max_source_positions": 13},
@@ -55,8 +53,7 @@ class Subject:
 
     def check(self, logits_TV: Tensor, window: int, ids: list[int]) -> None:
         """Assert that logits are transformers'."""
-        reference_TV = self.reference(window, ids)
-        assert float((logits_TV - reference_TV).abs().max() / reference_TV.abs().max()) <= TOLERANCE
+        assert off(logits_TV, self.reference(window, ids)) <= TOLERANCE
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -83,7 +80,7 @@ def test_encoder_and_logits(subject: Subject) -> None:
     """All windows in one forward."""
     encoded_ED, logits_TV = forward(subject.ours, rows_of(subject.features_BMF), PROMPTS)
     theirs_ED = subject.theirs.model.encoder(subject.features_BMF).last_hidden_state.flatten(0, 1)
-    assert float((encoded_ED - theirs_ED).abs().max() / theirs_ED.abs().max()) <= TOLERANCE
+    assert off(encoded_ED, theirs_ED) <= TOLERANCE
     for window, logits in enumerate(torch.split(logits_TV, [len(ids) for ids in PROMPTS])):
         subject.check(logits, window, PROMPTS[window])
 
@@ -104,30 +101,21 @@ def test_through_the_engine(subject: Subject, chunk: int | None, page_size: int,
     assert_nothing_held(engine)
     assert (engine.stats.preemptions > 0) == (positions == 48)
     assert isinstance(engine.executor, RecordingRunner)
-    near_ties = 0
+    near = 0
     for window, (request, prompt) in enumerate(zip(asked, PROMPTS, strict=True)):
         output = [sampled.token for sampled in choices[request, 0].tokens]
         assert len(output) == GREEDY.max_tokens
         ids = (prompt + output)[:-1]
         logits_TV = torch.stack([engine.executor.logits[request, place] for place in range(len(ids))])
         subject.check(logits_TV, window, ids)
-        best = subject.reference(window, ids)[len(prompt) - 1 :].topk(2, dim=-1)
-        clear = best.values[:, 0] - best.values[:, 1] > GAP
-        assert not ((best.indices[:, 0] != torch.tensor(output)) & clear).any()
-        near_ties += len(output) - int(clear.sum())
-    assert near_ties <= 0.05 * len(PROMPTS) * 24
+        near += near_ties(subject.reference(window, ids)[len(prompt) - 1 :], output, f"window {window}")
+    assert near <= (1 - SHARE_WITH_GAP) * len(PROMPTS) * 24
 
 
 def test_every_parameter_matters(subject: Subject) -> None:
     """Parity says nothing of a weight that the logits do not depend on."""
     rows_EF, ids = rows_of(subject.features_BMF[:1]), [list(range(3, 40))]
-    _, before_TV = forward(subject.ours, rows_EF, ids)
-    for name, parameter in subject.ours.named_parameters():
-        kept = parameter.data
-        parameter.data = kept.flip(0)
-        _, after_TV = forward(subject.ours, rows_EF, ids)
-        parameter.data = kept
-        change = float((after_TV - before_TV).abs().max() / before_TV.abs().max())
+    for name, change in changes_of_parameters(subject.ours, lambda: forward(subject.ours, rows_EF, ids)[1]):
         assert change > MATTERS, f"another {name} changes the logits by {change:.1e} only"
 
 
