@@ -18,7 +18,7 @@ from ridgeline.ops.router import Router
 from support.engines import uncached_logits
 
 TOLERANCE = 2e-5
-_THEIR_NAMES = (("model.rotary", "model.rotary_emb"),)
+_THEIR_NAMES = (("model.rotary", "model.rotary_emb"), ("model.local_rotary", "model.rotary_emb.sliding_attention"))
 
 Event = tuple[str, str]  # "input of" or "output of", and a module's path
 
@@ -33,7 +33,9 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
         def before(module: nn.Module, args: Any, kwargs: Any, path: str = path) -> None:
             events["input of", path] = _stream(_tensors((*args, *kwargs.values())), module)[:1]
 
-        def after(module: nn.Module, __: Any, out: Any, path: str = path) -> None:
+        def after(module: nn.Module, args: Any, out: Any, path: str = path) -> None:
+            if "sliding_attention" in args:  # transformers has both ropes in one module, asked in no order
+                path = f"{path}.sliding_attention"
             tensors = _tensors(out if isinstance(out, tuple) else (out,))
             if isinstance(module, Projections) and not isinstance(module, ActivatedProjections):
                 for name, matrix in zip(module.names, module.matrices, strict=True):
