@@ -34,6 +34,16 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def speech_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small random speech model; nothing is to be written there."""
+    from speech.folders import write_speech_model  # imports what few tests need
+
+    folder = tmp_path_factory.mktemp("whisper")
+    write_speech_model(folder)
+    return folder
+
+
 @pytest.fixture
 def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without our kernels: what a test sees is what torch dispatches."""

@@ -7,15 +7,7 @@ import pytest
 import soundfile
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from speech.folders import sound, write_speech_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a speech model."""
-    folder = tmp_path_factory.mktemp("whisper")
-    write_speech_model(folder)
-    return folder
+from speech.folders import sound
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +19,11 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_forms(ridgeline: Run, model: Path, speech: Path) -> None:
+def test_forms(ridgeline: Run, speech_folder: Path, speech: Path) -> None:
     """Text, lines with times, data, subtitles: the same words."""
 
     def said(*more: object) -> str:
-        ended = ridgeline("transcribe", speech, "--model", model, "--language", "en", *more)
+        ended = ridgeline("transcribe", speech, "--model", speech_folder, "--language", "en", *more)
         assert ended.code == OK, ended.err
         return ended.out
 
@@ -48,47 +40,47 @@ def test_forms(ridgeline: Run, model: Path, speech: Path) -> None:
     assert [each["start"] for each in windows] == [0.0, 1.0, 2.0][: len(windows)]
 
 
-def test_several_files(ridgeline: Run, model: Path, speech: Path, tmp_path: Path) -> None:
+def test_several_files(ridgeline: Run, speech_folder: Path, speech: Path, tmp_path: Path) -> None:
     """Each by its name, as it would be alone."""
     silent = tmp_path / "silent.flac"
     soundfile.write(silent, [0.0] * 20_000, 16_000)
-    alone = ridgeline("transcribe", speech, "--model", model, "--json").json
-    both = ridgeline("transcribe", speech, silent, "--model", model, "--json").json["files"]
+    alone = ridgeline("transcribe", speech, "--model", speech_folder, "--json").json
+    both = ridgeline("transcribe", speech, silent, "--model", speech_folder, "--json").json["files"]
     assert both[0] == alone
     assert (both[1]["text"], both[1]["segments"], both[1]["duration"]) == ("", [], 1.25)
-    lines = ridgeline("transcribe", silent, speech, "--model", model).out.splitlines()
+    lines = ridgeline("transcribe", silent, speech, "--model", speech_folder).out.splitlines()
     assert lines[0] == f"{silent}: "
     assert lines[1].startswith(f"{speech}: ")
 
 
-def test_what_cannot_be_transcribed(ridgeline: Run, model: Path, speech: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_transcribed(ridgeline: Run, speech_folder: Path, speech: Path, tmp_path: Path) -> None:
     """One line each, before a model is loaded where that can be."""
     empty, words, bare = tmp_path / "empty.wav", tmp_path / "words.wav", tmp_path / "bare.wav"
     empty.touch()
     words.write_text("no sound at all\n" * 20, encoding="utf-8")
     soundfile.write(bare, [], 16_000)
     for arguments, code, *says in (
-        ((empty, "--model", model), USAGE, "is empty"),
-        ((words, "--model", model), USAGE, "is no sound that can be read", "wav, flac, ogg or mp3"),
-        ((bare, "--model", model), USAGE, "holds no sound"),
-        ((tmp_path / "nowhere.wav", "--model", model), USAGE, "is no file"),
+        ((empty, "--model", speech_folder), USAGE, "is empty"),
+        ((words, "--model", speech_folder), USAGE, "is no sound that can be read", "wav, flac, ogg or mp3"),
+        ((bare, "--model", speech_folder), USAGE, "holds no sound"),
+        ((tmp_path / "nowhere.wav", "--model", speech_folder), USAGE, "is no file"),
         ((speech,), USAGE, "no speech model is built in"),
         ((speech, "--model", "tales"), REFUSED, "tales reads no sound"),
-        ((speech, "--model", model, "--language", "xx"), USAGE, "the model knows de, en, fr"),
-        ((speech, "--model", model, "--task", "sing"), USAGE, "transcribe or translate"),
-        ((speech, "--model", model, "--srt", "--json"), USAGE, "give one of them"),
-        ((speech, speech, "--model", model, "--vtt"), USAGE, "of one file"),
-        ((speech, "--model", model, "--srt", "--no-timestamps"), USAGE, "leave --no-timestamps out"),
+        ((speech, "--model", speech_folder, "--language", "xx"), USAGE, "the model knows de, en, fr"),
+        ((speech, "--model", speech_folder, "--task", "sing"), USAGE, "transcribe or translate"),
+        ((speech, "--model", speech_folder, "--srt", "--json"), USAGE, "give one of them"),
+        ((speech, speech, "--model", speech_folder, "--vtt"), USAGE, "of one file"),
+        ((speech, "--model", speech_folder, "--srt", "--no-timestamps"), USAGE, "leave --no-timestamps out"),
     ):
         assert_one_line(ridgeline("transcribe", *arguments), code, *says)
 
 
-def test_a_speech_model_answers_no_prompt(ridgeline: Run, model: Path) -> None:
+def test_a_speech_model_answers_no_prompt(ridgeline: Run, speech_folder: Path) -> None:
     """It reads sound; the line says how."""
-    assert_one_line(ridgeline("run", model, "hello"), USAGE, "reads sound, no text: ridgeline transcribe FILE")
+    assert_one_line(ridgeline("run", speech_folder, "hello"), USAGE, "reads sound, no text: ridgeline transcribe FILE")
 
 
-def test_a_folder_is_checked(ridgeline: Run, model: Path) -> None:
+def test_a_folder_is_checked(ridgeline: Run, speech_folder: Path) -> None:
     """With features of nothing for its encoder; what it says is of no matter."""
-    ended = ridgeline("check", model, "--json")
+    ended = ridgeline("check", speech_folder, "--json")
     assert "tokens after" in ended.json["facts"]["run"], ended.out

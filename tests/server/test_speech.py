@@ -21,26 +21,19 @@ from ridgeline.speech.formats import as_json, srt, vtt
 from ridgeline.speech.transcriber import Options, Transcriber, Transcript
 from ridgeline.speech.vocabulary import SpeechVocabulary, speech_vocabulary
 from server.conftest import Running, running
-from speech.folders import sound, write_speech_model
+from speech.folders import sound
 
 BOUNDARY = "part"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("speech")
-    write_speech_model(folder)
-    return folder
+def loaded(speech_folder: Path) -> Loaded:
+    return load_engine(str(speech_folder))
 
 
 @pytest.fixture(scope="module")
-def loaded(folder: Path) -> Loaded:
-    return load_engine(str(folder))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(folder: Path, loaded: Loaded) -> SpeechVocabulary:
-    vocabulary = speech_vocabulary(str(folder), loaded.tokenizer)
+def vocabulary(speech_folder: Path, loaded: Loaded) -> SpeechVocabulary:
+    vocabulary = speech_vocabulary(str(speech_folder), loaded.tokenizer)
     assert vocabulary is not None
     return vocabulary
 
@@ -201,13 +194,13 @@ def test_a_model_that_reads_no_sound(server: Running) -> None:
     assert (reply.status, reply.json()["error"]["code"]) == (400, "no_speech_model")
 
 
-def test_without_the_packages(folder: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages(speech_folder: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A speech model is not served without what reads uploads; any other is."""
     monkeypatch.setattr(speech, "find_spec", lambda name: None if name == "python_multipart" else object())
     llm = AsyncLLM(loaded)
     try:
         with pytest.raises(ValueError, match=r"needs python_multipart: pip install 'ridgeline\[audio\]'"):
-            Served(str(folder), "whisper").speech(llm)
+            Served(str(speech_folder), "whisper").speech(llm)
         assert Served("tales", "tales").speech(llm) is None
     finally:
         llm.close()
