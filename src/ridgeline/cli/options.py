@@ -117,6 +117,15 @@ def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
+def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[str, str]:
+    """As `adapters_of`, of --lora where what is asked has one adapter at most. otherwise: the option with which there
+    may be more. Raises ValueError."""
+    found = adapters_of(given, "--lora")
+    if len(found) > 1:
+        raise ValueError(f"--lora is given more than once; a {asked} has one adapter: give one, or {otherwise}")
+    return found
+
+
 def _adapter(given: str, option: str) -> tuple[str, str]:
     if given.startswith("{"):
         try:

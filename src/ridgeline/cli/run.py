@@ -76,23 +76,16 @@ def run(
         text = read_prompt(prompt)
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is shown with --json; give both")
-        adapters = options.adapters_of(lora, "--lora")
-        if len(adapters) > 1:
-            raise ValueError("--lora is given more than once; a prompt has one adapter: give one, or --input-file")
+        adapters = options.adapter_of(lora, "prompt", "--input-file")
         llm = engine.load(model, adapters=adapters)
         params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
-        if engine.dummy_weights:
-            params = dataclasses.replace(params, ignore_eos=True)
+        params = dataclasses.replace(params, ignore_eos=params.ignore_eos or engine.dummy_weights)
         ids = prompt_ids(llm, text, system, raw)
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
-        _say_unheeded(llm)
-        if verbose:
-            _say_loading(llm)
-        account = Account(llm.loaded.price)
-        llm.engine.on_step = account.add
+        _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
-        completion = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
+        completion, account = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
         if as_json:
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
@@ -107,30 +100,32 @@ def _check_batch(others: dict[str, Any]) -> None:
             raise ValueError(f"{shown} is for one prompt; each line of --input-file says it for itself: leave it out")
 
 
-def _say_unheeded(llm: LLM) -> None:
-    """What the model's files ask for and do not get."""
+def _say_loaded(llm: LLM, *, verbose: bool) -> None:
+    """What the model's files ask for and do not get. verbose: what loading took too; the same bytes read into memory
+    instead, and from disks onto a card."""
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
     for key in llm.loaded.texts.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
 
+    if verbose:
+        from ridgeline.cli.loading import loading_lines  # which few ask for
 
-def _say_loading(llm: LLM) -> None:
-    """What loading took; the same bytes read into memory instead, and from disks onto a card."""
-    from ridgeline.cli.loading import loading_lines  # which few ask for
-
-    for line in loading_lines(llm.loaded.loading):
-        say(line)
+        for line in loading_lines(llm.loaded.loading):
+            say(line)
 
 
-def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool) -> Completion:
-    """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
-    all have failed.
+def _generate(
+    llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool
+) -> tuple[Completion, Account]:
+    """Run the request, and count what its steps took; the first choice streams, further ones are printed when they are
+    done. Raises ValueError where all have failed.
 
     A file gets the text as it is; on a terminal it steers nothing.
     """
     clean = printable if sys.stdout.isatty() else str
-    completion = Completion.empty(ids, params.n)
+    completion, account = Completion.empty(ids, params.n), Account(llm.loaded.price)
+    llm.engine.on_step = account.add
     for event in llm.stream(ids, params, adapter=adapter):
         completion.take([event])
         if shown and event.choice == 0:
@@ -144,7 +139,7 @@ def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *,
     failed = [choice.error for choice in completion.choices if choice.error is not None]
     if len(failed) == len(completion.choices):
         raise ValueError(f"the request failed: {failed[0]}")
-    return completion
+    return completion, account
 
 
 def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningless: bool) -> None:

@@ -20,7 +20,7 @@ from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sam
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import show
-from ridgeline.engine import EngineSettings
+from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
 from ridgeline.models.model import Model
@@ -116,6 +116,23 @@ def _text_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the request that is traced is sampled."""
+
+    max_tokens: options.MaxTokens8 = None
+    temperature: options.Temperature = None
+    top_k: options.TopK = None
+    top_p: options.TopP = None
+    min_p: options.MinP = None
+    seed: options.OptionalSeed = None
+
+    def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
+        """The model's own sampling changed by these and `more`; without --max-tokens, 8 of them at most."""
+        given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
+        return sampling_params(defaults, self.max_tokens, 8, **given, **more)
+
+
+@dataclass(frozen=True, slots=True)
 class Files:
     """The files that a trace is to write."""
 
@@ -200,12 +217,7 @@ def trace(
     device: options.DeviceName = "this",
     *,
     look: Look,
-    max_tokens: options.MaxTokens8 = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.OptionalSeed = None,
+    sampling: Sampling,
     raw: options.Raw = False,
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
@@ -226,36 +238,29 @@ def trace(
     With --priced CARD nothing runs: every op of a model that need not be here, on a card that need not be here.
     """
     if priced.priced is not None:
-        running = _changed(look) + _changed(
-            files, device=device != "this", max_tokens=max_tokens is not None, temperature=temperature is not None,
-            top_k=top_k is not None, top_p=top_p is not None, min_p=min_p is not None, seed=seed is not None, raw=raw,
-            system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
+        running = [*["a prompt"] * (prompt is not None), *_changed(look), *_changed(files, device=device != "this")]
+        running += _changed(
+            sampling, raw=raw, system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
             threads=threads is not None,
         )  # fmt: skip
-        _show_priced(model, priced, lora, ["a prompt"] * (prompt is not None) + running, as_json)
+        _show_priced(model, priced, lora, running, as_json)
         return
     priced.check()
     if prompt is None:
         raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
     text = read_prompt(prompt)
-    adapters = options.adapters_of(lora, "--lora")
-    if len(adapters) > 1:
-        raise ValueError("--lora is given more than once; a request has one adapter: give one, or --priced CARD")
+    adapters = options.adapter_of(lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
-    settings = dataclasses.replace(_SETTINGS, adapters=adapters)
-    llm = load(model, settings, dummy_weights=dummy_weights, threads=threads)
+    llm = load(model, dataclasses.replace(_SETTINGS, adapters=adapters), dummy_weights=dummy_weights, threads=threads)
     layer, wanted = look.chosen(_layers(llm.loaded.model)), look.wanted(repeats)
-    params = sampling_params(
-        llm.loaded.defaults, max_tokens, 8, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed,
-        ignore_eos=dummy_weights,
-    )  # fmt: skip
+    params = sampling.params(llm.loaded.defaults, ignore_eos=dummy_weights)
     subject = Subject(
         Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw), next(iter(adapters), "")
     )
     ids = subject.encode()
-    if max_tokens is not None:
+    if sampling.max_tokens is not None:
         check_room(llm, ids, params)
     check(llm, ids, wanted)  # before a machine is probed for it
     with _status("tracing"):
