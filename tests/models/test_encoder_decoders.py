@@ -36,6 +36,10 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 INPUTS, PROMPTS = (23, 9, 1, 14, 31), (1, 5, 17, 1, 2)  # lengths
 RUNS: tuple[tuple[int | None, int], ...] = ((7, 4), (None, 16), (1, 1))  # chunk and page size
 
+# Cases about a layout or a setting have the parameters of others.
+OWN_WEIGHTS = [case for case in CASES if not case.layout and not case.without]
+ENGINE_CASES = [case for case in CASES if not case.layout]
+
 
 @dataclass(frozen=True)
 class Subject(comparing.Subject):
@@ -89,13 +93,27 @@ def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
     config.write_text(json.dumps(values), encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def subjects() -> dict[str, Subject]:
+    """Those that were made, by their cases: tests that ask for some of them take them from here."""
+    return {}
+
+
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, subjects: dict[str, Subject]
+) -> Subject:
     """The case's model, written by transformers and loaded by us."""
     case: ParityCase = request.param
+    if case.id not in subjects:
+        subjects[case.id] = made(case, tmp_path_factory.mktemp(case.id))
+    return subjects[case.id]
+
+
+def made(case: ParityCase, folder: Path) -> Subject:
+    """Both models of a case, and what they are asked."""
     seed = CASES.index(case)
     theirs = random_theirs(case, seed)
-    folder = tmp_path_factory.mktemp(case.id)
     write(case, theirs, folder)
     generator = torch.Generator().manual_seed(seed)
     inputs, prompts = (
@@ -128,6 +146,7 @@ def test_logits_without_a_cache(subject: Subject) -> None:
 
 
 @pytest.mark.usefixtures("torch_only")
+@pytest.mark.parametrize("subject", ENGINE_CASES, indirect=True, ids=lambda case: case.id)
 def test_logits_and_greedy_tokens_through_the_engine(subject: Subject) -> None:
     """Chunked prefill and decode over pages, requests side by side: every position's logits, and the tokens.
 
@@ -150,6 +169,7 @@ def test_logits_and_greedy_tokens_through_the_engine(subject: Subject) -> None:
         assert near <= (1 - SHARE_WITH_GAP) * NEW_TOKENS * len(outputs), "near ties: the tokens say little"
 
 
+@pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
 def test_tokens_alone_together_in_chunks_and_preempted(subject: Subject) -> None:
     """The same tokens whoever is beside a request, however it is cut, whatever is found, and after its encoder ran
     again."""
@@ -295,8 +315,6 @@ def test_an_input_longer_than_the_encoder_takes_is_refused() -> None:
 
 
 # -- parameters and settings that matter ------------------------------------------------------------------------------
-
-OWN_WEIGHTS = [case for case in CASES if not case.layout and not case.without]
 
 
 @pytest.mark.parametrize("subject", OWN_WEIGHTS, indirect=True, ids=lambda case: case.id)
