@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
 from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids, unknown_id
+from ridgeline.engine.request import NANOSECONDS, Finish, NamedPrompt, Request, Timing, Tokens, token_ids
 from ridgeline.engine.sampling.row import HiddenStates, History, Outcome, RowFailure, Sampled, SampleRow, Scored
 from ridgeline.engine.sampling.rows import SampleRows
 from ridgeline.engine.scheduler import Limits, Scheduler
@@ -87,6 +88,7 @@ class Engine:
         whole = both_ways if whole is None else whole
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
+        self._bounds = Bounds(ledger, self.scheduler, context, vocabulary, has_head, encoder_width, encoder_context)
         self.requests: dict[int, Request] = {}
         self._next_id = 1
         self._suspects = Suspects()
@@ -144,8 +146,7 @@ class Engine:
         params = params or SamplingParams()
         prompt = token_ids(prompt)
         encoder = encoder if isinstance(encoder, Features) else tuple(token_ids(encoder))
-        self._check_encoder(encoder)
-        limit = self._check(prompt, params, len(encoder))
+        limit = self._bounds.room(prompt, params, encoder)
         number = self.number_of(adapter)
         root = root_of(root, encoder, self.adapters[adapter] if number else b"")
         first, *others = self._choices(prompt, params, limit, encoder, root, number)
@@ -222,59 +223,6 @@ class Engine:
         if not isinstance(prompt, NamedPrompt) or not self.ledger.prefix_cache:
             return ()
         return names_of_blocks(prompt.names, prompt.block, size, len(prompt) // size, root)
-
-    def _check(self, prompt: Sequence[int], params: SamplingParams, encoded: int) -> int:
-        """How many tokens may be sampled. Raises ValueError."""
-        length, capacity = len(prompt), self.ledger.capacity(encoded)
-        most, needed = self.scheduler.limits.tokens, length + self.has_head  # a token at least is to be sampled
-        if not length:
-            raise ValueError("the prompt is empty; give at least one token")
-        if bool(encoded) != self.ledger.crosses:
-            wrong = "has no encoder; leave its input out" if encoded else "has an encoder; give what it is to read"
-            raise ValueError(f"the model {wrong}")
-        if not isinstance(prompt, NamedPrompt):
-            self._check_ids(prompt)
-        if params.stop:
-            raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
-        params.check_vocab(self.vocabulary)
-        if needed > self.context:
-            raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
-        if self.scheduler.whole and length > most:
-            raise ValueError(
-                f"the prompt has {length} tokens, which have to run in one step, and a step runs {most}; shorten it"
-            )
-        if needed > capacity:
-            beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
-            raise ValueError(
-                f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
-            )
-        if encoded > self.encoder_context:
-            raise ValueError(
-                f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
-            )
-        room = min(self.context, capacity) - length
-        return room if params.max_tokens is None else min(params.max_tokens, room)
-
-    def _check_encoder(self, encoder: tuple[int, ...] | Features) -> None:
-        """Raises ValueError for what the encoder does not read."""
-        if not encoder:
-            return
-        if not isinstance(encoder, Features):
-            if self.encoder_width:
-                raise ValueError(f"the encoder reads features, {self.encoder_width} a position; it takes no token ids")
-            self._check_ids(encoder)
-        elif not self.encoder_width:
-            raise ValueError("the encoder reads token ids; it takes no features")
-        elif (len(encoder), encoder.width) != (self.encoder_context, self.encoder_width):
-            raise ValueError(
-                f"the encoder is given {len(encoder)} positions of {encoder.width} features; "
-                f"it reads {self.encoder_context} of {self.encoder_width}"
-            )
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        unknown = unknown_id(ids, self.vocabulary)
-        if unknown is not None:
-            raise ValueError(f"token id {unknown} is out of range; the model has ids 0 to {self.vocabulary - 1}")
 
     def abort(self, group: int) -> list[TokenEvent]:
         """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""

@@ -1,0 +1,79 @@
+"""Bounds: what a request may be, and how many tokens there is room for; what cannot run is refused before it waits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ridgeline.engine.features import Features
+from ridgeline.engine.kv.ledger import KVLedger
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import NamedPrompt, unknown_id
+from ridgeline.engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a model in an engine. The fields are as of Engine."""
+
+    ledger: KVLedger
+    scheduler: Scheduler
+    context: int
+    vocabulary: int
+    has_head: bool
+    encoder_width: int
+    encoder_context: int
+
+    def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
+        """How many tokens may be sampled behind a prompt, beside what an encoder is to read. Raises ValueError for a
+        request that cannot run."""
+        self._check_encoder(encoder)
+        length, encoded = len(prompt), len(encoder)
+        capacity = self.ledger.capacity(encoded)
+        most, needed = self.scheduler.limits.tokens, length + self.has_head  # a token at least is to be sampled
+        if not length:
+            raise ValueError("the prompt is empty; give at least one token")
+        if bool(encoded) != self.ledger.crosses:
+            wrong = "has no encoder; leave its input out" if encoded else "has an encoder; give what it is to read"
+            raise ValueError(f"the model {wrong}")
+        if not isinstance(prompt, NamedPrompt):
+            self._check_ids(prompt)
+        if params.stop:
+            raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
+        params.check_vocab(self.vocabulary)
+        if needed > self.context:
+            raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
+        if self.scheduler.whole and length > most:
+            raise ValueError(
+                f"the prompt has {length} tokens, which have to run in one step, and a step runs {most}; shorten it"
+            )
+        if needed > capacity:
+            beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
+            raise ValueError(
+                f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
+            )
+        if encoded > self.encoder_context:
+            raise ValueError(
+                f"the encoder is given {encoded} tokens and takes {self.encoder_context}; shorten it or give parts"
+            )
+        room = min(self.context, capacity) - length
+        return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def _check_encoder(self, encoder: Sequence[int] | Features) -> None:
+        """Raises ValueError for what the encoder does not read."""
+        if not encoder:
+            return
+        if not isinstance(encoder, Features):
+            if self.encoder_width:
+                raise ValueError(f"the encoder reads features, {self.encoder_width} a position; it takes no token ids")
+            self._check_ids(encoder)
+        elif not self.encoder_width:
+            raise ValueError("the encoder reads token ids; it takes no features")
+        elif (len(encoder), encoder.width) != (self.encoder_context, self.encoder_width):
+            raise ValueError(
+                f"the encoder is given {len(encoder)} positions of {encoder.width} features; "
+                f"it reads {self.encoder_context} of {self.encoder_width}"
+            )
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        unknown = unknown_id(ids, self.vocabulary)
+        if unknown is not None:
+            raise ValueError(f"token id {unknown} is out of range; the model has ids 0 to {self.vocabulary - 1}")
