@@ -1,17 +1,21 @@
 """`show` and `plan` of models that embed: what they are, and what texts take, by hand."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
+from models.configs import CONFIGS
+from ridgeline.checkpoint.embedding import model_of, pooled, read_embedding
+from ridgeline.checkpoint.source import CATALOGUE, open_source
 from ridgeline.models import Fields, build
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.price import Price
-from support.checkpoints import edit_config
-from support.embedders import write_bert
+from support.checkpoints import edit_config, write_folder
+from support.embedders import state_pooling, write_bert
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,7 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     told = json.loads(ridgeline(*asked, "--json").out)
     model = build(Fields.read(folder / "config.json"))
     assert told["workload"] == {"input": 32, "texts": 8}
-    price, device = Price(model), load_card("h100-sxm")
+    price, device = Price(pooled(model, None)), load_card("h100-sxm")
     assert told["memory"]["weights"] == sum(p.nbytes for p in model.parameters())
     for name, texts in (("one", 1), ("full", 8)):
         step = price.on(device, Work.of([Segment(32, 32)] * texts, model.reaches, texts))
@@ -64,11 +68,82 @@ def test_a_text_longer_than_a_step_runs_alone(ridgeline: Run, folder: Path, tmp_
     )
     refused = "texts of 61 tokens are longer than the 60 that the model takes"
     assert_one_line(ridgeline(*asked, "--input", 61), USAGE, refused)
-    assert_one_line(
-        ridgeline(*asked, "--input", 9, "--full"), USAGE, "writes no text: a plan of it is for one --device"
-    )
     write_bert(tmp_path)
     edit_config(tmp_path, hidden_size=81_920, num_attention_heads=640, intermediate_size=327_680)
     told = json.loads(ridgeline("plan", tmp_path, "--device", "h100-sxm", "--input", 60, "--json").out)
     assert not told["memory"]["fits"]
     assert told["dollars_per_million_tokens"] is None
+
+
+def test_sections(ridgeline: Run, folder: Path) -> None:
+    """A text alone beside a full step, by op too; texts by their length, up to what the model takes."""
+    asked = ("plan", folder, "--device", "h100-sxm", "--input", 16)
+    ended = ridgeline(*asked, "--full")
+    assert ended.code == OK, ended.err
+    for words in ("fits", "one text, 1 x 16 tokens", "full step, 128 x 16 tokens", "may be used", "attention"):
+        assert words in " ".join(ended.out.split())
+    by_length = ridgeline(*asked, "--section", "lengths").out
+    assert [line.split()[:2] for line in by_length.splitlines() if line.split()[:1] in (["32"], ["60"])] == [
+        ["32", "64"],
+        ["60", "34"],
+    ]
+    names = "memory, steps, classes, lengths"
+    assert_one_line(ridgeline(*asked, "--section", "users"), USAGE, f"it must be one or more of {names}")
+    for flag in (("--batch", 8), ("--users", 3), ("--slo", "none")):
+        assert_one_line(ridgeline(*asked, *flag), USAGE, f"writes no text: {flag[0]} is for models that generate")
+
+
+def test_cards(ridgeline: Run, folder: Path) -> None:
+    """A ranking for each seller, by dollars a token, which are those of the plan of each card."""
+    asked = ("plan", folder, "--input", 16, "--cards", "h100-sxm,l4")
+    told = json.loads(ridgeline(*asked, "--json").out)["cards"]
+    assert {each["device"] for each in told} == {"h100-sxm", "l4"}
+    for each in told:
+        alone = json.loads(ridgeline("plan", folder, "--input", 16, "--device", each["device"], "--json").out)
+        assert each["texts_per_second"] == alone["texts_per_second"]
+    by_seller: dict[str, list[float]] = {}
+    for each in told:
+        by_seller.setdefault(each["seller"], []).append(each["dollars_per_million_tokens"])
+    assert all(costs == sorted(costs) for costs in by_seller.values())
+    assert max(map(len, by_seller.values())) == 2
+    ended = ridgeline(*asked)
+    assert ended.code == OK, ended.err
+    assert "vectors of texts of 16 tokens" in ended.out.splitlines()[0]
+    assert "cheapest tokens first" in ended.out
+    assert "TTFT" not in ended.out
+
+
+def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Path) -> None:
+    """No head, no decoding; the texts of a step keep keys and values until the last of them has run."""
+    layers, kv = 2, 2 * 2 * 12 * 4  # keys and values of two heads in fp32
+    sizes = {"hidden_size": 36, "num_key_value_heads": 2, "head_dim": 12, "num_hidden_layers": layers}
+    write_folder(tmp_path, CONFIGS["qwen3"] | sizes)
+    state_pooling(tmp_path, "lasttoken", "Normalize")
+    asked = ("plan", tmp_path, "--device", "h100-sxm", "--input", 40, "--max-batch-tokens", 16)
+    told = json.loads(ridgeline(*asked, "--json").out)
+    source = open_source(str(tmp_path))
+    model = model_of(source, read_embedding(source))
+    assert told["memory"]["weights"] == sum(parameter.nbytes for parameter in model.parameters())
+    assert told["memory"]["kv"] == 48 * layers * kv
+    price, device = Price(model), load_card("h100-sxm")
+    steps = [Work.of([Segment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
+    assert told["one"]["floor"] == pytest.approx(sum(price.on(device, work).floor for work in steps))
+    ended = ridgeline(*asked)
+    assert "one in 3 steps" in " ".join(ended.out.split())
+    shown = " ".join(ridgeline("show", tmp_path).out.split())
+    assert "no head: the last of a text's states becomes a vector of 36" in shown
+
+
+def test_what_the_catalogue_says_of_pooling(ridgeline: Run) -> None:
+    """Of models that it has; Qwen3-Embedding is planned as what it is."""
+    entries = tomllib.loads((CATALOGUE / "embedding.toml").read_text(encoding="utf-8"))
+    assert len(entries) >= 4
+    for name, entry in entries.items():
+        said = read_embedding(open_source(name))
+        assert said is not None
+        assert (said.mode, len(said.stages)) == (entry["pooling"], int(entry["normalise"]))
+        assert not model_of(open_source(name), said).has_head
+    ended = ridgeline("plan", "Qwen/Qwen3-Embedding-0.6B", "--device", "l4")
+    assert ended.code == OK, ended.err
+    assert "vectors of texts of 1,024 tokens" in ended.out.splitlines()[0]
+    assert "KV of its texts" in " ".join(ended.out.split())

@@ -5,6 +5,7 @@ a folder of its own; config_sentence_transformers.json names the prompts that go
 (https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from ridgeline import untrusted
-from ridgeline.checkpoint.source import Source
+from ridgeline.checkpoint.source import CATALOGUE, Source
 from ridgeline.models.embedder import Dense, Embedder
 from ridgeline.models.families import build_to_run
 from ridgeline.models.fields import Fields, ModelRefused
@@ -62,14 +63,24 @@ class Embedding:
 
 
 def read_embedding(source: Source) -> Embedding | None:
-    """What a folder says; None where it has no modules.json. Raises ModelRefused for what is not built."""
-    modules = None if source.folder is None else source.folder / _MODULES
-    if modules is None or not modules.is_file():
+    """What a folder says; None where it has no modules.json. Of a config of the catalogue what its release says. Raises
+    ModelRefused for what is not built."""
+    if source.folder is None:
+        return _listed(source.name)
+    modules = source.folder / _MODULES
+    if not modules.is_file():
         return None
     try:
         return _read(source, modules)
     except ValueError as error:
         raise error if isinstance(error, ModelRefused) else ModelRefused(f"{error}; fetch the file again") from None
+
+
+def _listed(name: str) -> Embedding | None:
+    entry = tomllib.loads((CATALOGUE / "embedding.toml").read_text(encoding="utf-8")).get(name)
+    if entry is None:
+        return None
+    return Embedding(entry["pooling"], (Stage(Path("2_Normalize")),) if entry["normalise"] else ())
 
 
 def _read(source: Source, modules: Path) -> Embedding:
@@ -143,16 +154,23 @@ def _stage(kind: str, folder: Path, modules: Path) -> Stage:
 
 
 def model_of(source: Source, said: Embedding | None) -> Model:
-    """The model of a source, on meta: with the pooling that its folder says, where it says one; an encoder whose folder
-    says none is pooled by the mean, as sentence-transformers does it. said: what `read_embedding` gave. Raises
-    ModelRefused."""
-    model = build_to_run(source.config)
+    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. Raises ModelRefused."""
+    trunk = build_to_run(source.config)
+    model = pooled(trunk, said)
+    if model is not trunk:
+        model.fuse()
+    return model
+
+
+def pooled(model: Model, said: Embedding | None) -> Model:
+    """A model with the pooling that its folder says, where it says one; an encoder whose folder says none is pooled by
+    the mean, as sentence-transformers does it. Others as they are. said: what `read_embedding` gave."""
     if isinstance(model, Embedder) or (said is None and model.has_head):
         return model
-    return _pooled(model, said or Embedding("mean", stated=False))
+    return _embedder(model, said or Embedding("mean", stated=False))
 
 
-def _pooled(trunk: Model, said: Embedding) -> Embedder:
+def _embedder(trunk: Model, said: Embedding) -> Embedder:
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
     for stage in said.stages:
@@ -162,6 +180,4 @@ def _pooled(trunk: Model, said: Embedding) -> Embedder:
             continue
         stages[name] = Dense(width, stage.outputs, dtype, bias=stage.bias, activation=stage.activation)
         width, elsewhere[name] = stage.outputs, stage.folder
-    embedder = Embedder(trunk, said.mode, hidden, stages, width=width, elsewhere=elsewhere)
-    embedder.fuse()
-    return embedder
+    return Embedder(trunk, said.mode, hidden, stages, width=width, elsewhere=elsewhere)

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
 from ridgeline.cli.plan_options import (
     MoneyFlags,
@@ -16,19 +18,20 @@ from ridgeline.cli.plan_options import (
     beside_of,
     compared_cards,
     quoted_cards,
+    sections_of,
     with_price,
 )
 from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import show
+from ridgeline.models import family_of
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan import Plan, make_plan
 from ridgeline.roofline.plan.case import Beside, ModelCache
 from ridgeline.roofline.plan.compare_page import compare_document
 from ridgeline.roofline.plan.comparison import Comparison, compare
-from ridgeline.roofline.plan.embedding import embedding_document, embedding_json, embedding_plan
 from ridgeline.roofline.plan.export import comparison_json, plan_json
-from ridgeline.roofline.plan.page import SECTIONS, check_sections, plan_document
+from ridgeline.roofline.plan.page import SECTIONS, plan_document
 from ridgeline.roofline.prices import priced
 
 
@@ -54,12 +57,12 @@ def plan(
     devices = compared_cards(shown, setup.device)
     if model is None or (setup.device is None and devices is None):
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
-    sections = _sections(shown)
     source = open_source(catalogue_name(model) or model)
-    if not ModelCache(source.config).generates:
-        alone = devices is None and not sections and not lora
-        _plan_embedding(source, setup, workload, money, alone=alone, as_json=as_json)
+    said = read_embedding(source)
+    if said is not None or not family_of(source.config).writes:
+        plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)
         return
+    sections = sections_of(shown, SECTIONS)
     beside = beside_of(source, lora)
     made = None if setup.device is None else _plan(source, setup, workload, money, beside)
     compared = None if devices is None else _compare(source, setup, workload, money, devices, beside)
@@ -73,15 +76,6 @@ def plan(
         show(plan_document(made, sections))
 
 
-def _sections(shown: ShownFlags) -> tuple[str, ...] | None:
-    """The sections asked for, None for the answer. Raises ValueError."""
-    if shown.full:
-        return tuple(SECTIONS)
-    if not shown.section:
-        return None
-    return check_sections(name.strip() for part in shown.section for name in part.split(",") if name.strip())
-
-
 def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None) -> Plan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
@@ -92,18 +86,6 @@ def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: Mon
         source.title, config, setup.setup(device), asked, others, workload.demand(), stated,
         batches if len(batches) > 1 else (), beside,
     )  # fmt: skip
-
-
-def _plan_embedding(
-    source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, *, alone: bool, as_json: bool
-) -> None:
-    """The plan of a model that writes no text. alone: nothing but it was asked for. Raises ValueError."""
-    if setup.device is None or not alone:
-        raise ValueError(f"{source.title} writes no text: a plan of it is for one --device, and has no sections")
-    device = with_price(device_named(setup.device), money)
-    asked = workload.workload(setup.max_batch_tokens)
-    made = embedding_plan(source.title, ModelCache(source.config), setup.setup(device), asked)
-    print(json.dumps(embedding_json(made))) if as_json else show(embedding_document(made))
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:

@@ -26,7 +26,7 @@ from ridgeline.roofline.engine_profile import (
 from ridgeline.roofline.plan import Demand, Setup, Workload
 from ridgeline.roofline.plan.case import Beside
 from ridgeline.roofline.plan.comparison import Unpriced
-from ridgeline.roofline.plan.page import SECTIONS
+from ridgeline.roofline.plan.page import SECTIONS, check_sections
 from ridgeline.roofline.prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
 from ridgeline.traffic.slo import parse_slo
 
@@ -181,6 +181,15 @@ class ShownFlags:
     compare: Annotated[bool, _shown("A table of every card of the catalogue, and of --cards.", "--compare")] = False
     cards: Annotated[str | None, _shown("A table of these cards: names or files, like l40s,h100-sxm,my.toml.")] = None
     listed: Annotated[bool, _shown("The models and cards of the catalogue, and no plan.", "--list")] = False
+
+
+def sections_of(shown: ShownFlags, known: Iterable[str]) -> tuple[str, ...] | None:
+    """The sections asked for, None for the answer. Raises ValueError for one that is not known."""
+    if shown.full:
+        return tuple(known)
+    if not shown.section:
+        return None
+    return check_sections((name.strip() for part in shown.section for name in part.split(",") if name.strip()), known)
 
 
 def compared_cards(shown: ShownFlags, device: str | None) -> tuple[Device, ...] | None:

@@ -5,8 +5,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.adapter import Adapter, adapt, read_adapters
+from ridgeline.checkpoint.embedding import pooled, read_embedding
+from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.document import terminal
 from ridgeline.document.numbers import gb, gib, say_gb, say_gib, three
@@ -30,10 +31,12 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     """Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights."""
-    fields = read_config(model)
+    source = open_source(catalogue_name(model) or model)
+    fields, said = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None
     try:
         built = build(fields)
+        built = built if said is None else pooled(built, said)
     except ModelRefused as refusal:
         if name is None:
             raise
@@ -145,6 +148,8 @@ def _near(model: Model) -> int:
 
 def _head(model: Model) -> str:
     """What comes of the last hidden states."""
+    if isinstance(model, Embedder) and not model.labels:
+        return f"no head: the {model.mode} of a text's states becomes a vector of {model.width:,}"
     if isinstance(model, Embedder):
         return f"scores of {model.labels:,} label{'s' * (model.labels != 1)} for the {model.mode} of a text's states"
     if not model.has_head:

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
-from ridgeline.models.families import family_of, stored_dtype
+from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.ops.experts import Experts
@@ -196,20 +196,17 @@ class Case:
 
 Beside = Callable[[Model], int]
 """Puts adapters beside a model on meta; how many."""
+Around = Callable[[Model], Model]
+"""Puts something around a model on meta: a pooling behind it."""
 
 
 class ModelCache:
     """The models of one config, each way of storing them built once, however many cards they are priced on."""
 
-    def __init__(self, fields: Fields, beside: Beside | None = None) -> None:
-        """beside: puts adapters beside each model that is built."""
-        self.fields, self._beside = fields, beside
+    def __init__(self, fields: Fields, beside: Beside | None = None, around: Around | None = None) -> None:
+        """beside, around: what is put there of each model that is built."""
+        self.fields, self._beside, self._around = fields, beside, around
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
-
-    @property
-    def generates(self) -> bool:
-        """Whether the model writes text. Raises ModelRefused."""
-        return family_of(self.fields).writes
 
     def case(self, setup: Setup) -> Case:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
@@ -220,6 +217,8 @@ class ModelCache:
         if key not in self._built:
             recipe = self._recipe(setup, dtype)
             model = one_cards_part(self.fields, dtype, recipe, setup)
+            if self._around is not None:
+                model = self._around(model)
             _check_experts(model, setup.engine)
             adapters = 0 if self._beside is None else self._beside(model)
             self._built[key] = model, Price(model, setup.devices), recipe, adapters

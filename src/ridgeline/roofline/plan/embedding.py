@@ -1,41 +1,50 @@
 """A plan for a model that embeds: does it fit, how many texts of a length a second, how long one takes, what it costs.
 
-Nothing is kept of a text, so that memory holds weights and the activations of a step, and users are texts in it.
+Nothing of a text outlasts its last step: memory holds weights, the activations of a step, and of a decoder that embeds
+the keys and values of the texts that are under way.
 """
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from ridgeline.document.numbers import gib, say_gib, say_seconds, three
-from ridgeline.document.page import Document, Facts, Row, Table, columns
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.kv import deal_layers
 from ridgeline.roofline.activations import activation_peak
 from ridgeline.roofline.plan.case import Case, ModelCache, Setup, Workload
-from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase
+from ridgeline.roofline.plan.phases import Estimate, PhasePrice, prefill_phase, price_phase
 from ridgeline.roofline.plan.plan import check_devices
 
 _MILLION = 1e6
+_SHORTEST = 32  # tokens of the shortest text of `lengths`
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPlan:
     """What a setup does with texts of one length.
 
-    length: tokens of a text. texts: how many a full step runs. one, full: a step of one text, and a full one. weights,
-    activations, overhead: bytes of a card's memory; budget: what of it may be used.
+    workload: texts of `input` tokens, as many as fit in a full step, or one that takes several. one, full: a text
+    alone, and a full step. weights, activations, overhead, kv: bytes of a card's memory. budget: what of it may be
+    used.
     """
 
     name: str
     case: Case
-    length: int
-    texts: int
+    workload: Workload
     one: PhasePrice
     full: PhasePrice
     weights: float
     activations: float
     overhead: float
+    kv: float
     budget: float
+
+    @property
+    def length(self) -> int:
+        """Tokens of a text."""
+        return self.workload.input
+
+    @property
+    def texts(self) -> int:
+        """Texts that a full step runs."""
+        return self.workload.batch
 
     @property
     def fits(self) -> bool:
@@ -45,7 +54,7 @@ class EmbeddingPlan:
     @property
     def taken(self) -> float:
         """Bytes of a card's memory that it takes."""
-        return self.weights + self.activations + self.overhead
+        return self.weights + self.activations + self.overhead + self.kv
 
     @property
     def texts_per_second(self) -> Estimate:
@@ -65,99 +74,52 @@ def embedding_plan(name: str, models: ModelCache, setup: Setup, workload: Worklo
     """Plan a model without a head for texts of `workload.input` tokens. Raises ModelRefused, and ValueError for texts
     that are longer than the model takes."""
     check_devices(setup)
-    case, length = models.case(setup), workload.input
+    return _planned(name, models.case(setup), workload)
+
+
+def lengths(plan: EmbeddingPlan) -> list[EmbeddingPlan]:
+    """The same for texts of 32, 128, 512, ... tokens, up to what the model takes."""
+    found, most = [min(_SHORTEST, plan.case.model.context)], plan.case.model.context
+    while found[-1] < most:
+        found.append(min(4 * found[-1], most))
+    return [_planned(plan.name, plan.case, replace(plan.workload, input=length)) for length in found]
+
+
+def _planned(name: str, case: Case, workload: Workload) -> EmbeddingPlan:
+    setup, length = case.setup, workload.input
     if length > case.model.context:
         raise ValueError(
             f"texts of {length:,} tokens are longer than the {case.model.context:,} that the model takes; "
             "give a shorter --input"
         )
-    step = max(workload.step_tokens, length)
-    texts = step // length
-    rule = setup.engine.memory
-    weights, activations = case.price.weight_bytes, activation_peak(case.price, step, texts)
-    overhead, share = rule.overhead(setup.device, setup.devices), setup.utilization
+    workload = _filled(case, workload)
+    rule, step = setup.engine.memory, workload.step_tokens
+    weights, activations = case.price.weight_bytes, activation_peak(case.price, step, workload.batch)
+    overhead, share, kv = rule.overhead(setup.device, setup.devices), setup.utilization, _kept(case, workload)
     taken = weights + activations + overhead
     total = setup.device.memory
     budget = total * share if rule.of == "total" else taken + (total - taken) * share
+    one, full = _step(case, replace(workload, batch=1), "one text"), _step(case, workload, "full step")
     return EmbeddingPlan(
-        name, case, length, texts, _step(case, length, 1), _step(case, length, texts), weights, activations, overhead,
-        budget if taken <= total else total,
-    )  # fmt: skip
-
-
-def _step(case: Case, length: int, texts: int) -> PhasePrice:
-    work = Work.of([Segment(length, length)] * texts, case.price.reaches, texts)
-    about = f"{texts:,} x {length:,} tokens"
-    return price_phase(case.price, case.device, Phase("embed", (work,), about=about, context=length))
-
-
-def embedding_document(plan: EmbeddingPlan) -> Document:
-    """The answer, and a step of one text beside a full one."""
-    case, card = plan.case, plan.case.device.title
-    cards = f"{case.setup.devices} x {card}" if case.setup.devices > 1 else card
-    held = f"{say_gib(gib(plan.taken))} of {say_gib(gib(plan.budget))} that may be used"
-    parts = (
-        f"weights {say_gib(gib(plan.weights))}, activations of a step {say_gib(gib(plan.activations))}, "
-        f"overhead {say_gib(gib(plan.overhead))}; no KV: a text runs in one step"
+        name, case, workload, one, full, weights, activations, overhead, kv, budget if taken <= total else total
     )
-    rate, one = plan.texts_per_second, plan.one.seconds
-    facts = [
-        ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
-        (
-            "texts",
-            f"{three(rate.expected)} a second of {plan.length:,} tokens, {plan.texts:,} a step; {_limit(plan.full)}",
-        ),
-        ("one text", f"{say_seconds(one.expected)} alone; {_limit(plan.one)}"),
-    ]
-    if plan.dollars_per_million is not None:
-        facts.append(("cost", f"${three(plan.dollars_per_million)} for a million tokens"))
-    facts += [("note", note) for note in case.notes]
-    rows = tuple(
-        Row(
-            (
-                phase.about,
-                *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
-                _rates(phase, texts),
-                phase.limit,
-            )
-        )
-        for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
-    )
-    table = Table(columns("step", "floor", "bound", "expected", "texts/s", "limit"), rows)
-    return Document(f"{plan.name} on {cards}: vectors of texts of {plan.length:,} tokens", (Facts(tuple(facts)), table))
 
 
-def _limit(phase: PhasePrice) -> str:
-    times, side = (phase.balance, "over") if phase.balance >= 1 else (1 / phase.balance, "under")
-    return f"{phase.limit}-bound, {three(times)} times {side} the ridge"
+def _filled(case: Case, workload: Workload) -> Workload:
+    """As many texts as a step has room for; one that has to run whole makes the step as long as it is."""
+    step = max(workload.step_tokens, workload.input) if case.model.whole else workload.step_tokens
+    return replace(workload, batch=max(1, step // workload.input), step_tokens=step)
 
 
-def _rates(phase: PhasePrice, texts: int) -> str:
-    return three(phase.seconds.per_second(texts).expected)
+def _kept(case: Case, workload: Workload) -> float:
+    """Bytes of keys and values of the texts of a step; none where nothing is kept of a text."""
+    if not case.model.kv_specs:
+        return 0.0
+    layout = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
+    pages = layout.kept(workload.input, min(workload.input, workload.step_tokens))
+    return float(workload.batch * pages * layout.page_bytes)
 
 
-def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
-    """All figures, in SI units, bytes and seconds."""
-    return {
-        "model": {
-            "name": plan.name,
-            "context": plan.case.model.context,
-            "weights": plan.case.recipe.name or "as stored",
-        },
-        "device": plan.case.device.name,
-        "devices": plan.case.setup.devices,
-        "workload": {"input": plan.length, "texts": plan.texts},
-        "memory": {
-            "weights": plan.weights,
-            "activations": plan.activations,
-            "overhead": plan.overhead,
-            "budget": plan.budget,
-            "fits": plan.fits,
-        },
-        "texts_per_second": dataclasses.asdict(plan.texts_per_second),
-        "one": dataclasses.asdict(plan.one.seconds),
-        "full": dataclasses.asdict(plan.full.seconds),
-        "limit": plan.full.limit,
-        "dollars_per_million_tokens": plan.dollars_per_million,
-        "notes": list(plan.case.notes),
-    }
+def _step(case: Case, workload: Workload, name: str) -> PhasePrice:
+    """A text's way through the model is a decoder's prefill, with pooling where the head would be."""
+    return price_phase(case.price, case.device, replace(prefill_phase(case, workload), name=name))

@@ -20,7 +20,7 @@ _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users
 
 def plan_document(plan: Plan, sections: Iterable[str] | None = None) -> Document:
     """The answer of a plan; or these of SECTIONS, with all of them the answer before them."""
-    names = None if sections is None else check_sections(sections)
+    names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
     blocks: list[Block] = [Facts(tuple(answer(plan)))] if names is None or whole else []
     for name in names or (("sweep",) if plan.batches else ()):
@@ -30,12 +30,12 @@ def plan_document(plan: Plan, sections: Iterable[str] | None = None) -> Document
     return Document(_title(plan), tuple(blocks), _lead(plan) if names is None or whole else "")
 
 
-def check_sections(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, in their order. Raises ValueError with those there are for an unknown one."""
-    found = tuple(dict.fromkeys(names))
+def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """The names, in their order. Raises ValueError with those there are for one that is not known."""
+    found, known = tuple(dict.fromkeys(names)), tuple(known)
     for name in found:
-        if name not in SECTIONS:
-            raise ValueError(f"--section is {name!r}; it must be one or more of {', '.join(SECTIONS)}")
+        if name not in known:
+            raise ValueError(f"--section is {name!r}; it must be one or more of {', '.join(known)}")
     return found
 
 

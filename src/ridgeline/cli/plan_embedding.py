@@ -1,0 +1,75 @@
+"""`ridgeline plan` of a model that writes no text: texts a second, and what a million tokens cost."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+
+from ridgeline.checkpoint.embedding import Embedding, pooled
+from ridgeline.checkpoint.source import Source
+from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_options import (
+    MoneyFlags,
+    SetupFlags,
+    ShownFlags,
+    WorkloadFlags,
+    compared_cards,
+    quoted_cards,
+    sections_of,
+    with_price,
+)
+from ridgeline.document.terminal import show
+from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.embedding import embedding_plan
+from ridgeline.roofline.plan.embedding_comparison import (
+    compare_embedding,
+    compare_embedding_document,
+    compare_embedding_json,
+)
+from ridgeline.roofline.plan.embedding_page import SECTIONS, embedding_document, embedding_json
+
+
+def plan_embedding(
+    source: Source,
+    said: Embedding | None,
+    setup: SetupFlags,
+    workload: WorkloadFlags,
+    money: MoneyFlags,
+    shown: ShownFlags,
+    lora: Sequence[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the plan, or the comparison of cards. said: how the source says that it embeds. Raises ValueError."""
+    _check(source.title, workload, lora)
+    models = ModelCache(source.config, around=partial(pooled, said=said))
+    asked, devices, sections = workload.workload(setup.max_batch_tokens), compared_cards(shown, setup.device), None
+    if devices is not None:
+        named = None if setup.device is None else device_named(setup.device).name
+        quoted, unpriced = quoted_cards(devices, money, named)
+        compared = compare_embedding(source.title, models, setup.setup(devices[0]), asked, quoted, unpriced)
+        shown_there = compare_embedding_document(compared)
+        print(json.dumps(compare_embedding_json(compared))) if as_json else show(shown_there)
+        return
+    assert setup.device is not None
+    sections = sections_of(shown, SECTIONS)
+    device = with_price(device_named(setup.device), money)
+    made = embedding_plan(source.title, models, setup.setup(device), asked)
+    print(json.dumps(embedding_json(made))) if as_json else show(embedding_document(made, sections))
+
+
+def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
+    """Raises ValueError for what is asked of models that generate."""
+    given = {
+        "--batch": workload.batch != "1",
+        "--users": workload.users is not None,
+        "--rate": workload.rate is not None,
+        "--slo": workload.slo is not None,
+        "--ttft": workload.ttft is not None,
+        "--tpot": workload.tpot is not None,
+        "--lora": bool(lora),
+    }
+    if names := [name for name, is_given in given.items() if is_given]:
+        raise ValueError(
+            f"{title} writes no text: {' and '.join(names)} {'is' if len(names) == 1 else 'are'} for models that "
+            "generate; give --input, the tokens of a text, and --max-batch-tokens"
+        )
