@@ -42,6 +42,14 @@ LATENT = _SIZES | {
     "qk_nope_head_dim": 7, "qk_rope_head_dim": 6, "v_head_dim": 5, "first_k_dense_replace": 1, "n_routed_experts": 6,
     "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 18, "n_group": 3, "topk_group": 2,
 }  # fmt: skip
+# Linear attention, which keeps a state, around full attention.
+DELTA = _SIZES | {
+    "architectures": ["Qwen3NextForCausalLM"], "num_hidden_layers": 3, "head_dim": 8, "partial_rotary_factor": 0.5,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 7, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 4,
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 18, "mlp_only_layers": [0, 1, 2],
+    "rms_norm_eps": 0.01,
+}  # fmt: skip
 
 
 def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:

@@ -14,6 +14,7 @@ import torch
 
 from engine import small_models
 from engine.small_models import (
+    DELTA,
     LATENT,
     LLAMA,
     MIXED,
@@ -31,6 +32,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models.model import Model
+from ridgeline.ops.kv import StateSpec
 from ridgeline.text import load_tokenizer
 from support.engines import RecordingRunner, complete, token_engine
 from support.wall_models import reference, wall_model
@@ -113,12 +115,19 @@ with some soft leaves. One day the bird was happy again, and it flew away over t
 
 # Seeds (and the place in the story) whose answers are varied, with no two tokens nearly as likely anywhere.
 SUBJECTS = {"full": (LLAMA, 48), "sliding": (SLIDING, 48), "mixed": (MIXED, 38), "latent": (LATENT, 23)}
+STATES = {"delta rule": (DELTA, 0)}
 WALLS = {"latent": 18, "widths": 0, "mixed reaches": 24, "everything": 9, "encoder-decoder": 41}
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)
 def subject(request: pytest.FixtureRequest) -> Subject:
     model = small_model(*SUBJECTS[request.param])
+    return make_subject(model, random.Random(1).choices(range(model.vocabulary), k=120))
+
+
+@pytest.fixture(scope="module", params=STATES)
+def state(request: pytest.FixtureRequest) -> Subject:
+    model = small_model(*STATES[request.param])
     return make_subject(model, random.Random(1).choices(range(model.vocabulary), k=120))
 
 
@@ -259,9 +268,10 @@ def check_way(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> No
             assert float(error.abs().max()) <= TOLERANCE * largest, f"{asked}, choice {choice}"
     assert (engine.scheduler.preemptions > 0) == (way.load in ("crowded", "preempted"))
     first_choices = [done[request] for request in ids]
-    if way.prefix_cache and way.positions > 1000:
+    finds = way.prefix_cache and not any(isinstance(spec, StateSpec) for spec in subject.model.kv_specs)
+    if finds and way.positions > 1000:
         assert sum(request.cached for request in first_choices) >= 32
-    elif not way.prefix_cache:
+    elif not finds:
         assert all(request.cached == 0 for request in first_choices)
     assert_nothing_held(engine)
 
@@ -275,6 +285,12 @@ def test_the_same_tokens_whatever_the_way(subject: Subject, way: Way, monkeypatc
 def test_models_that_only_tests_have(wall: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against plain torch: latents, widths and reaches side by side, an encoder's rows."""
     check_way(wall, way, monkeypatch)
+
+
+@pytest.mark.parametrize("way", WALL_WAYS, ids=str)
+def test_layers_that_keep_a_state(state: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Carried from chunk to chunk, begun anew after a preemption, and never found by its prefix."""
+    check_way(state, way, monkeypatch)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.load != "alone"][::3], ids=str)
@@ -295,6 +311,10 @@ def test_the_likeliest_token_is_likelier_by_far(subject: Subject) -> None:
 
 def test_the_likeliest_token_is_likelier_by_far_in_models_of_tests(wall: Subject) -> None:
     check_gaps(wall)
+
+
+def test_the_likeliest_token_is_likelier_by_far_with_states(state: Subject) -> None:
+    check_gaps(state)
 
 
 def test_the_likeliest_token_is_likelier_by_far_in_a_trained_model(stories: Subject) -> None:

@@ -34,6 +34,11 @@ _LATENT = {
     "v_head_dim": 9, "first_k_dense_replace": 1, "moe_layer_freq": 1, "n_routed_experts": 12, "n_shared_experts": 2,
     "num_experts_per_tok": 3, "moe_intermediate_size": 14, "n_group": 4, "topk_group": 2, "attention_bias": False,
 }  # fmt: skip
+_DELTA = {
+    "linear_conv_kernel_dim": 3, "linear_key_head_dim": 6, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_value_head_dim": 5, "full_attention_interval": 2, "partial_rotary_factor": 0.4, "attention_bias": False,
+    "rms_norm_eps": 0.01,  # small results are not made large, and what rounding did with them
+}  # fmt: skip
 _MSCALE = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 0.7}
 _OSS_ROPE = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "truncate": False}
 _GEMMA2 = {
@@ -148,6 +153,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         norm_topk_prob=False,
         shared_expert_intermediate_size=22,
         **_WINDOWS,
+        **_EXPERTS,
+    ),
+    "qwen3_next": _family(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        num_experts=7,
+        norm_topk_prob=True,
+        shared_expert_intermediate_size=22,
+        use_sliding_window=False,
+        **_DELTA,
         **_EXPERTS,
     ),
     "deepseek_v2": _family(

@@ -63,6 +63,18 @@ _BASE: dict[str, Any] = {
 _MIXTRAL = _BASE | {"num_local_experts": 5, "num_experts_per_tok": 2}
 _QWEN_MOE = _BASE | {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 14, "norm_topk_prob": True}
 _QWEN2_MOE = _QWEN_MOE | {"hidden_size": 60, "shared_expert_intermediate_size": 22, "norm_topk_prob": False}
+_DELTA: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_conv_kernel_dim": 3,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 7,
+    "linear_value_head_dim": 5,
+    "partial_rotary_factor": 0.4,
+    # Where a query and a key of few entries are nearly at right angles, the norm behind enlarges what rounding did.
+    "rms_norm_eps": 0.1,
+}
+_QWEN3_NEXT = _QWEN_MOE | _DELTA | {"shared_expert_intermediate_size": 22}
 _LATENT: dict[str, Any] = {
     name: value for name, value in _BASE.items() if name not in ("head_dim", "num_key_value_heads")
 } | {
@@ -174,6 +186,7 @@ _phi3 = ParityCase.of("phi3", _WIDER)
 _mixtral = ParityCase.of("mixtral", _MIXTRAL)
 _qwen_moe = ParityCase.of("qwen3_moe", _QWEN_MOE, "qwen3moe")
 _qwen2_moe = ParityCase.of("qwen2_moe", _QWEN2_MOE, "qwen2moe")
+_qwen3_next = ParityCase.of("qwen3_next", _QWEN3_NEXT, "qwen3next")
 _v2 = ParityCase.of("deepseek_v2", _DEEPSEEK_V2, "deepseek-v2")
 _v3 = ParityCase.of("deepseek_v3", _LATENT, "deepseek-v3")
 _oss = ParityCase.of("gpt_oss", _OSS | _OSS_ROPE, "gpt-oss")
@@ -300,6 +313,18 @@ CASES = (
     _qwen2_moe("dense-layer-no-bias", {"mlp_only_layers": [1], "qkv_bias": False}),
     _qwen2_moe("window-lower-layers", _UPPER | {"max_window_layers": 2}, layout=("no layer types",), without=_FULL),
     _qwen2_moe("experts-stacked", {}, layout=("experts stacked",)),
+    _qwen3_next("plain", {}),
+    _qwen3_next("one-value-head-a-key", {"linear_num_value_heads": 2, "linear_conv_kernel_dim": 5}),
+    _qwen3_next("pattern", {"layer_types": None, "num_hidden_layers": 4}, layout=("no layer types",)),
+    _qwen3_next("gelu-dense-layer", {"hidden_act": "gelu", "mlp_only_layers": [0]}, without={"hidden_act": "silu"}),
+    _qwen3_next("large-eps", {"rms_norm_eps": 0.9}, without={"rms_norm_eps": 0.1}),
+    _qwen3_next("bias-tied", {"attention_bias": True, "tie_word_embeddings": True, "norm_topk_prob": False}),
+    _qwen3_next("experts-stacked", {}, layout=("experts stacked",)),
+    _qwen3_next(
+        "partial-rotary",
+        {"partial_rotary_factor": 0.8},
+        without={"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
+    ),
     _v2("plain", {}),
     _v2("no-query-latent-greedy", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None, "topk_group": None}),
     _v2("groups", {"topk_group": 1}, without={"topk_method": "greedy"}),

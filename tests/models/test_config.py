@@ -20,8 +20,12 @@ from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.norm import RMSNorm
+from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.rotary import Rope
-from ridgeline.ops.work import windowed
+from ridgeline.ops.work import CAUSAL, windowed
 
 MISSING = object()
 
@@ -58,7 +62,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (102, 443)
+    assert (len(CASES), len(LEFT_OUT)) == (105, 471)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -180,6 +184,9 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("qwen3_moe", {"num_experts_per_tok": 8}, "num_experts_per_tok 8 is more than num_experts 7"),
     ("qwen2_moe", {"num_experts_per_tok": 8}, "num_experts_per_tok 8 is more than num_experts 7"),
     ("qwen2_moe", {"shared_expert_intermediate_size": MISSING}, "shared_expert_intermediate_size is missing"),
+    ("qwen3_next", {"linear_num_value_heads": 3}, "3 value heads (linear_num_value_heads) do not divide over 2 key"),
+    ("qwen3_next", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim is 1; it must be at least 2"),
+    ("qwen3_next", {"layer_types": ["full_attention", "mamba"]}, "layer_types must name 2 layers, each one of full_"),
     ("deepseek_v2", {"num_experts_per_tok": 13}, "num_experts_per_tok 13 is more than n_routed_experts 12"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
     ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True is not supported"),
@@ -359,6 +366,9 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, fiel
     assert ours.context == theirs.max_position_embeddings
     assert ours.vocabulary == theirs.vocab_size
     assert ours.tied == theirs.tie_word_embeddings
+    if any(isinstance(op, Recurrence) for _, op in ours.ops()):
+        check_recurrent(ours, theirs)
+        return
     assert [op.reach for _, op in ours.ops() if isinstance(op, Attention)] == [
         windowed(window) for window in transformers_windows(theirs)
     ]
@@ -426,6 +436,37 @@ def check_latents(ours: Model, theirs: Any) -> None:
     assert rule.renormalise == theirs.norm_topk_prob
     assert rule.scale == theirs.routed_scaling_factor
     assert layer.mlp.experts.activation == theirs.hidden_act
+
+
+def check_recurrent(ours: Model, theirs: Any) -> None:
+    """Assert which layers are recurrent, what they keep, and what is beside them."""
+    trunk, ops = ours.get_submodule("model"), [op for _, op in ours.ops()]
+    linear = [kind == "linear_attention" for kind in theirs.layer_types]
+    assert [block.attention_name == "linear_attn" for block in trunk.layers] == linear
+    keys, values = theirs.linear_num_key_heads, theirs.linear_num_value_heads
+    sizes = DeltaSizes(keys, values // keys, theirs.linear_key_head_dim, theirs.linear_value_head_dim)
+    assert [op.sizes for op in ops if isinstance(op, GatedDeltaRule)] == [sizes] * sum(linear)
+    kernels = {(op.kernel_size, op.activation) for op in ops if isinstance(op, ShortConvolution)}
+    assert kernels == {(theirs.linear_conv_kernel_dim, theirs.hidden_act)}
+    spec = KVSpec(theirs.num_key_value_heads, theirs.head_dim, theirs.head_dim, CAUSAL, torch.float32)
+    attention = [op for op in ops if isinstance(op, Attention)]
+    assert [op.spec for op in attention] == [spec] * (len(linear) - sum(linear))
+    rope, parameters = trunk.rotary.rope, theirs.rope_parameters
+    assert (rope.theta, rope.scaling) == (parameters["rope_theta"], None)
+    assert rope.dim == int(theirs.head_dim * parameters["partial_rotary_factor"])
+    assert {op.eps for op in ops if isinstance(op, RMSNorm)} == {theirs.rms_norm_eps}
+    biases = {block.self_attn.o_proj.matrix.bias is not None for block in trunk.layers if hasattr(block, "self_attn")}
+    assert biases <= {theirs.attention_bias}
+    mixtures = [layer for layer, block in enumerate(trunk.layers) if hasattr(block.mlp, "experts")]
+    if not hasattr(theirs, "num_experts"):
+        assert not mixtures
+        return
+    sparse = [layer for layer in range(len(linear)) if (layer + 1) % theirs.decoder_sparse_step == 0]
+    assert mixtures == [layer for layer in sparse if layer not in theirs.mlp_only_layers]
+    for layer in mixtures:
+        mixture = trunk.layers[layer].mlp
+        assert mixture.gate.rule.renormalise == theirs.norm_topk_prob
+        assert mixture.shared_experts.down_proj.matrix.inputs == theirs.shared_expert_intermediate_size
 
 
 def check_rope(rope: Rope, theirs: Mapping[str, Any], ours: Model, config: Any) -> None:

@@ -173,7 +173,7 @@ def old_buffers(theirs: PreTrainedModel, prefix: str) -> dict[str, Tensor]:
 def test_the_list_covers_every_family() -> None:
     """A family without a case would be a family without a proof."""
     assert {case.model_type for case in CASES} == {family.model_type for family in FAMILIES}
-    assert len({case.id for case in CASES}) == len(CASES) == 178
+    assert len({case.id for case in CASES}) == len(CASES) == 186
 
 
 def test_logits_without_a_cache(subject: Subject) -> None:
@@ -267,6 +267,7 @@ def test_the_setting_matters(subject: Subject) -> None:
         ("gpt2", "transformer.h.1.mlp.c_fc.bias", "between them ran transformer.h.1.mlp.fc"),
         ("phi3", "model.norm.weight", "output of model.norm"),
         ("qwen2_moe", "model.layers.1.mlp.shared_expert_gate.weight", "output of model.layers.1.mlp"),
+        ("qwen3_next", "model.layers.0.linear_attn.A_log", "input of model.layers.0.linear_attn.norm"),
         ("deepseek_v3", "model.layers.1.self_attn.kv_a_layernorm.weight", "model.layers.1.self_attn.kv_a_layernorm"),
         ("gpt_oss", "model.layers.1.self_attn.attend.sinks_H", "input of model.layers.1.self_attn.o_proj"),
         ("gemma2", "model.layers.1.post_attention_layernorm.weight", "model.layers.1.post_attention_layernorm"),

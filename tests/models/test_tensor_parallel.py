@@ -40,6 +40,19 @@ _LATENT: dict[str, Any] = {name: value for name, value in _COMMON.items() if nam
     "n_group": 2,
     "topk_group": 1,
 }
+_DELTA: dict[str, Any] = {
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.4,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 7,
+    "linear_value_head_dim": 5,
+    "linear_conv_kernel_dim": 3,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+}
 _HEADS = {k: v for k, v in _COMMON.items() if k != "head_dim"} | {"hidden_size": 40, "num_key_value_heads": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biases": ("llama", {**_COMMON, "num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
@@ -62,6 +75,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_expert_intermediate_size": 12,
         },
     ),
+    "qwen3-next": ("qwen3_next", {**_COMMON, **_DELTA, "shared_expert_intermediate_size": 12}),
     "deepseek-v3": ("deepseek_v3", _LATENT),
     "deepseek-v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"}),
     "gpt-oss": (

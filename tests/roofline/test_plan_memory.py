@@ -406,6 +406,18 @@ def test_a_state_takes_one_page_a_sequence_however_long_it_is(page_size: int) ->
     assert sum(spec.bytes_per_token for spec in states + attends) == 2 * 2 * 32 * 2
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_model_with_states_holds_them_beside_few_keys(devices: int) -> None:
+    """Qwen3-Next: 36 layers of 32 states of 128 x 128 in fp32 and 3 rows of 8,192 channels, 12 with 2 KV heads."""
+    memory = memory_of(case(read_config("qwen3-next-80b-a3b").values, card(memory=400e9), devices=devices), Workload())
+    assert memory.state_bytes == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2) / devices
+    assert memory.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2 / devices
+    states, layout = memory.state_bytes / memory.page_bytes, memory.layout
+    assert layout.kept(100_000, 1) == pytest.approx(
+        states + 100_000 * memory.kv_bytes_per_token / memory.page_bytes, rel=0.05
+    )
+
+
 def test_users_round_to_pages() -> None:
     spec = KVSpec(1, 2, 3, CAUSAL, torch.bfloat16)
     layout = dataclasses.replace(deal_layers([spec], 16, 1000), pages=10)

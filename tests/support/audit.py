@@ -16,13 +16,15 @@ from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.convolution import Convolution
 from ridgeline.ops.cost import SOFTCAP_FLOPS
+from ridgeline.ops.delta import GatedDeltaRule
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.op import Op
+from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.router import Router
-from ridgeline.ops.work import CROSS, ENCODER, FEW, Reach, Segment, Space, Work
+from ridgeline.ops.work import CROSS, ENCODER, FEW, RECURRENT, Reach, Segment, Space, Work
 from ridgeline.roofline.price import traced_calls
 
 aten = torch.ops.aten
@@ -161,7 +163,9 @@ def check_products(run: Run) -> None:
     assert set(run.audit.flops) <= set(calls), "a product outside of all ops"
     assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
     for path, (op, spaces) in calls.items():
-        if not isinstance(op, Attention):
+        if isinstance(op, Recurrence):
+            assert run.audit.flops[path] == recurrent_flops(run, op), path
+        elif not isinstance(op, Attention):
             declared = sum(products_declared(op, run.work, space) for space in spaces)
             assert run.audit.flops[path] == declared, path
 
@@ -191,6 +195,31 @@ def check_attention(run: Run) -> None:
             capped = 0 if op.softcap is None else SOFTCAP_FLOPS
             flops = op.heads * (2 * (op.spec.k_dim + op.value_dim) + capped) * pairs
             assert sum(kernel.cost.total_flops for kernel in attend) == flops, path
+        elif isinstance(op, Recurrence):
+            cost, known = op.cost(run.work), sum(s.kv_len > s.q_len for s in run.segments)
+            assert sum(kernel.cost.total_flops for kernel in op.kernels(run.work)) == cost.total_flops, path
+            assert cost.kv_read_bytes == known * op.spec.slot_bytes, path
+            assert cost.kv_write_bytes == len(run.segments) * op.spec.slot_bytes, path
+
+
+def recurrent_flops(run: Run, op: Recurrence) -> float:
+    """What a recurrence states, with what torch multiplies and a mask hides, and without the substitution, which aten
+    does not count as a product; counted chunk by chunk."""
+    rows = sum(segment.q_len for segment in run.segments)
+    if isinstance(op, ShortConvolution):
+        assert op.cost(run.work).total_flops == 2 * op.kernel_size * op.channels * rows
+        return op.cost(run.work).total_flops
+    assert isinstance(op, GatedDeltaRule)
+    s, hidden, substituted = op.sizes, 0.0, 0.0
+    for segment in run.segments:
+        for first in range(0, segment.q_len, RECURRENT.size):
+            chunk = min(RECURRENT.size, segment.q_len - first)
+            later, earlier = chunk * (chunk - 1) / 2, chunk * (chunk - 1) / 2
+            # Of the system its diagonal is known, and torch multiplies it too.
+            diagonal = chunk if chunk > 1 else 0
+            hidden += 2 * s.key_heads * s.key * (2 * later + diagonal) + 2 * s.value_heads * s.value * later
+            substituted += 2 * s.value_heads * s.value * earlier
+    return op.cost(run.work).total_flops + hidden - substituted
 
 
 def latent_flops(run: Run, op: LatentAttention) -> int:
@@ -247,7 +276,8 @@ def check_bytes(run: Run) -> None:
 
 def rows_of(work: Work, op: Op, space: Space) -> int:
     """Rows of a call."""
-    return work.attention[op.reach].total.queries if isinstance(op, Attention) else work.rows.get(space, 0)
+    attends = isinstance(op, Attention | Recurrence)
+    return work.attention[op.reach].total.queries if attends else work.rows.get(space, 0)
 
 
 def check_experts(run: Run, path: str, op: Experts) -> None:

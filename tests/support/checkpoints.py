@@ -26,7 +26,8 @@ def random_model(
     """A transformers model, of the class that `auto` has for its type, in fp32, in evaluation mode, with eager
     attention and weights from `seed`.
 
-    Matrices have std WEIGHT_STD; scales of norms lie around 1, biases around 0, none of them trivially there.
+    Matrices have std WEIGHT_STD; scales of norms lie around 1, biases around 0, none of them trivially there. States of
+    recurrent layers are forgotten slowly, else rounding decides what is left of them after many positions.
     """
     settings = AutoConfig.for_model(model_type, **config)
     settings._attn_implementation = settings._experts_implementation = "eager"
@@ -45,7 +46,7 @@ def fill_random(model: PreTrainedModel, seed: int) -> None:
         seen.add(id(parameter))
         noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
         scale = parameter.dim() == 1 and not name.endswith("bias")
-        parameter.data = 1 + noise if scale else noise
+        parameter.data = noise - 3 if name.endswith("A_log") else 1 + noise if scale else noise
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):  # stored as a weight is
             buffer.copy_(torch.randn(buffer.shape, generator=generator) * WEIGHT_STD)

@@ -31,7 +31,7 @@ def test_attention_is_that_of_transformers(tiny: Maker, family: str) -> None:
     with torch.no_grad():
         theirs = subject.theirs(torch.tensor([ids]), output_attentions=True).attentions
     captured = capture(subject.llm.loaded.model, ids, len(ids) - 1)
-    assert len(captured.attention) == len(theirs) == 3
+    assert len(captured.attention) == len(theirs) == (2 if family == "qwen3-next" else 3)
     for call, their_1HQL in zip(captured.attention, theirs, strict=True):
         assert isinstance(call.op, Attention)
         rows = [torch.tensor(attention_at([call], query).weights[0]) for query in range(len(ids))]

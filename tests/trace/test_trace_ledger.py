@@ -40,9 +40,10 @@ def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
         steps[-1].append((paths[op], list(first.shape)))
 
     handles = [op.register_forward_hook(note) for op in paths]
-    tiny.llm.engine.ledger.prefix_cache = False
+    ledger = tiny.llm.engine.ledger
+    before, ledger.prefix_cache = ledger.prefix_cache, False
     tiny.llm.generate([tiny.ids], GREEDY)
-    tiny.llm.engine.ledger.prefix_cache = True
+    ledger.prefix_cache = before
     for handle in handles:
         handle.remove()
     return steps

@@ -56,6 +56,11 @@ _GPT2: dict[str, Any] = {
     "eos_token_id": None,
 }
 _MOE = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 14, "norm_topk_prob": True}
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 7, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3,
+    "partial_rotary_factor": 0.4, "shared_expert_intermediate_size": 22,
+}  # fmt: skip
 _LATENT = {name: value for name, value in _BASE.items() if name != "head_dim"} | {
     "num_key_value_heads": 6, "kv_lora_rank": 17, "q_lora_rank": 11, "qk_nope_head_dim": 7, "qk_rope_head_dim": 6,
     "v_head_dim": 9, "first_k_dense_replace": 1, "n_routed_experts": 6, "n_shared_experts": 1, "n_group": 3,
@@ -70,6 +75,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", _BASE | {"hidden_size": 60}),
     "mixtral": ("mixtral", _BASE | {"sliding_window": None, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3-moe": ("qwen3_moe", _BASE | _MOE | {"mlp_only_layers": [1]}),
+    "qwen3-next": ("qwen3_next", _BASE | _MOE | _DELTA),
     "deepseek-v3": ("deepseek_v3", _LATENT),
     "gpt-oss": ("gpt_oss", _BASE | {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 5}),
     "gpt2": ("gpt2", _GPT2),

@@ -23,6 +23,7 @@ from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_writable, write_whole
+from ridgeline.models.bill import layers_of
 from ridgeline.models.model import Model
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
@@ -274,9 +275,8 @@ def trace(
 
 
 def _layers(model: Model) -> int:
-    """How many layers --layer may name: those of the decoder, each of which keeps its own positions and may keep an
-    encoder's beside them."""
-    return sum(spec.grows for spec in model.kv_specs)
+    """How many layers --layer may name: those of the decoder."""
+    return layers_of(model)[-1]
 
 
 def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running: list[str], as_json: bool) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ridgeline.engine.features import Features
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.ops.batch import Batch, Rows, Tables
-from ridgeline.ops.kv import KVGroup
+from ridgeline.ops.kv import KVGroup, StateSpec
 
 
 class BatchBuilder:
@@ -77,6 +77,11 @@ class BatchBuilder:
         else:
             for table, pages in zip(self._tables[item.request], item.pages, strict=True):
                 table.extend(pages)
+
+    def states(self, items: Sequence[PlanItem]) -> list[int]:
+        """The pages of the states of these items."""
+        fixed = [index for index, group in enumerate(self.groups) if isinstance(group.spec, StateSpec)]
+        return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
     def _group(self, items: Sequence[PlanItem], index: int) -> Tables:
         slots, seen, first = self.places(items, index)

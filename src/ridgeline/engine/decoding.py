@@ -15,6 +15,7 @@ from ridgeline.ops.kernels.recording import MOST, Memory, Recording, record
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged_native import NativePages
+from ridgeline.ops.recurrence import Recurrence
 
 
 class _Inputs:
@@ -36,6 +37,10 @@ class _Inputs:
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """Torch computes part of it, which is not recorded."""
         raise AssertionError("steps over latents are not recorded")
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Torch computes all of it."""
+        raise AssertionError("steps over states are not recorded")
 
 
 class DecodingRunner(Runner):

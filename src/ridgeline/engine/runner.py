@@ -51,7 +51,9 @@ class Runner:
         self.store = KVStore(layout, device)
         self.builder = BatchBuilder(layout.groups, device)
         kernels = library() if device.type == "cpu" else None
-        self.native = NativePages(kernels, self.store.layers, layout.groups) if kernels else None
+        self._saves = self._rewound = False
+        kept = self.store.layers, layout.groups, self.store.states
+        self.native = NativePages(kernels, *kept) if kernels else None
 
     def prepare(self, plan: StepPlan) -> Batch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
@@ -63,6 +65,21 @@ class Runner:
         """Make KV memory ready for a plan: the pages that it blanks and copies."""
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
+        if self._saves and not self._rewound:
+            pages = torch.tensor(self.builder.states(plan.items), device=self.store.buffer.device)
+            self._saved = pages, self.store.buffer[pages]
+        self._rewound = False
+
+    def save_states(self) -> None:
+        """From now on save the states of recurrent layers before each step, which may be run again after a `rewind`."""
+        self._saves = bool(self.store.states)
+
+    def rewind(self) -> None:
+        """Put states back as they were before the last step, which is the next to be run."""
+        if self._saves:
+            pages, numbers = self._saved
+            self.store.buffer[pages] = numbers
+            self._rewound = True
 
     def share_threads(self) -> None:
         """Have our kernels use as many threads as torch does now."""
@@ -84,7 +101,7 @@ class Runner:
         """Where the batch's keys and values are, and who attends to them."""
         if self.native is not None:
             return NativeKV(self.native, batch)
-        return PagedKV(self.store.layers, self.store.layout.groups, batch)
+        return PagedKV(self.store.layers, self.store.layout.groups, batch, self.store.states)
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> Tensor:

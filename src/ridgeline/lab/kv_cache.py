@@ -16,18 +16,21 @@ from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention, Uncached, attend_segment
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 
 
 class KVCache:
-    """The cache: for each layer the keys and values of all positions so far. That is all that it is."""
+    """The cache: for each layer the keys and values of all positions so far, or its state. That is all that it is."""
 
-    def __init__(self, specs: Sequence[KVSpec], most: int) -> None:
-        self.keys = [torch.zeros(spec.heads, most, spec.k_dim, dtype=spec.dtype) for spec in specs]
-        self.values = [torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for spec in specs]
+    def __init__(self, specs: Sequence[Kept], most: int) -> None:
+        keeping = {layer: spec for layer, spec in enumerate(specs) if isinstance(spec, KVSpec)}
+        self.keys = {n: torch.zeros(spec.heads, most, spec.k_dim, dtype=spec.dtype) for n, spec in keeping.items()}
+        self.values = {n: torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for n, spec in keeping.items()}
+        self.states: dict[int, Tensor] = {}
         self.length = 0  # positions that every layer has
 
     def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
@@ -44,6 +47,12 @@ class KVCache:
         end, layer = self.length + len(kept_T1E), op.layer
         self.keys[layer][:, self.length : end] = kept_T1E.transpose(0, 1)
         return op.over_segment(q_THD, self.keys[layer][:, :end], 0, expanded=False)
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Move a state on, which is all zeros before the first position."""
+        state_1N = self.states.get(op.layer, torch.zeros(1, op.spec.numbers, dtype=op.spec.dtype))
+        out_1TW, self.states[op.layer] = op.advance(state_1N, *(x[None] for x in inputs))
+        return out_1TW[0]
 
 
 @dataclass(slots=True)
@@ -77,7 +86,7 @@ def without_cache(model: Model, first: int, count: int) -> Run:
 @torch.inference_mode()
 def with_cache(model: Model, first: int, count: int) -> Run:
     """The same, with the keys and values kept: one position a token."""
-    run, kept = Run([first]), KVCache([spec for spec in model.kv_specs if isinstance(spec, KVSpec)], count)
+    run, kept = Run([first]), KVCache(model.kv_specs, count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
         kept.length += 1

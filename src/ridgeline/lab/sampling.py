@@ -83,8 +83,12 @@ class SecondSampler:
     kept: list[int] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.runner.save_states()
+
     def observe(self, record: StepRecord) -> None:
         """Draw a step's tokens; the step runs once more, for its logits."""
+        self.runner.rewind()
         logits_RV = self.runner.forward(record.plan.again())
         for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
             (u,) = uniform([row.seed], [row.position], [row.choice])

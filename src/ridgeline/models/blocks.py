@@ -66,21 +66,30 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + feed-forward(norm(x)); the second sum is left to the norm that follows."""
 
     def __init__(
-        self, d: Dimensions, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms | None = None
+        self,
+        d: Dimensions,
+        attention: nn.Module,
+        feed_forward: nn.Module,
+        *,
+        first: bool,
+        norms: Norms | None = None,
+        name: str = "self_attn",
     ) -> None:
         """attention: called as SelfAttention is. first: whether the block is the first, to which nothing is to be
-        added. norms: RMSNorms where none are given."""
+        added. norms: RMSNorms where none are given. name: what checkpoints call the attention."""
         super().__init__()
         norms = norms or Norms.rms(d)
         self.input_layernorm = norms.entry(first)
-        self.self_attn = attention
+        self.attention_name = name
+        self.add_module(name, attention)
         self.post_attention_layernorm = norms.adding()
         self.mlp = feed_forward
 
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
-        x_TD, normed_TD = self.post_attention_layernorm(x_TD, self.self_attn(normed_TD, angles, kv))
+        attention = self.get_submodule(self.attention_name)
+        x_TD, normed_TD = self.post_attention_layernorm(x_TD, attention(normed_TD, angles, kv))
         return x_TD, self.mlp(normed_TD)
 
 

@@ -12,6 +12,7 @@ Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import HeadNorm
@@ -21,16 +22,19 @@ from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.collective import all_gather, all_reduce
 from ridgeline.ops.embedding import Embedding
+from ridgeline.ops.gate import SigmoidGate
 from ridgeline.ops.kernels import native
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 
 
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself, whose queries and keys are normalised where there are norms for them: each
-    head (Qwen3) or all heads at once (OLMo 2), as the norms are wide."""
+    head (Qwen3) or all heads at once (OLMo 2), as the norms are wide; and whose result is gated where it is asked for
+    (Qwen3-Next): the projection to queries gives each head's queries, then its gate."""
 
     part = "attention"
 
@@ -42,6 +46,7 @@ class SelfAttention(nn.Module):
         *,
         output_bias: bool = False,
         head_norms: tuple[HeadNorm, HeadNorm] | None = None,
+        gated: bool = False,
     ) -> None:
         """qkv: what the queries, keys and values are projected with: three matrices, or a fused one."""
         super().__init__()
@@ -52,15 +57,22 @@ class SelfAttention(nn.Module):
         if head_norms is not None:
             self.q_norm, self.k_norm = head_norms
         self.attend = attend
+        self.gate = SigmoidGate(attend.heads * d.head_dim, d.dtype) if gated else None
         self.o_proj = Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]. angles: passed by where its positions are not turned (NoPE)."""
         q_TO, k_TO, v_TO = self.qkv(x_TD)
+        gate_THD: Tensor | None = None
+        if self.gate is not None:
+            q_TO, gate_THD = torch.split(q_TO.view(len(x_TD), -1, 2 * self.head_dim), self.head_dim, dim=-1)
         q_THD, k_TKD, v_TKD = self._heads(q_TO, self.q_norm), self._heads(k_TO, self.k_norm), self._heads(v_TO)
         turned = None if self.attend.rope is None else angles
-        out: Tensor = self.all_reduce(self.o_proj(self.attend(q_THD, k_TKD, v_TKD, kv, turned)))
+        out_TO: Tensor = self.attend(q_THD, k_TKD, v_TKD, kv, turned)
+        if self.gate is not None:
+            out_TO = self.gate(out_TO, gate_THD)
+        out: Tensor = self.all_reduce(self.o_proj(out_TO))
         return out
 
     def _heads(self, x_TO: Tensor, norm: HeadNorm | None = None) -> Tensor:
@@ -186,7 +198,7 @@ class Decoder(Model):
         head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, bias, split="column", shard=d.vocabulary_shard)
         self.lm_head = Head(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
-        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention))
+        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention | Recurrence))
         self.ties = {"lm_head.matrix.weight": f"{self.trunk_name}.{embedding}.weight"} if tied else {}
         self.tie()
 

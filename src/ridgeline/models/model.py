@@ -20,6 +20,7 @@ from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.matrix import AdapterRows, LowRank, MatrixSpec
 from ridgeline.ops.op import Op
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Reach, Segment, Space
 
@@ -34,14 +35,14 @@ class Model(nn.Module, ABC):
     """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
     of them where the model has a head.
 
-    kv_specs: what each layer that keeps something keeps, K and V or a state. context: positions a sequence may have.
-    ties: parameters that are others, by path: a head that is the embedding. encodes: whether sequences look at the rows
-    of an encoder. encoder_context: positions that one reads. encoder_width: numbers of each, where it reads no ids.
-    has_head: whether it gives logits. pooled: whether the last row of a text is answered for all of it. segments: how
-    many texts it tells apart in a prompt; the ids of the second are moved on by the size of the vocabulary. spaces:
-    what rows of it are rows of; `trace_calls` is given a number for each. passed_over: patterns of tensors that a
-    checkpoint has beside those of the model. adapters: where adapters are beside its matrices, what is to be told which
-    rows of a step are whose.
+    kv_specs: what each op that keeps something keeps, K and V or a state, by its place (`layer`). context: positions a
+    sequence may have. ties: parameters that are others, by path: a head that is the embedding. encodes: whether
+    sequences look at the rows of an encoder. encoder_context: positions that one reads. encoder_width: numbers of each,
+    where it reads no ids. has_head: whether it gives logits. pooled: whether the last row of a text is answered for all
+    of it. segments: how many texts it tells apart in a prompt; the ids of the second are moved on by the size of the
+    vocabulary. spaces: what rows of it are rows of; `trace_calls` is given a number for each. passed_over: patterns of
+    tensors that a checkpoint has beside those of the model. adapters: where adapters are beside its matrices, what is
+    to be told which rows of a step are whose.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -112,8 +113,8 @@ class Model(nn.Module, ABC):
 
     @property
     def reaches(self) -> frozenset[Reach]:
-        """What its attention reaches, as Work wants it."""
-        return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention))
+        """What its attention and its recurrences reach, as Work wants it."""
+        return frozenset(op.reach for _, op in self.ops() if isinstance(op, Attention | Recurrence))
 
     @property
     def whole(self) -> bool:

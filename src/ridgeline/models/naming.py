@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _NAME = re.compile(
-    r"(?P<family>T5|[A-Za-z]+?)(?:V?(?P<version>\d+(?:[._]\d+)?))?(?P<kind>Mo[eE])?"
+    r"(?P<family>T5|[A-Za-z]+?)(?:V?(?P<version>\d+(?:[._]\d+)?(?:Next)?))?(?P<kind>Mo[eE])?"
     r"(?P<task>For[A-Z]\w*|LMHeadModel|(?:Text|Encoder|Vision)?Model(?:WithProjection)?)?"
 )
 _TASKS = {
@@ -13,7 +13,7 @@ _TASKS = {
     "ForConditionalGeneration": "conditional generation",
     "Model": "bare model, no head",
 }
-_MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss")  # that do not say it in their names
+_MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next")  # that do not say it in their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +34,5 @@ def parse(architecture: str) -> ArchitectureName:
     family, task = match["family"], match["task"] or ""
     moe = match["kind"] is not None or architecture.startswith(_MIXTURES)
     spoken = _TASKS.get(task) or re.sub(r"(?<!^)(?=[A-Z][a-z])", " ", task.removeprefix("For")).lower()
-    return ArchitectureName(family, (match["version"] or "").replace("_", "."), "MoE" if moe else "dense", spoken)
+    version = (match["version"] or "").replace("_", ".").replace("Next", "-Next")
+    return ArchitectureName(family, version, "MoE" if moe else "dense", spoken)

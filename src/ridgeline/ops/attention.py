@@ -25,6 +25,7 @@ from ridgeline.ops.work import ENCODER, FEW, TOKENS, AttentionSum, AttentionWork
 
 if TYPE_CHECKING:
     from ridgeline.ops.latent import LatentAttention
+    from ridgeline.ops.recurrence import Recurrence
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -40,6 +41,10 @@ class KVContext(Protocol):
 
     def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """The same over latents, in the form that the op chooses for each class of the step's sequences."""
+        ...
+
+    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
+        """Move the op's state of every sequence on by the step's rows of it, which `inputs` have [T, ...] -> [T, W]."""
         ...
 
 
@@ -405,3 +410,9 @@ class Uncached:
                 for n, q, kept in zip(lengths, torch.split(q_THD, lengths), torch.split(kept_T1E, lengths), strict=True)
             ]
         )
+
+    def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur, from states of zeros, which are let go."""
+        zeros_1N = inputs[0].new_zeros(1, op.spec.numbers, dtype=op.spec.dtype)
+        each = zip(*(torch.split(x, self.lengths[TOKENS]) for x in inputs), strict=True)
+        return torch.cat([op.advance(zeros_1N, *(x[None] for x in own))[0][0] for own in each])

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from ridgeline.ops.attention import Attention, attend_each, attend_padded, atten
 from ridgeline.ops.batch import Batch, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, KVSpec
 from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.paged_state import StateGroup, StatePages
+from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, FEW
 
 
@@ -151,13 +154,22 @@ class PagedGroup:
 class PagedKV:
     """A KVContext over pages: writes a step's K and V to their slots, reads each sequence through its table."""
 
-    def __init__(self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], batch: Batch) -> None:
-        self.layers, self.batch = layers, batch
+    def __init__(
+        self,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        batch: Batch,
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        """layers, states: what the layers of the model keep, by their places."""
+        self.layers, self.batch, self.states = layers, batch, states
         self.views = {
             index: PagedGroup(group.spec, group.page_size, batch, tables)
             for index, (group, tables) in enumerate(zip(groups, batch.tables, strict=True))
             if isinstance(group.spec, KVSpec)
         }
+        held = {store.group for store in states.values()}
+        self.state_views = {index: StateGroup(batch, batch.tables[index]) for index in held}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
@@ -205,3 +217,8 @@ class PagedKV:
             expanded = few if s.stop - s.start <= FEW else many
             out_THW[s.start : s.stop] = op.over_segment(q_THD[s.start : s.stop], kept_1LE, s.first, expanded=expanded)
         return out_THW
+
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur."""
+        store = self.states[op.layer]
+        return self.state_views[store.group].recur(op, store.numbers, inputs)

@@ -4,6 +4,7 @@ Shapes as in attention.py and batch.py.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -14,13 +15,22 @@ from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged import LayerPages, PagedKV
+from ridgeline.ops.paged_state import StatePages
+from ridgeline.ops.recurrence import Recurrence
 
 
 class NativePages:
     """The pages of a model's layers, on the CPU, as our kernels take them; made once."""
 
-    def __init__(self, library: Library, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup]) -> None:
-        self.library, self.layers, self.groups = library, layers, groups
+    def __init__(
+        self,
+        library: Library,
+        layers: Mapping[int, LayerPages],
+        groups: Sequence[KVGroup],
+        states: Mapping[int, StatePages] = MappingProxyType({}),
+    ) -> None:
+        """layers, states: as of PagedKV."""
+        self.library, self.layers, self.groups, self.states = library, layers, groups, states
         self._kernels: dict[Attention, PagedAttention] = {}
 
     def kernel(self, op: Attention) -> PagedAttention:
@@ -55,6 +65,10 @@ class NativeKV:
             return self._others().attend_latent(op, q_THD, kept_T1E)
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
+    def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
+        """As KVContext.recur: torch runs recurrences."""
+        return self._others().recur(op, inputs)
+
     def _view(self, group: int) -> Sequences:
         if group not in self._views:
             spec, tables = self.pages.groups[group].spec, self.batch.tables[group]
@@ -65,5 +79,5 @@ class NativeKV:
 
     def _others(self) -> PagedKV:
         if self._torch is None:
-            self._torch = PagedKV(self.pages.layers, self.pages.groups, self.batch)
+            self._torch = PagedKV(self.pages.layers, self.pages.groups, self.batch, self.pages.states)
         return self._torch

@@ -34,15 +34,16 @@ class Reach:
 
     causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
     `size` positions (Llama 4). full: all of its sequence. local: of these the ones at most `size` away, on either side
-    (ModernBERT). cross: all of the encoder's. space: the rows that ask.
+    (ModernBERT). cross: all of the encoder's. recurrent: all before it, through a state; those of the step itself that
+    lie within `size` rows in pairs. space: the rows that ask.
     """
 
-    kind: Literal["causal", "window", "chunked", "full", "local", "cross"]
+    kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
     space: Space = TOKENS
 
     def __post_init__(self) -> None:
-        sized = self.kind in ("window", "chunked", "local")
+        sized = self.kind in ("window", "chunked", "local", "recurrent")
         assert (self.size > 0) == sized, f"{self} has a size that its kind does not"
 
     @property
@@ -58,6 +59,8 @@ CAUSAL = Reach("causal")
 FULL = Reach("full")
 ENCODER_FULL = Reach("full", space=ENCODER)
 CROSS = Reach("cross")
+RECURRENT = Reach("recurrent", 64)
+"""Of all recurrent layers, in chunks as long as kernels at hand have them (flash-linear-attention, Mamba's halved)."""
 
 
 def windowed(size: int | None) -> Reach:
@@ -88,7 +91,8 @@ class Segment:
         if reach.kind == "cross":
             written = self.encoded if self.encodes else 0
             return AttentionSum(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
-        return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), self.q_len)
+        written = 1 if reach.kind == "recurrent" else self.q_len
+        return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
     def pairs(self, reach: Reach = CAUSAL) -> int:
         """Query-key pairs among its own positions that the reach leaves, per head."""
@@ -106,17 +110,22 @@ class Segment:
                 )
             case "chunked":
                 return _sawtooth(end, size) - _sawtooth(start, size)
+            case "recurrent":
+                return _sawtooth(self.q_len, size)
             case _:
                 return _triangle(end) - _triangle(start)
 
     def keys(self, reach: Reach = CAUSAL) -> int:
-        """Positions of its own that some query of the segment sees, itself included."""
+        """Positions of its own that some query of the segment sees, itself included; a state, which is all zeros before
+        the first position, stands for all before."""
         start = self.kv_len - self.q_len
         match reach.kind:
             case "window":
                 return min(self.kv_len, reach.size + self.q_len - 1)
             case "chunked":
                 return self.kv_len - start // reach.size * reach.size
+            case "recurrent":
+                return int(start > 0)
             case _:
                 return self.kv_len
 
@@ -136,7 +145,8 @@ class AttentionSum:
     """Attention in one layer, summed over sequences.
 
     sequences: how many ask. queries: their rows. pairs: of a query and a key that it sees, per head. keys: positions
-    whose keys and values are read, once a sequence. written: positions whose keys and values are new.
+    whose keys and values are read, once a sequence. written: positions whose keys and values are new. Of a recurrence,
+    keys are states that are read, and written those that are written.
     """
 
     sequences: int = 0
@@ -270,6 +280,10 @@ class Work:
         for reach in set(reaches):
             if reach.space == ENCODER:
                 attention[reach] = AttentionWork()
+                continue
+            if reach.kind == "recurrent":
+                known = sum(context > 1 for context in contexts)
+                attention[reach] = AttentionWork(AttentionSum(count, count, count, known, count))
                 continue
             seen = sum(encoded) if reach.kind == "cross" else _decode_keys(contexts, reach)
             attention[reach] = AttentionWork(

@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from ridgeline.models.bill import layers_of
 from ridgeline.models.model import Model
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
@@ -9,8 +10,9 @@ from ridgeline.ops.op import Op
 
 def blocks(model: Model) -> list[nn.Module]:
     """The layers of a model, in order."""
+    count = sum(layers_of(model))
     for module in model.modules():
-        if isinstance(module, nn.ModuleList) and not isinstance(module, Op) and len(module) == len(model.kv_specs):
+        if isinstance(module, nn.ModuleList) and not isinstance(module, Op) and len(module) == count:
             return list(module)
     raise ValueError("this model has no list of layers to look into")
 

@@ -9,26 +9,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ridgeline.models.bill import layer_of
 from ridgeline.ops.attention import Attention, attention_weights, visible
 from ridgeline.trace.capture import CapturedCall
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """weights[layer][head][position]: what share of its attention the token at `position` gave to each one up to
-    itself; those of a head sum to 1."""
+    """weights[i][head][position]: what share of its attention the token at `position` gave to each one up to itself, in
+    the i-th layer that attends; those of a head sum to 1. layers: the numbers of these layers."""
 
     position: int
     weights: tuple[tuple[tuple[float, ...], ...], ...]
+    layers: tuple[int, ...]
 
-    def top(self, layer: int, head: int, count: int) -> list[tuple[int, float]]:
+    def top(self, index: int, head: int, count: int) -> list[tuple[int, float]]:
         """The positions with the largest weights, largest first."""
-        weights = self.weights[layer][head]
+        weights = self.weights[index][head]
         return sorted(enumerate(weights), key=lambda item: -item[1])[:count]
 
-    def mean(self, layer: int) -> list[float]:
+    def mean(self, index: int) -> list[float]:
         """The weights of a layer, averaged over its heads."""
-        heads = self.weights[layer]
+        heads = self.weights[index]
         return [sum(column) / len(heads) for column in zip(*heads, strict=True)]
 
 
@@ -45,11 +47,12 @@ def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
 
 def attention_at(calls: Sequence[CapturedCall], position: int) -> AttentionWeights:
     """The weights of the query at `position`, from the attention ops of a pass over the whole sequence."""
-    layers = []
+    weights, layers = [], []
     for call in calls:
         assert isinstance(call.op, Attention)
         with torch.inference_mode():
             q_THD, k_TKD = call.op.meeting(call.inputs)
             weights_HL = query_weights(call.op, q_THD[position], k_TKD[: position + 1])
-        layers.append(tuple(tuple(head) for head in weights_HL.tolist()))
-    return AttentionWeights(position, tuple(layers))
+        weights.append(tuple(tuple(head) for head in weights_HL.tolist()))
+        layers.append(layer_of(call.path) or 0)
+    return AttentionWeights(position, tuple(weights), tuple(layers))

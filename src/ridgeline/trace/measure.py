@@ -77,8 +77,12 @@ class Measuring:
     repeats: int | None = None
     measured: dict[str, Measurement] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.runner.save_states()
+
     def observe(self, record: StepRecord) -> None:
-        """Measure a step. Repeating it writes the same keys and values to the same slots once more.
+        """Measure a step. Repeating it writes the same keys and values to the same slots once more, and moves states on
+        from where they were.
 
         Raises ValueError if it then gives another token.
         """
@@ -150,6 +154,7 @@ def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
 
 
 def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _Run:
+    runner.rewind()
     interrupted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     begin = clock()
     logits_RV = runner.step_logits(plan)

@@ -9,12 +9,14 @@ from torch import Tensor
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.ops.kv import NULL_PAGE, KVLayout
 from ridgeline.ops.paged import layer_pages
+from ridgeline.ops.paged_state import state_pages
 
 _ALIGNED = 16  # a page begins where a number of any format may
 
 
 class KVStore:
-    """KV memory of a model: `buffer`, bytes [pages + 1, bytes a page], and each layer's view of it in `layers`.
+    """KV memory of a model: `buffer`, bytes [pages + 1, bytes a page], and each layer's view of it: `layers` has those
+    that keep keys and values, `states` those that keep a state.
 
     Page 0 is the page of zeros. Nothing else is written before a step writes it: the system gives memory to a page
     when it is first used, so that a large pool costs what is in it.
@@ -25,7 +27,7 @@ class KVStore:
         page_bytes = -(-layout.page_bytes // _ALIGNED) * _ALIGNED
         self.buffer = torch.empty(layout.pages + 1, page_bytes, dtype=torch.uint8, device=device)
         self.buffer[NULL_PAGE] = 0
-        self.layers = layer_pages(self.buffer, layout)
+        self.layers, self.states = layer_pages(self.buffer, layout), state_pages(self.buffer, layout)
 
     def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, Tensor]:
         """Copies of some positions, counted from the first one in `pages`, in the order that every store speaks

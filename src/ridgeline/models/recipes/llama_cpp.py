@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ridgeline.models.bill import layer_of
+from ridgeline.models.bill import layer_of, layers_of
 from ridgeline.models.model import Model, WeightChoice
 from ridgeline.models.storage import Place
 from ridgeline.ops.attention import Attention
@@ -117,7 +117,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
 
 def mix(name: str, model: Model) -> WeightChoice:
     """What the mix called `name` stores each matrix of a model in."""
-    chosen, layers = MIXES[name], len(model.kv_specs)
+    chosen, layers = MIXES[name], sum(layers_of(model))
     attention = next(op for _, op in model.ops() if isinstance(op, Attention))
     sharing = attention.heads // attention.spec.heads
     eight = any(isinstance(op, Experts) and op.count == 8 for _, op in model.ops())

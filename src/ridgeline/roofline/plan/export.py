@@ -186,6 +186,7 @@ def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
     sizes = ("total", "budget", "weights", "activations", "overhead", "left")
     return fields | {
         "utilization": setup.utilization,
+        "state_bytes": memory.state_bytes,
         "kv_tokens": memory.kv_tokens,
         "page_size": memory.page_size,
         "pages": memory.pages,

@@ -95,6 +95,7 @@ def _activations(plan: Plan) -> str:
 def _pages(plan: Plan) -> str:
     m = plan.memory
     line = f"{m.kv_bytes_per_token:,.0f} bytes a token"
+    line += f" and {m.state_bytes:,.0f} a request" if m.state_bytes else ""
     if not m.fits:
         return line
     return (

@@ -25,12 +25,16 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
     attention = ledger.attention
     assert attention is not None
     tokens = (*ledger.prompt, *ledger.written)
-    chosen = len(attention.weights) - 1 if layer is None else layer
+    chosen = max(attention.layers, default=0) if layer is None else layer
     rows: list[Row | str] = [
-        _looked(f"layer {index}", attention.mean(index), tokens) for index in range(len(attention.weights))
+        _looked(f"layer {number}", attention.mean(index), tokens) for index, number in enumerate(attention.layers)
     ]
-    rows.append(f"each head of layer {chosen}")
-    rows += [_looked(f"head {head}", weights, tokens) for head, weights in enumerate(attention.weights[chosen])]
+    if chosen in attention.layers:
+        own = attention.weights[attention.layers.index(chosen)]
+        rows.append(f"each head of layer {chosen}")
+        rows += [_looked(f"head {head}", weights, tokens) for head, weights in enumerate(own)]
+    else:
+        rows.append(f"layer {chosen} attends to nothing")
     heads = columns("", f"positions 0 to {attention.position}", "most (layers: mean of heads)", words=(0, 1, 2))
     title = f"Attention: whom token {attention.position} {show_piece(tokens[attention.position])} looked at"
     return Heading(title), Table(heads, tuple(rows))

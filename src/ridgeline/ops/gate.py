@@ -1,0 +1,79 @@
+"""Gates of what a layer's mixing of positions gave: how much of each number passes on.
+
+Shapes: T rows of a step, H heads, W width.
+"""
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.formats import format_of
+from ridgeline.ops.norm import RMSNorm
+from ridgeline.ops.op import Op
+
+
+class SigmoidGate(Op):
+    """x * sigmoid(gate) (Qiu et al., arXiv:2505.06708)."""
+
+    kind = "elementwise"
+    FLOPS_PER_ELEMENT = 4  # a negation, exp, a sum with the division, and the product
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.width, self.dtype = width, dtype
+
+    def forward(self, x_TW: Tensor, gate_TX: Tensor) -> Tensor:
+        """x_TW [rows, W], gate_TX [rows, ...] of W numbers -> [rows, W]."""
+        if x_TW.is_meta:
+            return x_TW.new_empty(x_TW.shape)
+        return x_TW * gate_TX.flatten(1).sigmoid()
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two in, one out."""
+        elements = rows * self.width
+        return Cost(
+            {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
+        )
+
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel."""
+        return "elementwise.gate"
+
+    @property
+    def number_format(self) -> str:
+        """As Op.number_format."""
+        return format_of(self.dtype).name
+
+    def signature(self) -> Hashable:
+        return self.width, self.dtype
+
+    def extra_repr(self) -> str:
+        return str(self.width)
+
+
+class GatedRMSNorm(RMSNorm):
+    """norm(x) * silu(gate), each head for itself, with a weight that all have."""
+
+    FLOPS_PER_ELEMENT = 9  # of the norm 4, and 5 of silu and the product with it
+
+    def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
+        """x, gate [rows, ...] of H x W numbers -> [rows, H x W]."""
+        if x_TX.is_meta:
+            return x_TX.new_empty(len(x_TX), self.per_token * self.width)
+        x_THW, gate_THW = (x.reshape(len(x), self.per_token, self.width) for x in (x_TX, gate_TX))
+        gated_THW = self.normalise(x_THW) * functional.silu(gate_THW.float())
+        return gated_THW.to(x_TX.dtype).flatten(1)
+
+    @property
+    def ours(self) -> bool:
+        """As Op.ours: torch gates."""
+        return False
+
+    def cost_of(self, rows: int) -> Cost:
+        """Two in, one out."""
+        moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
+        return replace(super().cost_of(rows), activation_bytes=moved)
