@@ -165,19 +165,16 @@ class Pooler(nn.Module):
         return out
 
 
-class RobertaHead(nn.Module):
-    """Of a text's first state, tanh(dense(x)), then the labels' scores: what checkpoints call `classifier`."""
-
-    part = "head"
+class RobertaHead(Pooler):
+    """Of what that gives, the labels' scores: what checkpoints call `classifier`."""
 
     def __init__(self, d: Dimensions, labels: int) -> None:
-        super().__init__()
-        self.fc = ActivatedProjections({"dense": d.whole(d.hidden, d.hidden, bias=True)}, "tanh")
+        super().__init__(d)
         self.out_proj = Linear(d.whole(d.hidden, labels, bias=True), exempt=True)
 
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> [R, labels]."""
-        out: Tensor = self.out_proj(self.fc(x_RD))
+        out: Tensor = self.out_proj(super().forward(x_RD))
         return out
 
 

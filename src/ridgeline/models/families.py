@@ -169,8 +169,8 @@ ENCODERS = (
         also=("XLMRobertaForMaskedLM",),
     ),
     Family(
-        "ModernBertModel", "modernbert", modernbert.build, ignored=(r"head\..*", r"decoder\..*"),
-        also=("ModernBertForMaskedLM",),
+        "ModernBertModel", "modernbert", modernbert.build, renames=modernbert.RENAMES,
+        ignored=(r"head\..*", r"decoder\..*"), also=("ModernBertForMaskedLM",),
     ),
     Family(
         "BertForSequenceClassification", "bert", bert.build_classifier, "bert.", (("bert.pooler.", "pooler."),),
@@ -182,7 +182,7 @@ ENCODERS = (
     ),
     Family(
         "ModernBertForSequenceClassification", "modernbert", modernbert.build_classifier,
-        renames=(("head.", "prediction."),),
+        renames=(*modernbert.RENAMES, ("head.", "prediction.")),
     ),
 )  # fmt: skip
 """The families that read a text and write none: they give hidden states, or the scores of labels."""

@@ -3,7 +3,7 @@ and layers that look at a neighbourhood but for every third, which looks at the 
 
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import MLP, wanted
+from ridgeline.models.decoder import MLP, SelfAttention, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder, read_labels
 from ridgeline.models.encoder import Encoder, looks_at
@@ -13,36 +13,16 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.windows import read_layer_types
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
-from ridgeline.ops.collective import all_reduce
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.linear import Linear, Projections
+from ridgeline.ops.linear import Linear
 from ridgeline.ops.norm import AddLayerNorm, LayerNorm
 from ridgeline.ops.pooling import PoolingMode
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.ops.work import FULL, Reach
 
+RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 _THETA = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
 _OLD_THETA = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-
-
-class SelfAttention(nn.Module):
-    """Attention with one stored matrix for queries, keys and values."""
-
-    part = "attention"
-
-    def __init__(self, d: Dimensions, layer: int, reach: Reach, rope: Rope, *, bias: bool) -> None:
-        super().__init__()
-        self.head_dim = d.head_dim
-        self.qkv = Projections(d.fused("Wqkv", *[d.hidden] * 3, bias=bias))
-        self.attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=rope)
-        self.Wo = Linear(d.row(d.hidden, d.hidden, bias=bias))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
-        out: Tensor = self.all_reduce(self.Wo(self.attend(q_THD, k_THD, v_THD, kv, angles)))
-        return out
 
 
 class Block(nn.Module):
@@ -173,7 +153,9 @@ def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]
 
     def block(layer: int) -> Block:
         reach = Reach("local", near) if sliding[layer] else FULL
-        attention = SelfAttention(d, layer, reach, ropes[sliding[layer]], bias=biases["attention"])
+        attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=ropes[sliding[layer]])
+        qkv = d.fused("Wqkv", *[d.hidden] * 3, bias=biases["attention"])
+        attention = SelfAttention(d, attend, qkv, output_bias=biases["attention"])
         gate_up = d.fused("Wi", d.width, d.width, bias=biases["mlp"])
         mlp = MLP(d, gate_up, "Wo", d.row(d.width, d.hidden, bias=biases["mlp"]))
         return Block(d, attention, mlp, first=layer == 0, norm_bias=biases["norm"])
