@@ -1,7 +1,7 @@
 """Model: the contract between a family and whoever runs or prices it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,15 +85,8 @@ class Model(nn.Module, ABC):
         """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
         tell of each op's call, in the order in which they run: for the price to see which there are, over which
         rows."""
-        handles = [
-            op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
-            for path, op in self.ops()
-        ]
-        try:
+        with listening(self.ops(), told):
             self._outline(rows)
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.encodes else 0
@@ -232,6 +225,20 @@ class Model(nn.Module, ABC):
             if not getattr(module, "unnamed", False):
                 named.append(segment)
         return ".".join([*named, name])
+
+
+@contextmanager
+def listening(ops: Iterable[tuple[str, Op]], told: Told) -> Iterator[None]:
+    """While it lasts, `told` is told of each call of these ops, as it ends."""
+    handles = [
+        op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
+        for path, op in ops
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _place(name: str, kind: PlaceKind, spec: MatrixSpec) -> Place:

@@ -4,14 +4,14 @@ It is a pass of its own, so that keeping tensors disturbs no measurement. Shapes
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.model import Model
+from ridgeline.models.model import Model, listening
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.experts import Experts
@@ -92,8 +92,7 @@ def _residual(block: nn.Module, captured: Capture, multiplier: float, *, first: 
             handle.remove()
 
 
-@contextmanager
-def _ops(model: Model, captured: Capture) -> Iterator[None]:
+def _ops(model: Model, captured: Capture) -> AbstractContextManager[None]:
     """Keep the calls of attention, experts and activations."""
     waiting: list[CapturedCall] = []  # an activation whose down-projection has not come yet
 
@@ -108,12 +107,4 @@ def _ops(model: Model, captured: Capture) -> Iterator[None]:
         elif isinstance(op, Linear) and waiting:
             captured.neurons.append((waiting.pop(), op))
 
-    handles = [
-        op.register_forward_hook(lambda op, inputs, output, path=path: keep(path, op, inputs, output))
-        for path, op in model.ops()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return listening(model.ops(), keep)

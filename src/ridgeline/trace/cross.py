@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.models.model import Model
+from ridgeline.models.model import Model, listening
 from ridgeline.ops.attention import Attention, Uncached, attention_weights
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
@@ -41,21 +41,17 @@ def cross_attention(
     ids = [*begun, *(token.id for token in produced[:-1])]
     kept: list[Tensor] = []
 
-    def keep(op: Op, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+    def keep(_: str, op: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         assert isinstance(op, Attention)
         kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
 
-    ops = [op for _, op in model.ops() if isinstance(op, Attention) and op.reach.kind == "cross"]
-    handles = [op.register_forward_hook(keep) for op in ops]
+    ops = [(path, op) for path, op in model.ops() if isinstance(op, Attention) and op.reach.kind == "cross"]
     kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
-    try:
+    with listening(ops, keep):
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
         model.hidden(torch.tensor(ids), torch.arange(len(ids)), kv, torch.arange(1), encoded_ED)
-    finally:
-        for handle in handles:
-            handle.remove()
     weights = tuple(tuple(tuple(row) for row in mean_TE.tolist()) for mean_TE in kept)
-    return CrossAttention(tuple(sources), tuple(produced), weights, ops[0].heads)
+    return CrossAttention(tuple(sources), tuple(produced), weights, ops[0][1].heads)
 
 
 def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:

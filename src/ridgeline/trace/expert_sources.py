@@ -7,15 +7,15 @@ Shapes: N tokens of all texts, K experts a token, E experts, S sources, R runs o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ridgeline.models.bill import layer_of
-from ridgeline.models.model import Model
+from ridgeline.models.model import Model, listening
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 
 RUN = 32  # tokens that go together when texts are shuffled: neighbours are routed alike, and would not be single draws
@@ -81,23 +81,16 @@ def expert_sources(model: Model, texts: Mapping[str, Sequence[int]]) -> ExpertSo
 def _picked(model: Model, ids: Sequence[int]) -> dict[int, Tensor]:
     """The experts that the tokens of a text pass, [N, K] of each layer; a long text runs in pieces of the context."""
     found: dict[int, list[Tensor]] = {}
-    handles = []
-    for path, op in model.ops():
-        if isinstance(op, Experts):
 
-            def note(_: Any, inputs: tuple[Tensor, ...], layer: int = layer_of(path) or 0) -> None:
-                found.setdefault(layer, []).append(inputs[2])
+    def note(path: str, _: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+        found.setdefault(layer_of(path) or 0, []).append(inputs[2])
 
-            handles.append(op.register_forward_pre_hook(note))
-    try:
+    with listening([(path, op) for path, op in model.ops() if isinstance(op, Experts)], note):
         for start in range(0, len(ids), model.context):
             piece = torch.tensor(ids[start : start + model.context])
             length = len(piece)
             kv = Uncached([Segment(length, length)])
             model.hidden(piece, torch.arange(length), kv, torch.tensor([length - 1]))
-    finally:
-        for handle in handles:
-            handle.remove()
     return {layer: torch.cat(pieces) for layer, pieces in sorted(found.items())}
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.models.model import Model
+from ridgeline.models.model import Model, listening
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.library import Call as KernelCall
@@ -74,15 +74,8 @@ class Tracer:
                 hit = len(torch.unique(inputs[2]))
             calls.append(Call(path, op, shapes(inputs), shapes(output), hit))
 
-        handles = [
-            op.register_forward_hook(lambda op, inputs, output, path=path: record(path, op, inputs, output))
-            for path, op in self.ops
-        ]
-        try:
+        with listening(self.ops, record):
             yield calls
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @contextmanager
     def spans(self, kernels: Library) -> Iterator[list[Span]]:
