@@ -18,7 +18,7 @@ from ridgeline.cli.options import parse_tokens
 from ridgeline.cli.partner import Model, Partner, Piece, Server, Unreachable
 from ridgeline.cli.process import UNREACHABLE
 from ridgeline.cli.request import EngineFlags, SamplingFlags
-from ridgeline.cli.terminal import err, say
+from ridgeline.cli.terminal import clean, err, say
 from ridgeline.document.printable import printable
 from ridgeline.files import write_whole
 
@@ -201,7 +201,7 @@ class Chat:
         if piece.reasoning:
             err.print(printable(piece.reasoning), end="", style="dim", markup=False)
         if piece.text:
-            print(printable(piece.text) if sys.stdout.isatty() else piece.text, end="", flush=True)
+            print(clean(piece.text), end="", flush=True)
 
     @contextmanager
     def _interruptible(self) -> Iterator[list[int]]:

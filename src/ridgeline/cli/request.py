@@ -127,6 +127,12 @@ def load(model: str, settings: EngineSettings, *, dummy_weights: bool, threads: 
     return llm
 
 
+def say_unfollowed(llm: LLM) -> None:
+    """What the model's generation_config.json asks for and does not get."""
+    for key in llm.loaded.texts.unfollowed:
+        say(f"the model's generation_config.json asks for {key}, which this version does not do")
+
+
 def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: int, **flags: Any) -> SamplingParams:
     """The model's own sampling, changed by the flags that were given (those that are not None). unstated: the most
     tokens where --max-tokens was not given."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +9,8 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
-from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt
-from ridgeline.cli.terminal import say, silence
-from ridgeline.document.printable import printable
+from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt, say_unfollowed
+from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
@@ -105,8 +103,7 @@ def _say_loaded(llm: LLM, *, verbose: bool) -> None:
     instead, and from disks onto a card."""
     for key in llm.loaded.unread:
         say(f"the model's config.json has {key!r}, which nothing reads")
-    for key in llm.loaded.texts.unfollowed:
-        say(f"the model's generation_config.json asks for {key}, which this version does not do")
+    say_unfollowed(llm)
 
     if verbose:
         from ridgeline.cli.loading import loading_lines  # which few ask for
@@ -120,10 +117,7 @@ def _generate(
 ) -> tuple[Completion, Account]:
     """Run the request, and count what its steps took; the first choice streams, further ones are printed when they are
     done. Raises ValueError where all have failed.
-
-    A file gets the text as it is; on a terminal it steers nothing.
     """
-    clean = printable if sys.stdout.isatty() else str
     completion, account = Completion.empty(ids, params.n), Account(llm.loaded.price)
     llm.engine.on_step = account.add
     for event in llm.stream(ids, params, adapter=adapter):

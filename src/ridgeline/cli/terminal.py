@@ -40,6 +40,11 @@ def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
     err.print(printable(text), end=end, style=style, markup=False)
 
 
+def clean(text: str) -> str:
+    """Text for stdout: a file gets it as it is; on a terminal it steers nothing."""
+    return printable(text) if sys.stdout.isatty() else text
+
+
 @contextmanager
 def silence(on: bool = True) -> Iterator[None]:
     """While inside, nothing is said, no bar is shown. An error that ends the command is said after it."""

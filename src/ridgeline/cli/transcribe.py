@@ -16,7 +16,7 @@ from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.request import EngineFlags
-from ridgeline.cli.terminal import err
+from ridgeline.cli.terminal import clean, err
 from ridgeline.document.printable import printable
 from ridgeline.engine import AsyncLLM
 from ridgeline.speech.formats import as_json as transcript_json
@@ -79,7 +79,7 @@ def transcribe(
         print(json.dumps(_json(files, transcripts, asked.task)))
     elif several:
         for name, transcript in zip(files, transcripts, strict=True):
-            print(_clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))
+            print(clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))
 
 
 class _Shown:
@@ -92,7 +92,7 @@ class _Shown:
         """A window was heard."""
         for segment in window.segments:
             text = segment.text if self._begun or self._timed else segment.text.lstrip()
-            print(_clean(line(segment) if self._timed else text), end="\n" if self._timed else "", flush=True)
+            print(clean(line(segment) if self._timed else text), end="\n" if self._timed else "", flush=True)
             self._begun = True
 
     def end(self) -> None:
@@ -155,8 +155,3 @@ def _json(files: Sequence[str], transcripts: Sequence[Transcript], task: Task) -
 
 def _listed(name: str, transcript: Transcript) -> str:
     return "\n".join([f"{name}:", *map(line, transcript.segments)])
-
-
-def _clean(text: str) -> str:
-    """A file gets the text as it is; on a terminal it steers nothing."""
-    return printable(text) if sys.stdout.isatty() else text

@@ -1,7 +1,6 @@
 """`ridgeline translate`: texts through an encoder-decoder, each answer on a line of its own."""
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,9 +9,8 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import say_which
-from ridgeline.cli.request import SamplingFlags, load
-from ridgeline.cli.terminal import one_line, read_text, say
-from ridgeline.document.printable import printable
+from ridgeline.cli.request import SamplingFlags, load, say_unfollowed
+from ridgeline.cli.terminal import clean, one_line, read_text, say
 from ridgeline.engine import Completion, EngineSettings
 
 BUILTIN = "translate"
@@ -45,8 +43,7 @@ def translate(
         raise ValueError(
             f"{model} continues text and has no encoder; ridgeline run takes it, translate an encoder-decoder"
         )
-    for key in llm.loaded.texts.unfollowed:
-        say(f"the model's generation_config.json asks for {key}, which this version does not do")
+    say_unfollowed(llm)
     params = sampling.params(llm.loaded.defaults)
     full = [text for text in asked if text]
     completions = iter(llm.generate(full, params) if full else ())
@@ -54,7 +51,6 @@ def translate(
     if as_json:
         print(json.dumps({"model": model, "translations": [_json(*answer) for answer in answers]}))
         return
-    clean = printable if sys.stdout.isatty() else str
     for text, completion in answers:
         print(clean("" if completion is None else _said(text, completion)))
 
