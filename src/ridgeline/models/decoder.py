@@ -11,6 +11,7 @@ Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -86,26 +87,30 @@ class MLP(nn.Module):
     """down(act(up(x))), or down(act(gate(x)) * up(x)), under the names of a checkpoint."""
 
     part = "feed-forward"
+    first: ClassVar[str] = "fc"
 
-    def __init__(self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec) -> None:
+    def __init__(
+        self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec, *, summand: bool = False
+    ) -> None:
         """up: what the width comes of, by names: a matrix, or those of a gate and of what it gates, two or a fused one.
-        down: the name of the last matrix, which is `spec`."""
+        down: the name of the last matrix, which is `spec`. summand: whether ranks are left to be added up by whoever
+        adds more to it."""
         super().__init__()
-        self.fc = ActivatedProjections(up, d.activation)
+        self.add_module(self.first, ActivatedProjections(up, d.activation))
         self.down = down
         self.add_module(down, Linear(spec))
-        self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
+        self.all_reduce = nn.Identity() if summand else all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.get_submodule(self.down)(self.fc(x_TD)))
+        out: Tensor = self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
         return out
 
 
-class GatedMLP(nn.Module):
-    """down(act(gate(x)) * up(x))."""
+class GatedMLP(MLP):
+    """down(act(gate(x)) * up(x)), the last matrix called as Llama's."""
 
-    part = "feed-forward"
+    first = "gate_up"
 
     def __init__(
         self,
@@ -117,16 +122,8 @@ class GatedMLP(nn.Module):
         summand: bool = False,
     ) -> None:
         """gate_up: the matrices of the gate and of what it gates: two, or a fused one. width: their columns, where they
-        are not the model's. summand: whether ranks are left to be added up by whoever adds more to it."""
-        super().__init__()
-        self.gate_up = ActivatedProjections(gate_up, d.activation)
-        self.down_proj = Linear(d.row(width or d.width, d.hidden, bias=bias))
-        self.all_reduce = nn.Identity() if summand else all_reduce(d.hidden, d.dtype, d.shard)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
-        out: Tensor = self.all_reduce(self.down_proj(self.gate_up(x_TD)))
-        return out
+        are not the model's. summand: as of MLP."""
+        super().__init__(d, gate_up, "down_proj", d.row(width or d.width, d.hidden, bias=bias), summand=summand)
 
 
 def wanted(x_TD: Tensor, rows_R: Tensor) -> Tensor:
