@@ -83,7 +83,8 @@ def run(
             check_room(llm, ids, params, more_memory="--kv-memory")
         _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
-        completion, account = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
+        account = _account(llm)
+        completion = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
         if as_json:
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
@@ -112,14 +113,18 @@ def _say_loaded(llm: LLM, *, verbose: bool) -> None:
             say(line)
 
 
-def _generate(
-    llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool
-) -> tuple[Completion, Account]:
-    """Run the request, and count what its steps took; the first choice streams, further ones are printed when they are
-    done. Raises ValueError where all have failed.
-    """
-    completion, account = Completion.empty(ids, params.n), Account(llm.loaded.price)
+def _account(llm: LLM) -> Account:
+    """What its steps take from now on."""
+    account = Account(llm.loaded.price)
     llm.engine.on_step = account.add
+    return account
+
+
+def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool) -> Completion:
+    """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
+    all have failed.
+    """
+    completion = Completion.empty(ids, params.n)
     for event in llm.stream(ids, params, adapter=adapter):
         completion.take([event])
         if shown and event.choice == 0:
@@ -133,7 +138,7 @@ def _generate(
     failed = [choice.error for choice in completion.choices if choice.error is not None]
     if len(failed) == len(completion.choices):
         raise ValueError(f"the request failed: {failed[0]}")
-    return completion, account
+    return completion
 
 
 def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningless: bool) -> None:
