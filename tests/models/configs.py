@@ -39,6 +39,7 @@ _DELTA = {
     "linear_value_head_dim": 5, "full_attention_interval": 2, "partial_rotary_factor": 0.4, "attention_bias": False,
     "rms_norm_eps": 0.01,  # small results are not made large, and what rounding did with them
 }  # fmt: skip
+_GATED = {"attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1}
 _MSCALE = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 0.7}
 _OSS_ROPE = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "truncate": False}
 _GEMMA2 = {
@@ -164,6 +165,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
         use_sliding_window=False,
         **_DELTA,
         **_EXPERTS,
+    ),
+    "qwen3_5_text": _family("Qwen3_5ForCausalLM", "qwen3_5_text", **_DELTA, **_GATED),
+    "qwen3_5_moe_text": _without(
+        _family(
+            "Qwen3_5MoeForCausalLM",
+            "qwen3_5_moe_text",
+            num_experts=7,
+            num_experts_per_tok=3,
+            moe_intermediate_size=14,
+            shared_expert_intermediate_size=22,
+            **_DELTA,
+            **_GATED,
+        ),
+        "intermediate_size",
     ),
     "deepseek_v2": _family(
         "DeepseekV2ForCausalLM",

@@ -75,6 +75,9 @@ _DELTA: dict[str, Any] = {
     "rms_norm_eps": 0.1,
 }
 _QWEN3_NEXT = _QWEN_MOE | _DELTA | {"shared_expert_intermediate_size": 22}
+_QWEN3_5_MOE = {
+    name: value for name, value in _QWEN3_NEXT.items() if name not in ("intermediate_size", "norm_topk_prob")
+}
 _LATENT: dict[str, Any] = {
     name: value for name, value in _BASE.items() if name not in ("head_dim", "num_key_value_heads")
 } | {
@@ -187,6 +190,8 @@ _mixtral = ParityCase.of("mixtral", _MIXTRAL)
 _qwen_moe = ParityCase.of("qwen3_moe", _QWEN_MOE, "qwen3moe")
 _qwen2_moe = ParityCase.of("qwen2_moe", _QWEN2_MOE, "qwen2moe")
 _qwen3_next = ParityCase.of("qwen3_next", _QWEN3_NEXT, "qwen3next")
+_qwen3_5 = ParityCase.of("qwen3_5_text", _BASE | _DELTA, "qwen3.5")
+_qwen3_5_moe = ParityCase.of("qwen3_5_moe_text", _QWEN3_5_MOE, "qwen3.5moe")
 _v2 = ParityCase.of("deepseek_v2", _DEEPSEEK_V2, "deepseek-v2")
 _v3 = ParityCase.of("deepseek_v3", _LATENT, "deepseek-v3")
 _oss = ParityCase.of("gpt_oss", _OSS | _OSS_ROPE, "gpt-oss")
@@ -325,6 +330,11 @@ CASES = (
         {"partial_rotary_factor": 0.8},
         without={"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
     ),
+    _qwen3_5("plain", {}),
+    _qwen3_5("bias-tied", {"attention_bias": True, "tie_word_embeddings": True, "linear_num_value_heads": 2}),
+    _qwen3_5("pattern", {"layer_types": None, "num_hidden_layers": 4}, layout=("no layer types",)),
+    _qwen3_5_moe("plain", {}),
+    _qwen3_5_moe("experts-stacked", {}, layout=("experts stacked",)),
     _v2("plain", {}),
     _v2("no-query-latent-greedy", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None, "topk_group": None}),
     _v2("groups", {"topk_group": 1}, without={"topk_method": "greedy"}),

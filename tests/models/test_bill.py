@@ -52,7 +52,7 @@ def bill_of(values: dict[str, Any]) -> Bill:
 
 def test_the_cases_are_there() -> None:
     """Lists that lost their entries would pass."""
-    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (11, 11, 39)
+    assert (len(PUBLISHED), len(INDEXED), len(NAMES)) == (11, 11, 41)
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
 
 
@@ -172,6 +172,8 @@ NAMES: dict[str, tuple[str, str, str, str]] = {
     "Qwen3ForCausalLM": ("Qwen", "3", "dense", "causal LM"),
     "Qwen3MoeForCausalLM": ("Qwen", "3", "MoE", "causal LM"),
     "Qwen3NextForCausalLM": ("Qwen", "3-Next", "MoE", "causal LM"),
+    "Qwen3_5ForCausalLM": ("Qwen", "3.5", "dense", "causal LM"),
+    "Qwen3_5MoeForCausalLM": ("Qwen", "3.5", "MoE", "causal LM"),
     "Phi3ForCausalLM": ("Phi", "3", "dense", "causal LM"),
     "PhiMoEForCausalLM": ("Phi", "", "MoE", "causal LM"),
     "GPT2LMHeadModel": ("GPT", "2", "dense", "causal LM"),

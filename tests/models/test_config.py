@@ -62,7 +62,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (105, 471)
+    assert (len(CASES), len(LEFT_OUT)) == (107, 520)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -187,6 +187,8 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("qwen3_next", {"linear_num_value_heads": 3}, "3 value heads (linear_num_value_heads) do not divide over 2 key"),
     ("qwen3_next", {"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim is 1; it must be at least 2"),
     ("qwen3_next", {"layer_types": ["full_attention", "mamba"]}, "layer_types must name 2 layers, each one of full_"),
+    ("qwen3_5_text", {"attn_output_gate": False}, "attn_output_gate = false is not supported"),
+    ("qwen3_5_text", {"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype = 'bfloat16' is not supported"),
     ("deepseek_v2", {"num_experts_per_tok": 13}, "num_experts_per_tok 13 is more than n_routed_experts 12"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
     ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob = True is not supported"),
@@ -461,11 +463,11 @@ def check_recurrent(ours: Model, theirs: Any) -> None:
     if not hasattr(theirs, "num_experts"):
         assert not mixtures
         return
-    sparse = [layer for layer in range(len(linear)) if (layer + 1) % theirs.decoder_sparse_step == 0]
-    assert mixtures == [layer for layer in sparse if layer not in theirs.mlp_only_layers]
+    step, dense = getattr(theirs, "decoder_sparse_step", 1), getattr(theirs, "mlp_only_layers", [])
+    assert mixtures == [layer for layer in range(len(linear)) if (layer + 1) % step == 0 and layer not in dense]
     for layer in mixtures:
         mixture = trunk.layers[layer].mlp
-        assert mixture.gate.rule.renormalise == theirs.norm_topk_prob
+        assert mixture.gate.rule.renormalise == getattr(theirs, "norm_topk_prob", True)
         assert mixture.shared_experts.down_proj.matrix.inputs == theirs.shared_expert_intermediate_size
 
 

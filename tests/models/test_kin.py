@@ -45,6 +45,18 @@ HALVES: dict[str, dict[str, Any]] = {
         "vision_config": _QWEN_VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 4},
         "tie_word_embeddings": False,
     },
+    "qwen3_5": {
+        "text_config": _TEXT["qwen3.5-plain"]
+        | {"rope_parameters": _TURNS | {"partial_rotary_factor": 0.4, "mrope_section": [1, 1, 0]}},
+        "vision_config": _QWEN_VISION | {"out_hidden_size": 36, "num_position_embeddings": 4},
+        "tie_word_embeddings": False,
+    },
+    "qwen3_5_moe": {
+        "text_config": _TEXT["qwen3.5moe-plain"]
+        | {"rope_parameters": _TURNS | {"partial_rotary_factor": 0.4, "mrope_section": [1, 1, 0]}},
+        "vision_config": _QWEN_VISION | {"out_hidden_size": 36, "num_position_embeddings": 4},
+        "tie_word_embeddings": False,
+    },
     "qwen2_5_vl": {
         "text_config": _TEXT["qwen2-plain"] | {"rope_parameters": _AXES},
         "vision_config": _QWEN_VISION,
@@ -62,7 +74,7 @@ HALVES: dict[str, dict[str, Any]] = {
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
     """A small model of both halves in transformers, and its folder."""
     config = AutoConfig.for_model(request.param, **HALVES[request.param])
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     with torch.device("cpu"):
         theirs = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     fill_random(theirs, seed=7)

@@ -49,10 +49,10 @@ _DELTA: dict[str, Any] = {
     "linear_key_head_dim": 7,
     "linear_value_head_dim": 5,
     "linear_conv_kernel_dim": 3,
-    "num_experts": 5,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 8,
 }
+_EXPERTS = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 12,
+}  # fmt: skip
 _HEADS = {k: v for k, v in _COMMON.items() if k != "head_dim"} | {"hidden_size": 40, "num_key_value_heads": 2}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biases": ("llama", {**_COMMON, "num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}),
@@ -75,7 +75,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_expert_intermediate_size": 12,
         },
     ),
-    "qwen3-next": ("qwen3_next", {**_COMMON, **_DELTA, "shared_expert_intermediate_size": 12}),
+    "qwen3-next": ("qwen3_next", {**_COMMON, **_DELTA, **_EXPERTS}),
+    "qwen3.5": ("qwen3_5_text", {**_COMMON, **_DELTA}),
     "deepseek-v3": ("deepseek_v3", _LATENT),
     "deepseek-v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"}),
     "gpt-oss": (

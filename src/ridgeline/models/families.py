@@ -26,6 +26,7 @@ from ridgeline.models import (
     phi3,
     qwen2,
     qwen3,
+    qwen3_5,
     qwen3_next,
     smollm3,
     starcoder2,
@@ -98,6 +99,7 @@ _GLM_0414 = (
     (".post_self_attn_layernorm", ".post_attention_layernorm"),
     (".post_mlp_layernorm", ".post_feedforward_layernorm"),
 )
+_PREDICTED = (r"mtp\..*",)  # layers that guess the tokens after the next
 _PHI = (
     (".self_attn.dense", ".self_attn.o_proj"),
     (".q_layernorm", ".q_norm"),
@@ -124,7 +126,15 @@ FAMILIES = (
         "qwen3_next",
         qwen3_next.build,
         renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
-        ignored=(r"mtp\..*",),
+        ignored=_PREDICTED,
+    ),
+    Family("Qwen3_5ForCausalLM", "qwen3_5_text", qwen3_5.build, ignored=_PREDICTED),
+    Family(
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        qwen3_5.build_mixture,
+        renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
+        ignored=_PREDICTED,
     ),
     Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.build_v2),
     Family("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.build_v3),

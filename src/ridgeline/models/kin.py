@@ -47,6 +47,8 @@ KIN = (
     Kin("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
     Kin("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA, _PROJECTOR),
     Kin("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", "text_config", _TEXT_HALF, _VISUAL),
+    Kin("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text", "text_config", _TEXT_HALF, _VISUAL),
+    Kin("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text", "text_config", _TEXT_HALF, _VISUAL),
     Kin("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
     Kin("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL),
     Kin("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),

@@ -44,7 +44,7 @@ def read_dimensions(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        width=fields.count("intermediate_size"),
+        width=fields.count("intermediate_size", unstated.get("intermediate_size")),
         activation=activation or read_activation(fields, "hidden_act", "silu"),
         eps=eps or fields.positive("rms_norm_eps"),
         storage=storage,

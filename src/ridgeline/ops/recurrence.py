@@ -136,15 +136,15 @@ class ShortConvolution(Recurrence):
         by_head = [part.view(heads, -1, *part.shape[1:]) for part in torch.split(own, parts)]
         return {name: torch.cat(by_head, dim=1).flatten(0, 1)}
 
-    def forward(self, x_TC: Tensor, kv: KVContext) -> Tensor:
-        """x_TC [rows, ...], C numbers each -> [rows, C]."""
-        return self.run((x_TC,), kv)
+    def forward(self, x_TX: Tensor, kv: KVContext, *more: Tensor) -> Tensor:
+        """x_TX [rows, ...], and further channels of the same rows, C numbers of each in all -> [rows, C]."""
+        return self.run((x_TX, *more), kv)
 
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """As Recurrence.advance."""
-        (x_BQC,) = inputs
+        x_BQC = torch.cat([x.flatten(2) for x in inputs], dim=2) if len(inputs) > 1 else inputs[0].flatten(2)
         before_BCK = state_BN.view(len(state_BN), self.channels, self.kernel_size - 1)
-        all_BCL = torch.cat([before_BCK, x_BQC.flatten(2).transpose(1, 2)], dim=2)
+        all_BCL = torch.cat([before_BCK, x_BQC.transpose(1, 2)], dim=2)
         y_BCQ = functional.conv1d(all_BCL, self.weight, self.bias, groups=self.channels)
         after_BCK = all_BCL[:, :, all_BCL.shape[2] - self.kernel_size + 1 :]
         return self.function(y_BCQ).transpose(1, 2), after_BCK.flatten(1)
