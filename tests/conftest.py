@@ -13,8 +13,9 @@ from hypothesis import settings
 from ridgeline.calibrate import estimate
 from ridgeline.calibrate.estimate import probed
 from ridgeline.calibrate.timer import Timer
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels import Library, library
 from ridgeline.roofline.device import Device
+from support.kernels import SETS, back_to_the_best
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,6 +52,15 @@ def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library.cache_clear()
     yield
     library.cache_clear()
+
+
+@pytest.fixture(params=SETS)
+def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
+    """Our kernels for each instruction set that this processor runs, on one thread at first."""
+    chosen = Library(name=request.param)
+    chosen.threads(1)
+    yield chosen
+    back_to_the_best()
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """Decode steps that are recorded: bit for bit what a forward gives; what our kernels do not compute is not recorded."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor
@@ -106,6 +108,22 @@ def test_what_torch_computes_is_not_recorded() -> None:
     x.fill_(1)
     assert torch.equal(recording.again(), kernels.products(x, [(weight, None)])[0].view(10))
     assert recording.again().data_ptr() == result.data_ptr()
+
+
+def test_calls_of_other_threads_are_not_recorded() -> None:
+    """They would be made again over memory that is no longer theirs."""
+    kernels = library()
+    assert kernels is not None
+    x, weight = torch.randn(2, 8), torch.randn(5, 8)
+
+    def step() -> Tensor:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(kernels.products, x, [(weight, None)]).result()
+        return kernels.products(x, [(weight, None)])[0]
+
+    _, recording = record(kernels, Memory(), step)
+    assert recording is not None
+    assert len(recording.calls) == 1
 
 
 def test_memory_is_shared_by_recordings_and_never_moves() -> None:

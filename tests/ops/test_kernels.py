@@ -1,6 +1,12 @@
-"""Our kernels against float64 and torch, on awkward sizes; a row alone against itself in any batch, bit for bit."""
+"""Our kernels against float64 and torch, on awkward sizes; a row alone against itself in any batch, bit for bit; their
+threads beside other threads, in a child of a fork, and where the system gives none."""
 
-from collections.abc import Iterator
+import os
+import resource
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,24 +15,18 @@ from torch.nn import functional
 
 from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
 from ridgeline.ops.kernels import Library, library, native
-from ridgeline.ops.kernels.library import PATH
+from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.ops.rotary import Rope
+from support.kernels import SETS
 
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no compiler when the package was built")
+pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 SIZES = [(1, 1), (64, 64), (65, 67), (1024, 31), (1100, 130), (3072, 9), (40, 300)]
 ROWS = [1, 2, 3, 5, 7, 16, 97, 130]
 BOTH = [torch.float32, torch.bfloat16]
 # Of the largest result: sums of so many products in fp32, and what rounding to bf16 takes away.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
-
-
-@pytest.fixture(params=["plain", "best"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """Those that every processor runs, and this one's."""
-    yield Library(name="plain" if request.param == "plain" else "")
-    library.cache_clear()
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -131,6 +131,95 @@ def test_angles(kernels: Library) -> None:
     alone = [kernels.angles(positions[i : i + 1], frequencies, 1.25) for i in range(len(positions))]
     assert torch.equal(cos, torch.cat([own for own, _ in alone]))
     assert torch.equal(sin, torch.cat([own for _, own in alone]))
+
+
+def test_what_would_be_read_wrongly_is_refused(kernels: Library) -> None:
+    """Kernels go by addresses: another dtype, width or stride than they read is an error before they do."""
+    x_TI, weight_OI = normal(4, 6), normal(5, 6)
+    with pytest.raises(AssertionError, match="dtype of its rows"):
+        kernels.products(x_TI, [(weight_OI.bfloat16(), None)])
+    with pytest.raises(AssertionError, match="as many columns"):
+        kernels.products(x_TI, [(weight_OI[:, 1:], None)])
+    with pytest.raises(AssertionError, match="each in one piece"):
+        kernels.norm(x_TI.T, normal(4), 1e-6, from_one=False)
+    with pytest.raises(AssertionError, match="without gaps"):
+        kernels.gather(x_TI[:, 1:], torch.tensor([0]))
+    with pytest.raises(AssertionError, match="int64"):
+        kernels.gather(x_TI, torch.tensor([0], dtype=torch.int32))
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+WEIGHT_OI, X_TI = normal(4096, 64), normal(3, 64, seed=1)
+
+
+def work(kernels: Library) -> Tensor:
+    """A product of several items."""
+    return kernels.products(X_TI, [(WEIGHT_OI, None)])[0]
+
+
+def in_child(call: Callable[[], bool], room: int = 512 << 20) -> int:
+    """How a child of a fork ends that may take so many bytes more: with 0 where the call says yes; below 0 where a
+    signal ended it, the alarm of one that hangs say."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(30)
+            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (taken + room, hard))
+            os._exit(0 if call() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_calls_of_several_threads_at_once(kernels: Library) -> None:
+    """One has the pool, the others do without; none sees the rows of another."""
+    expected = work(kernels)
+    kernels.threads(2)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: work(kernels), range(40)))
+    assert all(torch.equal(one, expected) for one in found)
+
+
+def test_a_child_of_a_fork_has_threads_of_its_own(kernels: Library) -> None:
+    """Those of its parent are not there: nobody waits for them, with as many threads or with others."""
+    kernels.threads(2)
+    expected = work(kernels)
+
+    def call() -> bool:
+        same = torch.equal(work(kernels), expected)
+        kernels.threads(3)
+        return same and torch.equal(work(kernels), expected)
+
+    assert in_child(call) == 0
+
+
+def test_a_system_that_starts_no_more_threads(kernels: Library) -> None:
+    """What threads there are compute it; the process does not end for want of others."""
+    kernels.threads(2)
+    expected = work(kernels)
+
+    def call() -> bool:
+        kernels.threads(64)
+        return torch.equal(work(kernels), expected)
+
+    assert in_child(call, room=20 << 20) == 0
+
+
+def test_attention_over_no_keys(kernels: Library) -> None:
+    """Queries of an empty input of an encoder get zeros: where there is no block of keys, there is none to cut at."""
+    k_PKSD, v_PKSW = normal(1, 1, 16, 32), normal(1, 1, 16, 32)
+    attention = PagedAttention(kernels, 1, Scoring("cross", 0, 1.0, None, None), k_PKSD, v_PKSW, 32)
+    sequences, nothing = Sequences([0, 3], [0], [0], [[]]), torch.empty(0, dtype=torch.int64)
+
+    def call() -> bool:
+        kernels.threads(2)
+        return torch.equal(attention.attend(sequences, normal(3, 1, 32), None, None, nothing), torch.zeros(3, 1, 32))
+
+    assert in_child(call) == 0
 
 
 def test_what_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,8 @@
 """Our attention over pages against torch's over whole sequences, and its results against themselves, bit for bit."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import accumulate
 
 import pytest
@@ -16,38 +15,15 @@ from ridgeline.ops.attention import Attention, attend_segment, value_of
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import rotate
-from ridgeline.ops.kernels.library import PATH
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.paged import LayerPages
 from ridgeline.ops.paged_native import NativeKV, NativePages
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
 from ridgeline.ops.work import CAUSAL, CROSS, Reach
+from support.kernels import SETS, back_to_the_best
 
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the kernels were not compiled")
-
-
-@cache
-def sets() -> tuple[str, ...]:
-    """The instruction sets that this processor runs."""
-    return tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16") if _runs(name))
-
-
-def _runs(name: str) -> bool:
-    try:
-        Library(name=name)
-    except ValueError:
-        return False
-    return True
-
-
-@pytest.fixture(params=["plain", "avx2", "avx512", "avx512_bf16"])
-def library(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """The kernels of each instruction set."""
-    if request.param not in sets():
-        pytest.skip(f"this processor does not run {request.param}")
-    yield Library(name=request.param)
-    Library().threads(1)  # what other tests find: the best set, one thread
+pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 
 
 @dataclass(frozen=True)
@@ -107,7 +83,7 @@ def sequence(case: Case, length: int, seed: int, queries: int | None = None) -> 
 class Memory:
     """Pages in random order, NaN wherever nothing was written, and the tables of sequences that run in steps."""
 
-    def __init__(self, library: Library, case: Case, pages: int, seed: int = 0) -> None:
+    def __init__(self, kernels: Library, case: Case, pages: int, seed: int = 0) -> None:
         self.case, self.op = case, case.op()
         self.group = KVGroup(self.op.spec, (0,), case.page_size)
         page_bytes = int(case.page_size * self.op.spec.slot_bytes)
@@ -116,7 +92,7 @@ class Memory:
         self.store = LayerPages(buffer, self.op.spec, case.page_size, place=1)
         self.free = (torch.randperm(pages, generator=torch.Generator().manual_seed(seed)) + 1).tolist()
         self.tables: dict[int, list[int]] = {}
-        self.native = NativePages(library, {0: self.store}, [self.group])
+        self.native = NativePages(kernels, {0: self.store}, [self.group])
 
     def step(self, sequences: Sequence[Inputs], runs: Sequence[range]) -> Tensor:
         """Run these positions of each, its first or next ones -> [rows, heads, W], sequence after sequence."""
@@ -154,9 +130,9 @@ class Memory:
         return range(0 if run.start else len(own))
 
 
-def steps(library: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
+def steps(kernels: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequence[Sequence[int]]) -> list[Tensor]:
     """Sequences that run in chunks of these lengths, one chunk of each a step: results of each [L, heads, W]."""
-    memory = Memory(library, case, sum(-(-len(own) // case.page_size) for own in sequences))
+    memory = Memory(kernels, case, sum(-(-len(own) // case.page_size) for own in sequences))
     ends = [[0, *accumulate(cut)] for cut in cuts]
     out: list[list[Tensor]] = [[] for _ in sequences]
     for turn in range(max(map(len, cuts))):
@@ -211,10 +187,10 @@ def test_attention_is_torchs(case: Case, cuts: list[list[int]], encoded: int, la
         sequence(case, encoded + n if cross else length, n, queries=length) for n, length in enumerate(lengths)
     ]
     theirs = [by_torch(case, own) for own in sequences]
-    for name in sets():
+    for name in SETS:
         ours = steps(Library(name=name), case, sequences, cuts)
         assert all(close(own, reference) for own, reference in zip(ours, theirs, strict=True)), name
-    Library()
+    back_to_the_best()
 
 
 WHOLE = 300
@@ -230,49 +206,49 @@ BITWISE = {
 
 
 @pytest.mark.parametrize("name", BITWISE)
-def test_a_row_is_the_same_however_it_is_run(name: str, library: Library) -> None:
+def test_a_row_is_the_same_however_it_is_run(name: str, kernels: Library) -> None:
     """Bit for bit: alone, in a batch, in chunks of 1, 7 and 64, and by two threads, which cut a step differently."""
     case = BITWISE[name]
     own, others = sequence(case, WHOLE, 0), [sequence(case, length, length) for length in (1, 40, 200)]
-    (alone,) = steps(library, case, [own], [[WHOLE]])
+    (alone,) = steps(kernels, case, [own], [[WHOLE]])
     for size in (1, 7, 64):
         chunks = [min(size, WHOLE - start) for start in range(0, WHOLE, size)]
         for threads in (1, 2):
-            library.threads(threads)
-            assert torch.equal(steps(library, case, [own], [chunks])[0], alone)
-    first, *_ = steps(library, case, [own, *others], [[WHOLE], *([len(other)] for other in others)])
+            kernels.threads(threads)
+            assert torch.equal(steps(kernels, case, [own], [chunks])[0], alone)
+    first, *_ = steps(kernels, case, [own, *others], [[WHOLE], *([len(other)] for other in others)])
     assert torch.equal(first, alone)
 
 
-def test_two_threads_share_one_long_sequence(library: Library) -> None:
+def test_two_threads_share_one_long_sequence(kernels: Library) -> None:
     """A decode step over one KV head is cut at blocks of keys, and its parts put together again."""
     case = Case(heads=(1, 2), dim=64, width=64)
     own = sequence(case, 1000, 0)
-    library.threads(1)
-    (alone,) = steps(library, case, [own], [[990, *[1] * 10]])
-    library.threads(2)
-    (shared,) = steps(library, case, [own], [[990, *[1] * 10]])
+    kernels.threads(1)
+    (alone,) = steps(kernels, case, [own], [[990, *[1] * 10]])
+    kernels.threads(2)
+    (shared,) = steps(kernels, case, [own], [[990, *[1] * 10]])
     assert torch.equal(shared, alone)
     assert close(shared, by_torch(case, own))
 
 
-def test_nan_is_not_hidden(library: Library) -> None:
+def test_nan_is_not_hidden(kernels: Library) -> None:
     """A query that is not a number gives no number, and no other row is touched; nor by keys that it does not see."""
     case = replace(PLAIN, heads=(1, 1))
     own = sequence(case, 40, 0)
-    (sound,) = steps(library, case, [own], [[40]])
+    (sound,) = steps(kernels, case, [own], [[40]])
     own.q_LHD[17] = math.nan
-    (ours,) = steps(library, case, [own], [[40]])
+    (ours,) = steps(kernels, case, [own], [[40]])
     assert ours[17].isnan().all()
     others = [row for row in range(40) if row != 17]
     assert torch.equal(ours[others], sound[others])
     own.k_LKD[20] = math.nan
-    (ours,) = steps(library, case, [own], [[40]])
+    (ours,) = steps(kernels, case, [own], [[40]])
     assert torch.equal(ours[:17], sound[:17])
     assert ours[20:].isnan().all()
 
 
-def test_exponentials(library: Library) -> None:
+def test_exponentials(kernels: Library) -> None:
     """Two keys weigh 1 and e^x: to 3e-7 of that, down to where fp32 ends."""
     case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0)
     x_N = torch.cat([torch.linspace(-90, 0, 1500), -torch.logspace(-8, 1, 500)])
@@ -280,7 +256,7 @@ def test_exponentials(library: Library) -> None:
     shares = []
     for values in ((1.0, 0.0), (0.0, 1.0)):
         v_LKW = torch.tensor(values)[:, None, None].expand(2, 2000, 1)
-        (out,) = steps(library, case, [replace(own, v_LKW=v_LKW)], [[2]])
+        (out,) = steps(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
         shares.append(out[1, :, 0].double())
     exact = x_N.double().exp()
     held = exact > 1e-37
@@ -289,28 +265,28 @@ def test_exponentials(library: Library) -> None:
     assert (shares[1][~held] < 1.2e-37).all()
 
 
-def test_soft_caps(library: Library) -> None:
+def test_soft_caps(kernels: Library) -> None:
     """A capped score is cap x tanh(score / cap): its exponential is, to 1e-6 of the cap."""
     cap = 20.0
     case = Case(heads=(2000, 1), dim=1, width=1, scale=1.0, softcap=cap)
     x_N = torch.cat([-torch.logspace(-4, 2, 1000), torch.linspace(-60, 0, 1000)])
     own = Inputs(torch.ones(2, 2000, 1), torch.stack([torch.zeros(2000), x_N])[..., None], None)
     v_LKW = torch.tensor([0.0, 1.0])[:, None, None].expand(2, 2000, 1)
-    (out,) = steps(library, case, [replace(own, v_LKW=v_LKW)], [[2]])
+    (out,) = steps(kernels, case, [replace(own, v_LKW=v_LKW)], [[2]])
     share = out[1, :, 0].double()
     assert ((share / (1 - share)).log() - cap * (x_N.double() / cap).tanh()).abs().max() < 1e-6 * cap
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("dim", "turned", "start"), [(128, 128, 0), (80, 32, 0), (24, 6, 10), (2, 2, 0)])
-def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtype, library: Library) -> None:
+def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtype, kernels: Library) -> None:
     """Whole heads, a part of each, and what follows a latent's value, of rows that lie apart in memory."""
     g = torch.Generator().manual_seed(0)
     positions_T = torch.tensor([0, 1, 2, 70, 1000, 5000, 5001, 5002, 9, 40_000])
     angles = RotaryTable(Rope(turned, 10_000.0))(positions_T)
     both = torch.randn(10, 7, dim, generator=g).to(dtype)
-    lots = (both[:, :5], both[:, 5:])
-    for ours, x_THD in zip(rotate(library, lots, angles, start), lots, strict=True):
+    inputs = both[:, :5], both[:, 5:]
+    for ours, x_THD in zip(rotate(kernels, inputs, angles, start), inputs, strict=True):
         theirs = rotate_by_torch(x_THD, angles, start)
         assert ours.dtype == dtype
         assert torch.allclose(ours, theirs, rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)

@@ -1,6 +1,5 @@
 """Our kernels' sampler where it could go wrong: guesses that miss, ties, instruction sets, threads, scores."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,26 +7,16 @@ import pytest
 from numpy.typing import NDArray
 
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.sampling import Sampled, SampleRow
+from ridgeline.engine.sampling import History, Sampled, SampleRow
 from ridgeline.engine.sampling.in_numpy import sample_in_numpy
 from ridgeline.engine.sampling.native import sample_natively
 from ridgeline.engine.sampling.uniform import uniform
-from ridgeline.ops.kernels import Library, library
-from ridgeline.ops.kernels.library import PATH
-
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no compiler when the package was built")
+from ridgeline.ops.kernels import Library
 
 FIELDS: list[dict[str, Any]] = [
     {}, {"top_p": 0.95}, {"top_p": 0.3, "temperature": 0.7}, {"top_k": 50}, {"top_k": 9000, "top_p": 0.99},
     {"min_p": 0.02, "top_p": 0.9}, {"temperature": 0}, {"top_p": 0.95, "logprobs": 3},
 ]  # fmt: skip
-
-
-@pytest.fixture(params=["plain", "best"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """Those that every processor runs, and this one's."""
-    yield Library(name="plain" if request.param == "plain" else "")
-    library.cache_clear()
 
 
 def rows_of(fields: dict[str, Any], count: int) -> list[SampleRow]:
@@ -105,6 +94,14 @@ def test_any_temperature(kernels: Library, temperature: float) -> None:
     drawn = set(tokens_of(sample_natively(kernels, logits, rows_of({"temperature": temperature}, 50))))
     assert drawn <= {1, 2, 3}
     assert temperature > 0.01 or drawn == {1}
+
+
+@pytest.mark.parametrize("fields", [{"logit_bias": {10: 1.0}}, {"repetition_penalty": 1.5}])
+def test_a_token_past_the_last_is_refused(kernels: Library, fields: dict[str, Any]) -> None:
+    """Before it is written to."""
+    row = SampleRow(SamplingParams(**fields), 3, 0, history=History([3, 10]))
+    with pytest.raises(AssertionError, match="a token that the model does not have"):
+        sample_natively(kernels, np.zeros((1, 10), np.float32), [row])
 
 
 def test_no_rows(kernels: Library) -> None:

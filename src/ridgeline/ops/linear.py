@@ -18,7 +18,7 @@ from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
 
 FEW_ROWS = 8
-"""Most rows for which our products read a matrix as it comes; for more they lay it out first (PASSING_ROWS of
+"""Most rows for which our products read a matrix as it comes; for more they lay it out first (STREAMED_ROWS of
 kernels/native/product.h)."""
 
 

@@ -112,18 +112,18 @@ class _Samplings:
         """State what changes a row's logits."""
         own, params, bias = self.own[index]["changes"], row.params, row.params.logit_bias
         if bias:
-            own["biased"] = self._address(np.fromiter(bias, np.int64, len(bias)))
+            own["biased"] = self._tokens(np.fromiter(bias, np.int64, len(bias)))
             own["biases"] = self._address(np.fromiter(bias.values(), np.float32, len(bias)))
             own["bias_count"] = len(bias)
         if must_continue(row):
-            own["forbidden"] = self._address(np.array(row.end_ids, np.int64))
+            own["forbidden"] = self._tokens(np.array(row.end_ids, np.int64))
             own["forbidden_count"] = len(row.end_ids)
         if row.allowed is not None:
             assert row.allowed.shape == ((self._logits_RV.shape[1] + 31) // 32,), "a bit for each token, in words of 32"
             own["allowed"] = self._address(np.ascontiguousarray(row.allowed, np.uint32))
         if params.uses_history:
             assert row.history is not None
-            own["history"], own["counts"] = self._address(row.history.ids), self._address(row.history.counts)
+            own["history"], own["counts"] = self._tokens(row.history.ids), self._address(row.history.counts)
             own["history_count"] = len(row.history.ids)
             own["repetition"], own["frequency"] = params.repetition_penalty, params.frequency_penalty
             own["presence"] = params.presence_penalty
@@ -156,6 +156,13 @@ class _Samplings:
         name, *inner = (field,) if isinstance(field, str) else field
         pointers = self.own[name][inner[0]] if inner else self.own[name]
         pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
+
+    def _tokens(self, ids: NDArray[np.int64]) -> int:
+        """Where ids begin: a kernel writes to the logits that they say, past whose end is other memory."""
+        assert not len(ids) or (ids.min() >= 0 and ids.max() < self._logits_RV.shape[1]), (
+            "a token that the model does not have"
+        )
+        return self._address(ids)
 
     def _address(self, array: NDArray[Any]) -> int:
         """Where an array begins; it stays there as long as these structures."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import NUMBERS, Library, RowsOf
+from ridgeline.ops.kernels.library import NUMBERS, Library, RowsOf, indices
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
 
@@ -110,11 +110,12 @@ class PagedAttention:
         self, sequences: Sequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
     ) -> Tensor:
         """Put the new rows, if any, into slots int64 (page x S + offset), then attend -> [T, H, W]."""
+        assert NUMBERS[q_THD.dtype] == self._number, "queries are in the format of the pages"
         q_THD = _rows(q_THD)
         new = _NewRows(0)
         if k_NKD is not None:
             k_NKD = _rows(k_NKD)
-            new = _NewRows(len(slots_N), k_NKD.data_ptr(), None, k_NKD.stride(0), 0, slots_N.data_ptr())
+            new = _NewRows(len(slots_N), k_NKD.data_ptr(), None, k_NKD.stride(0), 0, indices(slots_N))
             if self._layer.v:
                 assert v_NKW is not None, "what is kept of v is given"
                 v_NKW = _rows(v_NKW)
@@ -125,29 +126,22 @@ class PagedAttention:
         return out_THW
 
 
-def rotate(library: Library, lots: Sequence[Tensor], angles: tuple[Tensor, Tensor], start: int) -> list[Tensor]:
-    """As rotary.rotate, of several x_THD of the same rows at once."""
+def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, Tensor], start: int) -> list[Tensor]:
+    """As rotary.rotate, of several x_THD of the same rows at once: queries and keys."""
     function = library.function(
         "rotate", c_int, c_int64, POINTER(_Heads), c_int, c_void_p, c_void_p, c_int64, c_int64
     )  # fmt: skip
-    lots = [_rows(x_THD) for x_THD in lots]
-    results = [torch.empty(x_THD.shape, dtype=x_THD.dtype) for x_THD in lots]
+    inputs = [_rows(x_THD) for x_THD in inputs]
+    results = [torch.empty(x_THD.shape, dtype=x_THD.dtype) for x_THD in inputs]
     heads = [
         _Heads(x.data_ptr(), x.shape[1], x.shape[2], x.stride(0), to.data_ptr())
-        for x, to in zip(lots, results, strict=True)
+        for x, to in zip(inputs, results, strict=True)
     ]
     cos, sin = (x.contiguous() for x in angles)
-    number = NUMBERS[lots[0].dtype]
     function(
-        number,
-        len(cos),
-        (_Heads * len(heads))(*heads),
-        len(heads),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        start,
-        cos.shape[-1],
-    )
+        NUMBERS[inputs[0].dtype], len(cos), (_Heads * len(heads))(*heads), len(heads), cos.data_ptr(), sin.data_ptr(),
+        start, cos.shape[-1],
+    )  # fmt: skip
     return results
 
 

@@ -5,6 +5,7 @@ Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
@@ -48,8 +49,15 @@ class RowsOf(Structure):
     _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
+class _Kept(threading.local):
+    """Calls that a thread keeps as it makes them; other threads' are not among them."""
+
+    calls: list[Call] | None = None
+
+
 class Library:
-    """The kernels of one instruction set, for tensors that `native` names it for."""
+    """The kernels of one instruction set, for tensors that `native` names it for. The instruction set and the number of
+    threads are the process's: of several, the last one made counts."""
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
         """name: of an instruction set; where it is empty, the best that this processor runs. Raises ValueError for one
@@ -60,8 +68,7 @@ class Library:
         if chosen is None:
             raise ValueError(f"{VARIABLE} is {name}, which is not one of this processor's; leave it out, or give off")
         self.name: str = chosen.decode()
-        self.recording: list[Call] | None = None
-        """Where calls are kept as they are made, for a Recording (recording.py)."""
+        self._kept = _Kept()
         self._functions: dict[str, Callable[..., None]] = {}
         self._c.ridgeline_threads.restype, self._c.ridgeline_threads.argtypes = None, (c_int,)
         self._products = self.function("products", POINTER(RowsOf), c_int, POINTER(_Matrix), c_int)
@@ -72,6 +79,15 @@ class Library:
         self._angles = self.function("angles", c_void_p, c_int64, c_void_p, c_int64, c_float, c_void_p, c_void_p)
         self._gather = self.function("gather", c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
         self._sample = self.function("sample", c_void_p, c_int, c_int64)
+
+    @property
+    def recording(self) -> list[Call] | None:
+        """Where this thread's calls are kept as it makes them, for a Recording (recording.py); None for nowhere."""
+        return self._kept.calls
+
+    @recording.setter
+    def recording(self, calls: list[Call] | None) -> None:
+        self._kept.calls = calls
 
     def threads(self, count: int) -> None:
         """How many threads a call has from now on, the caller's included."""
@@ -85,8 +101,8 @@ class Library:
 
             def call(*arguments: Any) -> None:
                 function(*arguments)
-                if self.recording is not None:
-                    self.recording.append((function, arguments))
+                if (calls := self._kept.calls) is not None:
+                    calls.append((function, arguments))
 
             self._functions[name] = call
         return self._functions[name]
@@ -94,25 +110,32 @@ class Library:
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """x W^T + b for each W [O, I] and b [O] -> [T, O] of each, in the dtype of x or in fp32."""
+        """x W^T + b for each W [O, I] and b [O] -> [T, O] of each, in the dtype of x or in fp32.
+
+        W is in the dtype of x, each of its rows in one piece; so are those of x."""
         dtype = out or x_TI.dtype
         results = tuple(x_TI.new_empty(x_TI.shape[0], weight.shape[0], dtype=dtype) for weight, _ in matrices)
-        own = (_Matrix * len(results))(*map(_matrix, matrices, results))
+        own = (_Matrix * len(results))(*(_matrix(x_TI, *each) for each in zip(matrices, results, strict=True)))
         self._products(_rows(x_TI), len(own), own, NUMBERS[dtype])
         return results
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
         y_TF = x_TI.new_empty(x_TI.shape[0], gate[0].shape[0])
-        self._gated_products(_rows(x_TI), _matrix(gate, y_TF), _matrix(up, y_TF), _ACTIVATIONS[activation])
+        of_gate, of_up = (_matrix(x_TI, own, y_TF) for own in (gate, up))
+        self._gated_products(_rows(x_TI), of_gate, of_up, _ACTIVATIONS[activation])
         return y_TF
 
     def norm(
         self, x_ND: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
     ) -> Tensor:
         """RMS norm of rows [N, D]; `added_ND` is added to them first, in their place. from_one: as of RMSNorm."""
+        assert weight_D.dtype == x_ND.dtype, "a norm's weight is in the dtype of its rows"
         y_ND = x_ND.new_empty(x_ND.shape)
-        added, stride = (None, 0) if added_ND is None else (added_ND.data_ptr(), added_ND.stride(0))
+        added, stride = None, 0
+        if added_ND is not None:
+            added, stride = _rows(added_ND).at, added_ND.stride(0)
+            assert added_ND.dtype == x_ND.dtype, "what is added is in the dtype of the rows"
         self._norms(_rows(x_ND), added, stride, y_ND.data_ptr(), weight_D.data_ptr(), eps, from_one)
         return y_ND
 
@@ -121,17 +144,18 @@ class Library:
         rows, half = positions_T.shape[0], frequencies_H.shape[0]
         cos, sin = frequencies_H.new_empty(rows, 1, half), frequencies_H.new_empty(rows, 1, half)
         self._angles(
-            positions_T.data_ptr(), rows, frequencies_H.data_ptr(), half, magnitude, cos.data_ptr(), sin.data_ptr()
+            indices(positions_T), rows, frequencies_H.data_ptr(), half, magnitude, cos.data_ptr(), sin.data_ptr()
         )
         return cos, sin
 
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
         """The rows of a table without gaps that have these numbers, int64 [N] -> [N, D]. A number that the table does
         not have gives a row of NaN."""
+        assert table_ED.is_contiguous(), "a table without gaps"
         entries, width = table_ED.shape
         rows_ND = table_ED.new_empty(numbers_N.shape[0], width)
         nbytes = width * table_ED.element_size()
-        self._gather(table_ED.data_ptr(), entries, nbytes, numbers_N.data_ptr(), numbers_N.shape[0], rows_ND.data_ptr())
+        self._gather(table_ED.data_ptr(), entries, nbytes, indices(numbers_N), numbers_N.shape[0], rows_ND.data_ptr())
         return rows_ND
 
     def sample(self, rows: int, count: int, vocabulary: int) -> None:
@@ -139,12 +163,24 @@ class Library:
         self._sample(rows, count, vocabulary)
 
 
+def indices(numbers_N: Tensor) -> int:
+    """The address of int64 numbers without gaps."""
+    assert numbers_N.dtype == torch.int64, "kernels read indices as int64"
+    assert numbers_N.is_contiguous(), "kernels read indices without gaps"
+    return numbers_N.data_ptr()
+
+
 def _rows(x_TI: Tensor) -> RowsOf:
+    assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
     return RowsOf(NUMBERS[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
-def _matrix(own: Operands, y_TO: Tensor) -> _Matrix:
+def _matrix(x_TI: Tensor, own: Operands, y_TO: Tensor) -> _Matrix:
     weight, bias = own
+    assert weight.dtype == x_TI.dtype, "a matrix is in the dtype of its rows"
+    assert weight.shape[1] == x_TI.shape[1], "a matrix has as many columns as its rows have"
+    assert weight.stride(1) == 1, "a matrix has each row in one piece"
+    assert bias is None or bias.dtype == weight.dtype, "a bias is in the dtype of its matrix"
     return _Matrix(
         weight.data_ptr(), None if bias is None else bias.data_ptr(), weight.shape[0], y_TO.data_ptr(), y_TO.stride(0),
         weight.stride(0),
@@ -164,7 +200,7 @@ def missing() -> str:
     """Why there are no kernels in the package and what to do, in words; "" where there are, or nobody wants them."""
     if os.environ.get(VARIABLE) == "off" or PATH.exists():
         return ""
-    return "there was no C++ compiler when ridgeline was installed (apt install g++, then install it again)"
+    return "none were compiled when ridgeline was installed, which takes g++ (apt install g++, then install it again)"
 
 
 def state() -> str:

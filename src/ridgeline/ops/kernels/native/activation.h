@@ -19,10 +19,10 @@ inline F activated(int activation, F x) {
     switch (activation) {
         case SILU: return x / (exponential(-x) + 1.0f);
         case GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
-        case GELU_TANH: return x * 0.5f * (tangent((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
+        case GELU_TANH: return x * 0.5f * (tanh_of((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
         case RELU: return where(x > 0.0f, x, F{});
         case RELU2: return where(x > 0.0f, x * x, F{});
-        case TANH: return tangent(x);
+        case TANH: return tanh_of(x);
         default: return x;
     }
 }

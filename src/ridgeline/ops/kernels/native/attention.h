@@ -2,7 +2,7 @@
 //
 // A query's result is put together from fixed blocks of key positions: of each block its largest score, the sum of the
 // exponentials over that, and the values weighted by them (Milakov and Gimelshein, arXiv:1805.02867; FlashAttention: Dao
-// et al., arXiv:2205.14135). Blocks lie at multiples of BLOCK whatever is asked for and are merged in the order of their
+// et al., arXiv:2205.14135). Blocks lie at multiples of BLOCK_KEYS whatever is asked for and are merged in the order of their
 // positions, and inside of one, keys that a query does not see weigh exactly 0. So the result of a row is the same, bit
 // for bit, alone and in any batch, with its prompt in any chunks, by any number of threads.
 //
@@ -11,29 +11,25 @@
 #pragma once
 
 #include <limits>
-#include <vector>
 
 #include "dots.h"
 #include "kernels.h"
+#include "parts.h"
 #include "pool.h"
 #include "scratch.h"
 #include "values.h"
 
 namespace {
 
-constexpr int64_t BLOCK_KEYS = 128;
-constexpr int64_t ITEM_ROWS = 72;    // heads x queries of an item: their queries, scores and results stay in L2
-constexpr int64_t FEW_ROWS = 16;     // with so many an item may be cut at blocks of keys too
-constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
-constexpr int KEYS = OTHERS;         // of a tile of scores
-constexpr int MOST_TILE_ROWS = 6;    // of a tile of weighted values
-constexpr int64_t GROUP = 8;         // keys whose values are weighed together, where they lie
+constexpr int KEYS = TILE_COLUMNS;  // of a tile of scores
+constexpr int MOST_TILE_ROWS = 6;   // of a tile of weighted values
+constexpr int64_t GROUP = 8;        // keys whose values are weighed together, where they lie
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // -- scores -----------------------------------------------------------------------------------------------------------
 
 // to[r][j] = scale q[r] . k[j] for R rows and 4 keys. Keys of another type than the queries are widened on the way, with
-// the same sums as `lay_out` would lead to.
+// the same sums as `pack` would lead to.
 template <class Dots, int R, class Key, class Number = typename Dots::Number>
 inline void score_tile(const Number* q, int64_t q_stride, const Key* const* k, int64_t dim, float scale, float* to) {
     F4 scores[R];
@@ -55,24 +51,7 @@ inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* co
         if (row < rows) score_rows<Dots, R - 1>(q, row, rows, k, dim, scale, to);
 }
 
-// -- an item ----------------------------------------------------------------------------------------------------------
-
-// What one item computes: the rows of some queries of a sequence, for the heads that share a KV head, over some blocks of
-// the keys [from, to) that any of them sees. kept: where the partial results of its blocks go, if others of the same rows
-// have the rest of them; -1 where it has them all.
-struct Part {
-    int64_t sequence, kv_head, query, queries, from, to, block, blocks, kept;
-};
-
-// Of a block, or of all up to one: for each row its largest score, the sum of exponentials over that, and the values
-// weighted by them, in the order of `lay_out`.
-struct Partial {
-    float *most, *total, *values;
-
-    static int64_t numbers(int64_t rows, int64_t width) { return rows * (width + 2); }
-    Partial(float* at, int64_t rows, int64_t width) : most(at + rows * width), total(most + rows), values(at) {}
-};
-
+// The attention of one layer in one step.
 template <class Stored> class Attend {
     using Dots = DotsOf<Stored>;
     using Number = typename Dots::Number;
@@ -83,76 +62,19 @@ template <class Stored> class Attend {
     static constexpr int64_t ROW = BLOCK_KEYS * sizeof(float) / sizeof(Weight);  // of weights, in the place of scores
 
   public:
-    Attend(const AttentionLayer& layer, const Sequences& all, const Rows& q, void* to)
-        : layer(layer), all(all), q(q), out(static_cast<Stored*>(to)), sharers(layer.heads / layer.kv_heads),
-          dim(whole(layer.k_dim)), width(whole(layer.v_dim)) {}
+    Attend(const AttentionLayer& layer, const Sequences& sequences, const Rows& q, void* to)
+        : layer(layer), sequences(sequences), q(q), out(static_cast<Stored*>(to)), sharers(layer.heads / layer.kv_heads),
+          dim(padded(layer.k_dim)), width(padded(layer.v_dim)), parts(layer, sequences, width) {}
 
     void run(Pool& pool) {
-        cut(pool.threads());
+        parts.cut(pool.threads());
         thread_local Scratch<float> scratch;
-        kept = scratch.of(kept_numbers);
-        pool.run(int(parts.size()), [&](int item) { attend(parts[item]); });
-        if (!merged.empty()) pool.run(int(merged.size()), [&](int item) { merge_kept(merged[item]); });
+        kept = scratch.of(parts.kept_numbers);
+        pool.run(int(parts.items.size()), [&](int item) { attend(parts.items[item]); });
+        pool.run(int(parts.merged.size()), [&](int item) { merge_kept(parts.merged[item]); });
     }
 
   private:
-    // -- how a call is cut into items --
-
-    int64_t queries_of(int64_t sequence) const { return all.starts[sequence + 1] - all.starts[sequence]; }
-    // The position of a sequence's first query of the step.
-    int64_t position(int64_t sequence) const { return all.lengths[sequence] - queries_of(sequence); }
-    int64_t first_seen(int64_t position) const {
-        if (layer.reach == WINDOW) return std::max<int64_t>(0, position - layer.reach_size + 1);
-        if (layer.reach == CHUNKED) return position / layer.reach_size * layer.reach_size;
-        return 0;
-    }
-    int64_t blocks_from(int64_t queries) const {
-        int64_t count = 0;
-        for (int64_t s = 0; s < all.count; ++s) count += (queries_of(s) + queries - 1) / queries;
-        return count * layer.kv_heads;
-    }
-
-    void cut(int64_t threads) {
-        const int64_t wanted = threads == 1 ? 1 : threads * ITEMS_A_THREAD;
-        int64_t queries = std::max<int64_t>(ITEM_ROWS / sharers, 1);
-        while (queries > 1 && queries * sharers > FEW_ROWS && blocks_from(queries) < wanted) queries = (queries + 1) / 2;
-        int64_t blocks = 0;
-        for (int64_t s = 0; s < all.count; ++s)
-            for (int64_t query = 0; query < queries_of(s); query += queries)
-                for (int64_t head = 0; head < layer.kv_heads; ++head) {
-                    parts.push_back(part_of(s, head, query, std::min(queries, queries_of(s) - query)));
-                    blocks += parts.back().blocks;
-                }
-        if (threads > 1 && queries * sharers <= FEW_ROWS) cut_at_blocks((blocks + wanted - 1) / wanted);
-    }
-
-    Part part_of(int64_t s, int64_t head, int64_t query, int64_t queries) const {
-        const int64_t first = position(s) + query, last = first + queries - 1;
-        const bool whole_encoder = layer.reach == CROSS;
-        const int64_t from = first_seen(first), to = whole_encoder ? all.lengths[s] : last + 1;
-        const int64_t block = from / BLOCK_KEYS;
-        return {s, head, query, queries, from, to, block, (to + BLOCK_KEYS - 1) / BLOCK_KEYS - block, -1};
-    }
-
-    // Items of more than `most` blocks of keys become several.
-    void cut_at_blocks(int64_t most) {
-        std::vector<Part> whole_parts;
-        whole_parts.swap(parts);
-        for (Part part : whole_parts) {
-            if (part.blocks > most) {
-                part.kept = kept_numbers;
-                merged.push_back(part);
-                kept_numbers += part.blocks * Partial::numbers(part.queries * sharers, width);
-            }
-            for (int64_t block = 0; block < std::max<int64_t>(part.blocks, 1); block += most) {
-                Part piece = part;
-                piece.block += block, piece.blocks = std::min(most, part.blocks - block);
-                if (part.kept >= 0) piece.kept += block * Partial::numbers(part.queries * sharers, width);
-                parts.push_back(piece);
-            }
-        }
-    }
-
     // -- one item --
 
     // A block of keys as an item sees it: [from, to) of those from position `start` on, and where they and their values are.
@@ -178,7 +100,7 @@ template <class Stored> class Attend {
     void attend(const Part& part) const {
         Memory& memory = memory_of_thread();
         const int64_t rows = part.queries * sharers, numbers = Partial::numbers(rows, width);
-        lay_queries(part, memory.q.of(rows * dim));
+        pack_queries(part, memory.q.of(rows * dim));
         Partial results(memory.results.of(numbers), rows, width);
         begin(results, rows);
         if (part.blocks) find(part, part.block, memory.blocks[0]);
@@ -202,36 +124,36 @@ template <class Stored> class Attend {
     }
 
     // Rows are query after query, the heads of each together.
-    void lay_queries(const Part& part, Number* to) const {
+    void pack_queries(const Part& part, Number* to) const {
         for (int64_t query = 0; query < part.queries; ++query) {
             const Stored* from = static_cast<const Stored*>(q.at) +
-                                 (all.starts[part.sequence] + part.query + query) * q.stride +
+                                 (sequences.starts[part.sequence] + part.query + query) * q.stride +
                                  part.kv_head * sharers * layer.k_dim;
-            for (int64_t head = 0; head < sharers; ++head, to += dim) lay_out(from + head * layer.k_dim, layer.k_dim, to);
+            for (int64_t head = 0; head < sharers; ++head, to += dim) pack(from + head * layer.k_dim, layer.k_dim, to);
         }
     }
 
-    // next: the block that is read after this one. What comes next is fetched while this is computed: values during the
-    // scores, the next block's keys during the values. Where it has no such key, nothing is there to come, which does no
-    // harm.
+    // next: the block that is read after this one, or this one again. While this one is computed, memory is prefetched: its
+    // values during the scores, the keys of `next` during the values. A pointer there may be of an earlier block, which
+    // costs a prefetch and no more.
     void attend_block(const Part& part, const Block& block, const Block& next, Memory& memory, Partial& own) const {
         const int64_t rows = part.queries * sharers;
         float* scores = memory.scores.of(rows * BLOCK_KEYS);
         score(part, block, memory, scores);
         for (int64_t query = 0, row = 0; query < part.queries; ++query) {
-            const int64_t at = position(part.sequence) + part.query + query;
-            const int64_t first = layer.reach == CROSS ? block.from : std::max(first_seen(at) - block.start, block.from);
+            const int64_t at = parts.position(part.sequence) + part.query + query;
+            const int64_t first = layer.reach == CROSS ? block.from : std::max(parts.first_seen(at) - block.start, block.from);
             const int64_t stop = layer.reach == CROSS ? block.to : std::min(at + 1 - block.start, block.to);
             for (int64_t head = 0; head < sharers; ++head, ++row)
-                soften(scores + row * BLOCK_KEYS, block, first, stop, own.most[row], own.total[row]);
+                exponentiate(scores + row * BLOCK_KEYS, block, first, stop, own.most[row], own.total[row]);
         }
         weigh(part, block, next, memory, scores, own.values);
     }
 
     // Tiles read a few keys beside those that are asked for: they are given ones that may be read, and weigh nothing.
     __attribute__((noinline)) void find(const Part& part, int64_t number, Block& block) const {
-        const int64_t size = layer.page_size, first = all.firsts[part.sequence];
-        const int32_t* pages = all.pages + all.offsets[part.sequence];
+        const int64_t size = layer.page_size, first = sequences.firsts[part.sequence];
+        const int32_t* pages = sequences.pages + sequences.offsets[part.sequence];
         const Stored *k = static_cast<const Stored*>(layer.k), *v = static_cast<const Stored*>(layer.v);
         block.start = number * BLOCK_KEYS;
         block.from = std::max<int64_t>(part.from - block.start, 0), block.to = std::min(part.to - block.start, BLOCK_KEYS);
@@ -249,37 +171,37 @@ template <class Stored> class Attend {
     }
 
     __attribute__((noinline)) void score(const Part& part, const Block& block, Memory& memory, float* scores) const {
-        const int64_t rows = part.queries * sharers, at = position(part.sequence) + part.query;
+        const int64_t rows = part.queries * sharers, at = parts.position(part.sequence) + part.query;
         const Number* queries = memory.q.of(rows * dim);
-        const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= ROWS);
+        const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= TILE_ROWS);
         for (int64_t key = block.from / KEYS * KEYS; key < block.to; key += KEYS) {
-            for (int64_t own = key; own < key + KEYS; ++own) fetch(block.values[own], layer.v_dim);
+            for (int64_t own = key; own < key + KEYS; ++own) prefetch(block.values[own], layer.v_dim);
             const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(block.start + key - at, 0) * sharers;
             if (in_place) {
-                score_rows<Dots, ROWS>(queries, row, rows, block.keys + key, dim, layer.scale, scores + key);
+                score_rows<Dots, TILE_ROWS>(queries, row, rows, block.keys + key, dim, layer.scale, scores + key);
                 continue;
             }
-            Number* laid = memory.key.of(KEYS * dim);
+            Number* packed = memory.key.of(KEYS * dim);
             const Number* own[KEYS];
             for (int j = 0; j < KEYS; ++j) {
-                lay_out(block.keys[key + j], layer.k_dim, laid + j * dim);
-                own[j] = laid + j * dim;
+                pack(block.keys[key + j], layer.k_dim, packed + j * dim);
+                own[j] = packed + j * dim;
             }
-            score_rows<Dots, ROWS>(queries, row, rows, own, dim, layer.scale, scores + key);
+            score_rows<Dots, TILE_ROWS>(queries, row, rows, own, dim, layer.scale, scores + key);
         }
     }
 
     // Scores of a row, which sees [first, stop) of the block, become their weights, in the same place.
-    __attribute__((noinline)) void soften(float* scores, const Block& block, int64_t first, int64_t stop, float& most,
+    __attribute__((noinline)) void exponentiate(float* scores, const Block& block, int64_t first, int64_t stop, float& most,
                                           float& total) const {
         const int64_t begin = block.from / LANES * LANES, end = (block.to + LANES - 1) / LANES * LANES;
         if (layer.softcap > 0)
             for (int64_t i = begin; i < end; i += LANES)
-                store(scores + i, tangent(load(scores + i) / layer.softcap) * layer.softcap);
+                store(scores + i, tanh_of(load(scores + i) / layer.softcap) * layer.softcap);
         std::fill(scores + begin, scores + std::min(first, end), NOTHING);
         std::fill(scores + std::max(stop, begin), scores + end, NOTHING);
-        F largest_of = ::all(NOTHING);
-        for (int64_t i = begin; i < end; i += LANES) largest_of = larger(largest_of, load(scores + i));
+        F largest_of = broadcast(NOTHING);
+        for (int64_t i = begin; i < end; i += LANES) largest_of = maximum(largest_of, load(scores + i));
         most = largest(largest_of);
         const float base = most == NOTHING ? 0.0f : most;
         F sum_of = {};
@@ -295,14 +217,14 @@ template <class Stored> class Attend {
     // values[row] = the block's values by the row's weights.
     __attribute__((noinline)) void weigh(const Part& part, const Block& block, const Block& next, Memory& memory,
                                          const float* scores, float* values) const {
-        const int64_t seen = position(part.sequence) + part.query + 1 - block.start;
+        const int64_t seen = parts.position(part.sequence) + part.query + 1 - block.start;
         const Weighing own{reinterpret_cast<const Weight*>(scores), values, part.queries * sharers, width,
                            block.from / PAIR * PAIR, (block.to + PAIR - 1) / PAIR * PAIR,
                            layer.reach == CROSS ? BLOCK_KEYS : seen, sharers};
         if (own.rows <= MOST_TILE_ROWS && width == layer.v_dim)
             weigh_in_place<MOST_TILE_ROWS>(own, block.values, next.keys);
         else
-            weigh_laid(own, block.values, next.keys, memory);
+            weigh_packed(own, block.values, next.keys, memory);
     }
 
     // What is weighed. seen: how many keys of the block its first row sees.
@@ -338,20 +260,20 @@ template <class Stored> class Attend {
             const int64_t end = std::min(key + GROUP, stop);
             int64_t column = 0;
             auto at = [&](int64_t key, int c, auto& a, auto& b) { Values::read(v + key, column + c * UNIT, a, b); };
-            for (int64_t ahead = key; ahead < end; ++ahead) fetch(next[ahead], own.width);
+            for (int64_t ahead = key; ahead < end; ++ahead) prefetch(next[ahead], own.width);
             for (; column + C * UNIT <= own.width; column += C * UNIT) own.template tile<R, C>(0, column, key, end, at);
             for (; column < own.width; column += UNIT) own.template tile<R, 1>(0, column, key, end, at);
         }
     }
 
-    // For many rows, which share the work of laying values out.
-    void weigh_laid(const Weighing& own, const Stored* const* v, const Stored* const* next, Memory& memory) const {
+    // For many rows, which share the work of packing values.
+    void weigh_packed(const Weighing& own, const Stored* const* v, const Stored* const* next, Memory& memory) const {
         constexpr int C = units_of<MOST_TILE_ROWS>();
         auto* panel = memory.panel.of(BLOCK_KEYS / PAIR * C * 2);
         for (int64_t column = 0; column < width; column += C * UNIT) {
             const int units = int(std::min<int64_t>(C, (width - column) / UNIT));
             if (column == 0)
-                for (int64_t key = own.from; key < own.to; ++key) fetch(next[key], width);
+                for (int64_t key = own.from; key < own.to; ++key) prefetch(next[key], width);
             for (int64_t key = own.from; key < own.to; key += PAIR)
                 for (int c = 0; c < units; ++c) {
                     auto* to = panel + (key / PAIR * units + c) * 2;
@@ -394,7 +316,7 @@ template <class Stored> class Attend {
             if (own.total[row] == 0) continue;  // it sees nothing of the block
             const float most = std::max(results.most[row], own.most[row]);
             const F factors = exponential(F{results.most[row] - most, own.most[row] - most});
-            const F before = ::all(factors[0]), now = ::all(factors[1]);
+            const F before = broadcast(factors[0]), now = broadcast(factors[1]);
             results.most[row] = most;
             results.total[row] = results.total[row] * factors[0] + own.total[row] * factors[1];
             float *to = results.values + row * width, *from = own.values + row * width;
@@ -406,7 +328,7 @@ template <class Stored> class Attend {
     __attribute__((noinline)) void end(const Part& part, Partial& results) const {
         for (int64_t row = 0; row < part.queries * sharers; ++row) {
             const int64_t head = part.kv_head * sharers + row % sharers;
-            const int64_t query = all.starts[part.sequence] + part.query + row / sharers;
+            const int64_t query = sequences.starts[part.sequence] + part.query + row / sharers;
             float share = 1.0f, total = results.total[row];
             if (layer.sinks) {
                 const float sink = get(static_cast<const Stored*>(layer.sinks) + head);
@@ -417,22 +339,21 @@ template <class Stored> class Attend {
             share = total == 0 ? 0.0f : share / total;
             float* values = results.values + row * width;
             for (int64_t i = 0; i < width; i += LANES) store(values + i, load(values + i) * share);
-            lay_back(values, layer.v_dim, out + (query * layer.heads + head) * layer.v_dim);
+            unpack(values, layer.v_dim, out + (query * layer.heads + head) * layer.v_dim);
         }
     }
 
     const AttentionLayer& layer;
-    const Sequences& all;
+    const Sequences& sequences;
     const Rows& q;
     Stored* out;
     const int64_t sharers, dim, width;
-    std::vector<Part> parts, merged;
+    Parts parts;
     float* kept = nullptr;
-    int64_t kept_numbers = 0;
 };
 
 // Put new rows of K and V into their slots.
-template <class Stored> void keep(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
+template <class Stored> void write_kv(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
     constexpr int64_t ROWS_AN_ITEM = 16;
     auto copy = [&](const void* from, int64_t stride, void* to, int64_t dim, int64_t row) {
         const int64_t page = rows.slots[row] / layer.page_size, offset = rows.slots[row] % layer.page_size;

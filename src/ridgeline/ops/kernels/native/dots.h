@@ -1,8 +1,9 @@
-// Dot products of a few rows with a few others: the tile that a matrix's products and attention's scores are made of.
+// Dot products of a few rows of x with a few of W: the tile that a matrix's products and attention's scores are made of
+// (there x are queries and W keys).
 //
 // A dot product is a sum that is kept in the lanes of one register; then the lanes are added by one tree. No step of that
-// depends on how many rows there are. A tile of R rows and 4 others loads R + 4 registers for 4 R multiplications, which
-// keeps the units busy.
+// depends on how many rows there are. A tile of R rows of x and 4 of W loads R + 4 registers for 4 R
+// multiplications, which keeps the units busy.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +17,9 @@
 
 namespace {
 
-constexpr int OTHERS = 4;                  // of a tile: as many as `sums` takes
-constexpr int64_t UNIT = 2 * LANES;        // numbers: what one load of bf16 numbers has
-constexpr int ROWS = LANES == 16 ? 6 : 3;  // of a tile: its 4 R sums and what they are made of fill the registers
+constexpr int TILE_COLUMNS = 4;                 // rows of W, as many as `sums` takes
+constexpr int64_t UNIT = 2 * LANES;             // numbers: what one load of bf16 numbers has
+constexpr int TILE_ROWS = LANES == 16 ? 6 : 3;  // rows of x: the 4 R sums and what they are made of fill the registers
 
 // -- what is multiplied with what -------------------------------------------------------------------------------------
 
@@ -31,7 +32,7 @@ struct Singles {
     static F add(F sum, F x, F w) { return sum + x * w; }
 };
 
-// bf16 of W, widened as it comes, with fp32 of x that were laid out in the same order: for so few rows that keeping it
+// bf16 of W, widened as it comes, with fp32 of x that were packed in the same order: for so few rows that keeping it
 // widened does not pay. Adds what Singles would, in the same order.
 struct Widening {
     using Number = float;
@@ -64,19 +65,19 @@ template <class Stored> using DotsOf = std::conditional_t<std::is_same_v<Stored,
 template <class Stored> using DotsOf = Singles;
 #endif
 
-constexpr int64_t whole(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
+constexpr int64_t padded(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
 
 // Bring a stretch of memory nearer: the processor's own guesses end at a page's end.
-template <class Number> inline void fetch(const Number* from, int64_t count) {
+template <class Number> inline void prefetch(const Number* from, int64_t count) {
     for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) __builtin_prefetch(from + i);
 }
 
 // A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
-template <class Number> inline void lay_out(const Number* from, int64_t inputs, Number* to) {
+template <class Number> inline void pack(const Number* from, int64_t inputs, Number* to) {
     std::memcpy(to, from, inputs * sizeof(Number));
-    std::fill(to + inputs, to + whole(inputs), Number{});
+    std::fill(to + inputs, to + padded(inputs), Number{});
 }
-inline void lay_out(const bf16* from, int64_t inputs, float* to) {
+inline void pack(const bf16* from, int64_t inputs, float* to) {
     auto widened = [](U pairs, float* to) { store(to, evens(pairs)), store(to + LANES, odds(pairs)); };
     int64_t i = 0;
     for (; i + UNIT <= inputs; i += UNIT) widened(load_pairs(from + i), to + i);
@@ -86,9 +87,9 @@ inline void lay_out(const bf16* from, int64_t inputs, float* to) {
     widened(load_pairs(rest), to + i);
 }
 
-// A row, from the order of `lay_out`.
-inline void lay_back(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
-inline void lay_back(const float* from, int64_t width, bf16* to) {
+// A row, from the order of `pack`.
+inline void unpack(const float* from, int64_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
+inline void unpack(const float* from, int64_t width, bf16* to) {
     int64_t i = 0;
     for (; i + UNIT <= width; i += UNIT) {
         U pairs = rounded(load(from + i)) | (rounded(load(from + i + LANES)) << 16);
@@ -99,12 +100,12 @@ inline void lay_back(const float* from, int64_t width, bf16* to) {
 
 // -- a tile -----------------------------------------------------------------------------------------------------------
 
-// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows and 4 others. What stands `ahead` in W
-// is fetched on the way, if anything.
+// to[r][o] = x[r] . w[o] over `count` numbers, a whole number of steps, for R rows of x and 4 of W. With FETCH what
+// stands `ahead` in W is prefetched on the way.
 template <class Dots, int R, bool FETCH = false, class Number, class Weight>
 inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, int64_t ahead, F4* to) {
     const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
-    F sum[R][OTHERS] = {};
+    F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
         if constexpr (FETCH) {
             __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);

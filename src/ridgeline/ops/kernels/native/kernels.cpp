@@ -10,7 +10,7 @@
 
 namespace {
 
-void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, Number out) {
+void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, DType out) {
     if (x.type == FP32)
         products<float, float>(pool, x, count, matrices);
     else if (out == FP32)
@@ -34,17 +34,17 @@ void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matr
 void attend_of(Pool& pool, const AttentionLayer& layer, const Sequences& sequences, const NewRows& rows, const Rows& q,
                void* to) {
     if (layer.type == FP32) {
-        keep<float>(pool, layer, rows);
+        write_kv<float>(pool, layer, rows);
         Attend<float>(layer, sequences, q, to).run(pool);
     } else {
-        keep<bf16>(pool, layer, rows);
+        write_kv<bf16>(pool, layer, rows);
         Attend<bf16>(layer, sequences, q, to).run(pool);
     }
 }
 
-void rotate_of(Pool& pool, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+void rotate_of(Pool& pool, DType type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,
                int64_t start, int64_t half) {
-    (type == FP32 ? rotate<float> : rotate<bf16>)(pool, rows, lots, count, cos, sin, start, half);
+    (type == FP32 ? rotate<float> : rotate<bf16>)(pool, rows, inputs, count, cos, sin, start, half);
 }
 
 }  // namespace

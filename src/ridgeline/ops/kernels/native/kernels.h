@@ -5,10 +5,10 @@
 
 class Pool;
 
-enum Number : int { FP32, BF16 };
+enum DType : int { FP32, BF16 };
 
 // A matrix and where its results go. bias: of the type of the weight, or null. weight_stride, y_stride: numbers from row to
-// row; those of a rank's weight lie apart where it has columns of a whole matrix.
+// row, which is more than a row has where the weight is a rank's columns of a larger matrix.
 struct Matrix {
     const void *weight, *bias;
     int64_t outputs;
@@ -18,7 +18,7 @@ struct Matrix {
 
 // Rows of numbers of one type. stride: numbers from row to row.
 struct Rows {
-    Number type;
+    DType type;
     const void* at;
     int64_t count, width, stride;
 };
@@ -31,7 +31,7 @@ enum Reach : int { CAUSAL, WINDOW, CHUNKED, CROSS };
 // the first v_dim numbers of its key. page_stride: numbers from page to page. softcap: 0 for none. sinks: one a head, of
 // the type of all else, or null.
 struct AttentionLayer {
-    Number type;
+    DType type;
     Reach reach;
     int64_t reach_size, heads, kv_heads, k_dim, v_dim;
     float scale, softcap;
@@ -55,7 +55,7 @@ struct NewRows {
     const int64_t* slots;
 };
 
-// Rows of heads to be turned. stride: numbers from row to row; results lie row after row.
+// Heads to be rotated, and where the results go: row after row. stride: numbers from row to row.
 struct Heads {
     const void* at;
     int64_t heads, dim, stride;
@@ -108,15 +108,15 @@ struct Sampling {
 struct Kernels {
     const char* name;
     // y = x W^T + b for each of `count` matrices; y of type `out`.
-    void (*products)(Pool&, const Rows& x, int count, const Matrix* matrices, Number out);
+    void (*products)(Pool&, const Rows& x, int count, const Matrix* matrices, DType out);
     // x += y where there is a y, then to = norm(x) * weight, `to` without gaps. from_one: 1 is added to the weight.
     void (*norms)(Pool&, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps, bool from_one);
     // y = act(x Wg^T + bg) * (x Wu^T + bu), to where the gate's results go.
     void (*gated_products)(Pool&, const Rows& x, const Matrix& gate, const Matrix& up, int activation);
-    // Keeps new keys and values, then attends the rows of q [rows, heads, k_dim] -> to [rows, heads, v_dim].
+    // Writes new keys and values to their slots, then attends the rows of q [rows, heads, k_dim] -> to [rows, heads, v_dim].
     void (*attend)(Pool&, const AttentionLayer&, const Sequences&, const NewRows&, const Rows& q, void* to);
-    // Turns the entries [start, start + 2 half) of each head of `count` lots, by cos and sin [rows, half].
-    void (*rotate)(Pool&, Number type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+    // Rotates the entries [start, start + 2 half) of each head of `count` inputs (queries, keys) by cos and sin [rows, half].
+    void (*rotate)(Pool&, DType type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,
                    int64_t start, int64_t half);
     // to = cos and sin of position x frequency, times `magnitude`: each [rows, half].
     void (*angles)(Pool&, const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,

@@ -16,21 +16,21 @@ typedef uint32_t U_in_memory __attribute__((vector_size(4 * LANES), aligned(2), 
 
 inline F load(const float* from) { return *reinterpret_cast<const F_in_memory*>(from); }
 inline void store(float* to, F x) { *reinterpret_cast<F_in_memory*>(to) = x; }
-inline F all(float x) { return x - F{}; }  // not x + 0, which turns -0 to 0 and so is computed
+inline F broadcast(float x) { return x - F{}; }  // not x + 0, which turns -0 to 0 and so is computed
 inline U bits(F x) { return reinterpret_cast<U>(x); }
-inline F number(U x) { return reinterpret_cast<F>(x); }
+inline F from_bits(U x) { return reinterpret_cast<F>(x); }
 inline F where(I chosen, F x, F y) { return chosen ? x : y; }
-inline F larger(F x, F y) { return x > y ? x : y; }
+inline F maximum(F x, F y) { return x > y ? x : y; }
 
 // -- bf16: the upper half of an fp32 number ---------------------------------------------------------------------------
 
 using bf16 = uint16_t;
 
-// 2 x LANES numbers, of which every other one widens by a shift, the rest by a mask: in a sum of products the order of
-// its terms is ours to choose, so numbers are kept as evens, then odds.
+// 2 x LANES numbers, of which every other one widens by a shift, the rest by a mask: in a sum of products any order of
+// its terms will do, so numbers are kept as evens, then odds.
 inline U load_pairs(const bf16* from) { return *reinterpret_cast<const U_in_memory*>(from); }
-inline F evens(U pairs) { return number(pairs << 16); }
-inline F odds(U pairs) { return number(pairs & 0xffff0000u); }
+inline F evens(U pairs) { return from_bits(pairs << 16); }
+inline F odds(U pairs) { return from_bits(pairs & 0xffff0000u); }
 
 inline float widen(bf16 x) {
     uint32_t wide = uint32_t(x) << 16;
@@ -54,7 +54,7 @@ inline bf16 narrow(float x) {
 typedef uint16_t H __attribute__((vector_size(2 * LANES)));
 typedef uint16_t H_in_memory __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 inline F load(const bf16* from) {
-    return number(__builtin_convertvector(*reinterpret_cast<const H_in_memory*>(from), U) << 16);
+    return from_bits(__builtin_convertvector(*reinterpret_cast<const H_in_memory*>(from), U) << 16);
 }
 inline void store(bf16* to, F x) {
     *reinterpret_cast<H_in_memory*>(to) = __builtin_convertvector(rounded(x), H);
@@ -100,7 +100,7 @@ inline float largest(F x) {
     for (int apart = 1; apart < LANES; apart *= 2) {
         I other;
         for (int lane = 0; lane < LANES; ++lane) other[lane] = lane ^ apart;
-        x = larger(x, __builtin_shuffle(x, other));
+        x = maximum(x, __builtin_shuffle(x, other));
     }
     return x[0];
 }
@@ -111,33 +111,33 @@ inline float largest(F x) {
 inline F exponential(F x) {
     // x = n ln 2 + r, with n whole: adding 1.5 x 2^23 leaves it in the lowest bits. ln 2 in two parts, of which the first
     // has few bits, so that n times it is exact.
-    const F least = all(-87.0f), large = all(12582912.0f);
+    const F least = broadcast(-87.0f), large = broadcast(12582912.0f);
     const F inside = least > x ? least : x;
     const F shifted = inside * 1.44269504f + large;
     const F n = shifted - large;
     const F r = (inside - n * 0.693359375f) - n * -2.12194440e-4f;
     // (e^r - 1 - r) / r^2 for |r| up to ln 2 / 2: the polynomial of least relative error in e^r, 3e-9.
-    F p = all(0.001381453825f);
+    F p = broadcast(0.001381453825f);
     p = p * r + 0.008368745446f;
     p = p * r + 0.04166838899f;
     p = p * r + 0.1666652113f;
     p = p * r + 0.4999999404f;
     const F e_r = (p * r) * r + r + 1.0f;
-    const F two_n = number((bits(shifted) << 23) + 0x3f800000u);
-    return where(x < least, all(0.0f), e_r * two_n);
+    const F two_n = from_bits((bits(shifted) << 23) + 0x3f800000u);
+    return where(x < least, broadcast(0.0f), e_r * two_n);
 }
 
 // tanh x, to 2e-7 of itself.
-inline F tangent(F x) {
-    const F size = number(bits(x) & 0x7fffffffu), square = x * x;
+inline F tanh_of(F x) {
+    const F size = from_bits(bits(x) & 0x7fffffffu), square = x * x;
     const F e = exponential(size * -2.0f);
-    const F far = number(bits((1.0f - e) / (1.0f + e)) | (bits(x) & 0x80000000u));
+    const F far = from_bits(bits((1.0f - e) / (1.0f + e)) | (bits(x) & 0x80000000u));
     // Near 0 the difference has no digits left: the series.
-    F p = all(62.0f / 2835);
+    F p = broadcast(62.0f / 2835);
     p = p * square - 17.0f / 315;
     p = p * square + 2.0f / 15;
     p = p * square - 1.0f / 3;
-    return where(size < all(0.25f), (p * square) * x + x, far);
+    return where(size < broadcast(0.25f), (p * square) * x + x, far);
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 #include "kernels.h"
 #include "pool.h"
 
+#include <atomic>
 #include <cstring>
-#include <memory>
 #include <mutex>
+#include <new>
 
 #include <pthread.h>
 
@@ -17,31 +18,43 @@ struct Candidate {
     bool runs;
 };
 
-// From the best to the plainest, and whether this processor runs them.
-Candidate candidates[] = {
 #ifdef __x86_64__
-    {&avx512_bf16, __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl")},
-    {&avx512, __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
-    {&avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+// All that setup.py lets the compiler use for a set: a virtual machine may hide any part of what its processor has.
+const bool runs_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+const bool runs_avx512 = runs_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+
+// From the best to the plainest, and whether this processor runs them.
+const Candidate candidates[] = {
+#ifdef __x86_64__
+    {&avx512_bf16, runs_avx512_bf16},
+    {&avx512, runs_avx512},
+    {&avx2, runs_avx2},
 #endif
     {&plain, true},
 };
 
 const Kernels* kernels = nullptr;
-int threads = 1;
+std::atomic<int> threads{1};  // set from any thread, also while another one calls
 Pool* pool = nullptr;
 std::mutex calls;
 
 // A child of a fork has the pool's memory without its threads.
-void forget_pool() { pool = nullptr, new (&calls) std::mutex; }
+void forget_pool() {
+    pool = nullptr;
+    new (&calls) std::mutex;  // which another thread may have held
+}
 
-// A pool for this call: everybody's, or, while another call has that, the caller alone.
-class Turn {
+// The pool of one call: the process's, or, while another call has that, the calling thread alone.
+class CallPool {
   public:
-    Turn() : lock(calls, std::try_to_lock), alone(1) {
-        if (lock && (!pool || pool->threads() != threads)) {
+    CallPool() : lock(calls, std::try_to_lock), alone(1) {
+        const int wanted = threads;
+        if (lock && (!pool || pool->wanted() != wanted)) {
             delete pool;
-            pool = new Pool(threads);
+            pool = new Pool(wanted);
         }
     }
     operator Pool&() { return lock ? *pool : alone; }
@@ -58,7 +71,10 @@ EXPORTED const char* ridgeline_use(const char* name) {
     static const int once = pthread_atfork(nullptr, nullptr, forget_pool);
     (void)once;
     for (auto& [own, runs] : candidates)
-        if (runs && (!*name || !std::strcmp(own->name, name))) return kernels = own, own->name;
+        if (runs && (!*name || !std::strcmp(own->name, name))) {
+            kernels = own;
+            return own->name;
+        }
     return nullptr;
 }
 
@@ -66,38 +82,38 @@ EXPORTED const char* ridgeline_use(const char* name) {
 EXPORTED void ridgeline_threads(int count) { threads = count; }
 
 EXPORTED void ridgeline_products(const Rows* x, int count, const Matrix* matrices, int out) {
-    kernels->products(Turn(), *x, count, matrices, Number(out));
+    kernels->products(CallPool(), *x, count, matrices, DType(out));
 }
 
 EXPORTED void ridgeline_norms(const Rows* x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
                               int from_one) {
-    kernels->norms(Turn(), *x, y, y_stride, to, weight, eps, from_one);
+    kernels->norms(CallPool(), *x, y, y_stride, to, weight, eps, from_one);
 }
 
 EXPORTED void ridgeline_gated_products(const Rows* x, const Matrix* gate, const Matrix* up, int activation) {
-    kernels->gated_products(Turn(), *x, *gate, *up, activation);
+    kernels->gated_products(CallPool(), *x, *gate, *up, activation);
 }
 
 EXPORTED void ridgeline_attend(const AttentionLayer* layer, const Sequences* sequences, const NewRows* rows, const Rows* q,
                                void* to) {
-    kernels->attend(Turn(), *layer, *sequences, *rows, *q, to);
+    kernels->attend(CallPool(), *layer, *sequences, *rows, *q, to);
 }
 
-EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin,
+EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,
                                int64_t start, int64_t half) {
-    kernels->rotate(Turn(), Number(type), rows, lots, count, cos, sin, start, half);
+    kernels->rotate(CallPool(), DType(type), rows, inputs, count, cos, sin, start, half);
 }
 
 EXPORTED void ridgeline_sample(Sampling* rows, int count, int64_t vocabulary) {
-    kernels->sample(Turn(), rows, count, vocabulary);
+    kernels->sample(CallPool(), rows, count, vocabulary);
 }
 
 EXPORTED void ridgeline_angles(const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
                                float* cos, float* sin) {
-    kernels->angles(Turn(), positions, rows, frequencies, half, magnitude, cos, sin);
+    kernels->angles(CallPool(), positions, rows, frequencies, half, magnitude, cos, sin);
 }
 
 EXPORTED void ridgeline_gather(const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
                                void* to) {
-    kernels->gather(Turn(), table, entries, row_bytes, numbers, count, to);
+    kernels->gather(CallPool(), table, entries, row_bytes, numbers, count, to);
 }

@@ -15,7 +15,7 @@ constexpr int64_t ITEM_NUMBERS = 16 << 10;  // of rows that are normalised, an i
 
 // What a number of this type is after it has been stored.
 inline F stored_as(const float*, F x) { return x; }
-inline F stored_as(const bf16*, F x) { return number(rounded(x) << 16); }
+inline F stored_as(const bf16*, F x) { return from_bits(rounded(x) << 16); }
 inline float stored_as(const float*, float x) { return x; }
 inline float stored_as(const bf16*, float x) { return widen(narrow(x)); }
 

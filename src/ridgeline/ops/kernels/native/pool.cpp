@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <chrono>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,8 +18,12 @@ constexpr auto LOOKOUT = std::chrono::microseconds(100);
 
 }  // namespace
 
-Pool::Pool(int threads) {
-    for (int i = 1; i < threads; ++i) workers.emplace_back([this] { work(); });
+Pool::Pool(int wanted) : asked_for(wanted) {
+    try {
+        for (int i = 1; i < wanted; ++i) workers.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {
+        // A limit on threads or memory: calls are cut for those that there are, and the results are the same.
+    }
 }
 
 Pool::~Pool() {

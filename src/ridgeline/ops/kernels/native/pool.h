@@ -8,10 +8,11 @@
 
 class Pool {
   public:
-    // threads: of a call, its caller's included.
-    explicit Pool(int threads);
+    // wanted: threads of a call, its caller's included. Where the system starts no more of them, there are fewer.
+    explicit Pool(int wanted);
     ~Pool();
     int threads() const { return int(workers.size()) + 1; }
+    int wanted() const { return asked_for; }
     Pool(const Pool&) = delete;
 
     // each(item) for every item, on any thread and in any order. One call at a time.
@@ -30,6 +31,7 @@ class Pool {
     void work();
     void take();
 
+    const int asked_for;
     std::vector<std::thread> workers;
     Task task = nullptr;
     void* context = nullptr;

@@ -19,9 +19,9 @@
 namespace {
 
 constexpr int64_t BLOCK = 512;             // inputs
-constexpr int OUTPUTS = OTHERS;            // of a tile
+constexpr int OUTPUTS = TILE_COLUMNS;      // of a tile
 constexpr int PANEL = 2 * OUTPUTS;         // outputs for which a tile's rows of x are in the first cache, with W's
-constexpr int64_t PASSING_ROWS = 8;        // for which W is widened as it comes
+constexpr int64_t STREAMED_ROWS = 8;       // for which W is widened as it comes
 constexpr int64_t ROW_BYTES = 384 << 10;   // of x at a time, so that they stay in a core's L2
 constexpr int64_t MOST_ROWS = 96;          // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;  // of W an item
@@ -48,32 +48,32 @@ inline void tiles(const Number* x, int64_t x_stride, int64_t rows, const Weight*
     };
     // The last four go by twos: one row alone has too few sums to keep the units busy.
     int64_t r = 0;
-    for (; r + ROWS <= rows && (ROWS > 4 || r + 4 != rows); r += ROWS) both.template operator()<ROWS>(r);
+    for (; r + TILE_ROWS <= rows && (TILE_ROWS > 4 || r + 4 != rows); r += TILE_ROWS) both.template operator()<TILE_ROWS>(r);
     for (; r + 2 <= rows; r += 2) both.template operator()<2>(r);
     for (; r < rows; ++r) both.template operator()<1>(r);
 }
 
 // -- a block of rows --------------------------------------------------------------------------------------------------
 
-// Rows of x as tiles read them: where they are, or laid out in the thread's scratch.
-template <class Stored, class Number> struct Laid {
+// Rows of x as tiles read them: where they are, or packed in the thread's scratch.
+template <class Stored, class Number> struct PackedRows {
     const Number* at;
     int64_t stride;
 
-    Laid(const Stored* x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t call, int64_t block) {
+    PackedRows(const Stored* x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t call, int64_t block) {
         if constexpr (std::is_same_v<Stored, Number>)
-            if (inputs == whole(inputs)) {
+            if (inputs == padded(inputs)) {
                 at = x, stride = x_stride;
                 return;
             }
         thread_local Scratch<Number> scratch;
         thread_local uint64_t held_call;
         thread_local int64_t held_block;
-        stride = whole(inputs);
+        stride = padded(inputs);
         Number* to = scratch.of(rows * stride);
         at = to;
         if (held_call == call && held_block == block) return;
-        for (int64_t r = 0; r < rows; ++r) lay_out(x + r * x_stride, inputs, to + r * stride);
+        for (int64_t r = 0; r < rows; ++r) pack(x + r * x_stride, inputs, to + r * stride);
         held_call = call, held_block = block;
     }
 };
@@ -94,28 +94,28 @@ template <class Stored> struct Panel {
 
 // to[r][o] = x[r] . W[o] for a block of rows and the outputs of a panel.
 template <class Stored, class Number = typename DotsOf<Stored>::Number>
-inline void multiply(const Laid<Stored, Number>& x, int64_t rows, const Panel<Stored>& panel, int64_t inputs, float* to) {
-    alignas(64) thread_local Number laid[PANEL][BLOCK];
+inline void multiply(const PackedRows<Stored, Number>& x, int64_t rows, const Panel<Stored>& panel, int64_t inputs, float* to) {
+    alignas(64) thread_local Number packed[PANEL][BLOCK];
     std::fill(to, to + rows * PANEL, 0.0f);
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = std::min(BLOCK, inputs - i);
         const Stored* from[PANEL];
         for (int o = 0; o < panel.halves * OUTPUTS; ++o) from[o] = panel.w[o] + i;
         if constexpr (std::is_same_v<Stored, Number>) {
-            if (count == whole(count)) {
+            if (count == padded(count)) {
                 tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
                 continue;
             }
-        } else if (rows <= PASSING_ROWS && count == whole(count)) {
+        } else if (rows <= STREAMED_ROWS && count == padded(count)) {
             tiles<Widening>(x.at + i, x.stride, rows, from, panel.halves, count, panel.ahead, to);
             continue;
         }
         const Number* own[PANEL];
         for (int o = 0; o < panel.halves * OUTPUTS; ++o) {
-            fetch(from[o] + panel.ahead, count);
-            lay_out(from[o], count, laid[o]), own[o] = laid[o];
+            prefetch(from[o] + panel.ahead, count);
+            pack(from[o], count, packed[o]), own[o] = packed[o];
         }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, whole(count), 0, to);
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, to);
     }
 }
 
@@ -126,31 +126,32 @@ inline uint64_t next_call() {
     return ++calls;
 }
 
-// How a call is cut into items: the rows into blocks, and for each block every matrix into stretches of outputs.
+// How a call is cut into items: the rows into blocks, and for each block every matrix into slices of outputs.
 struct Cut {
     int64_t rows, outputs, blocks;
     uint64_t call = next_call();
 
-    // number_bytes: of x as it is laid out. row_bytes: of all rows of W that one output takes.
+    // number_bytes: of x as it is packed. row_bytes: of all rows of W that one output takes.
     Cut(const Rows& x, int64_t number_bytes, int64_t row_bytes) {
-        rows = std::clamp(ROW_BYTES / (whole(x.width) * number_bytes) / ROWS * ROWS, int64_t(2 * ROWS), MOST_ROWS);
+        const int64_t fit = ROW_BYTES / (padded(x.width) * number_bytes) / TILE_ROWS * TILE_ROWS;
+        rows = std::clamp(fit, int64_t(2 * TILE_ROWS), MOST_ROWS);
         outputs = std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL;
         blocks = (x.count + rows - 1) / rows;
     }
-    int64_t stretches(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
+    int64_t slices(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
 // A block of rows of x, ready to be multiplied, and the sums of a panel.
 template <class Stored> struct Block {
     int64_t first, rows, inputs;
-    Laid<Stored, typename DotsOf<Stored>::Number> laid;
+    PackedRows<Stored, typename DotsOf<Stored>::Number> packed;
     alignas(64) float sums[(MOST_ROWS + LANES / OUTPUTS) * PANEL];
 
     Block(const Rows& x, const Cut& cut, int64_t block)
         : first(block * cut.rows), rows(std::min(cut.rows, x.count - first)), inputs(x.width),
-          laid(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
+          packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
-    void run(const Panel<Stored>& panel) { multiply<Stored>(laid, rows, panel, inputs, sums); }
+    void run(const Panel<Stored>& panel) { multiply<Stored>(packed, rows, panel, inputs, sums); }
 
     // Add the bias of `count` outputs to the sums that begin at `place` of a panel.
     void add_bias(const Matrix& matrix, int64_t output, int64_t count, int place) {
@@ -183,14 +184,14 @@ template <class Stored> struct Block {
 template <class Stored, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
     const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), x.width * sizeof(Stored));
     int64_t all = 0;
-    for (int m = 0; m < count; ++m) all += cut.stretches(matrices[m]);
+    for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Stored> block(x, cut, item / all);
         const Matrix* matrix = matrices;
-        int64_t stretch = item % all;
-        for (; stretch >= cut.stretches(*matrix); ++matrix) stretch -= cut.stretches(*matrix);
-        const int64_t end = std::min((stretch + 1) * cut.outputs, matrix->outputs);
-        for (int64_t o = stretch * cut.outputs; o < end; o += PANEL) {
+        int64_t slice = item % all;
+        for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
+        const int64_t end = std::min((slice + 1) * cut.outputs, matrix->outputs);
+        for (int64_t o = slice * cut.outputs; o < end; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, end - o);
             Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * matrix->weight_stride};
             for (int half = 0; half < panel.halves; ++half)
@@ -205,7 +206,7 @@ template <class Stored, class Out> void products(Pool& pool, const Rows& x, int 
 template <class Stored>
 void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, int activation) {
     const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), 2 * x.width * sizeof(Stored));
-    const int64_t all = cut.stretches(gate);
+    const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
         Block<Stored> block(x, cut, item / all);
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);

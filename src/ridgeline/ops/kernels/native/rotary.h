@@ -12,8 +12,8 @@ namespace {
 
 // A head's entries i and i + half, from `start` on, turned by the angle of i; the others as they are.
 template <class Stored>
-inline void turn(const Stored* from, Stored* to, int64_t dim, const float* cos, const float* sin, int64_t start,
-                 int64_t half) {
+inline void rotate_head(const Stored* from, Stored* to, int64_t dim, const float* cos, const float* sin, int64_t start,
+                        int64_t half) {
     const Stored *first = from + start, *second = first + half;
     Stored *to_first = to + start, *to_second = to_first + half;
     std::copy(from, first, to);
@@ -30,17 +30,17 @@ inline void turn(const Stored* from, Stored* to, int64_t dim, const float* cos, 
 }
 
 template <class Stored>
-void rotate(Pool& pool, int64_t rows, const Heads* lots, int count, const float* cos, const float* sin, int64_t start,
+void rotate(Pool& pool, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin, int64_t start,
             int64_t half) {
     constexpr int64_t ROWS_AN_ITEM = 8;
     pool.run(int((rows + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), [&](int item) {
         const int64_t end = std::min(rows, (item + 1) * ROWS_AN_ITEM);
         for (int64_t row = item * ROWS_AN_ITEM; row < end; ++row)
-            for (const Heads* lot = lots; lot < lots + count; ++lot)
-                for (int64_t head = 0; head < lot->heads; ++head)
-                    turn(static_cast<const Stored*>(lot->at) + row * lot->stride + head * lot->dim,
-                         static_cast<Stored*>(lot->to) + (row * lot->heads + head) * lot->dim, lot->dim, cos + row * half,
-                         sin + row * half, start, half);
+            for (const Heads* input = inputs; input < inputs + count; ++input)
+                for (int64_t head = 0; head < input->heads; ++head)
+                    rotate_head(static_cast<const Stored*>(input->at) + row * input->stride + head * input->dim,
+                                static_cast<Stored*>(input->to) + (row * input->heads + head) * input->dim, input->dim,
+                                cos + row * half, sin + row * half, start, half);
     });
 }
 

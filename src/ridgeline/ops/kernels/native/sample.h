@@ -47,11 +47,11 @@ inline Largest largest_of(const float* x, int64_t count) {
     int64_t place = 0;
     I odd{};
     blocks(x, count, [&](const float* own, int64_t first) {
-        F here = all(-INFINITY);
+        F here = broadcast(-INFINITY);
         I strange{};
         for (int64_t i = 0; i < SUMMED; i += LANES) {
             const F next = load(own + i);
-            here = larger(next, here), strange |= next != next;
+            here = maximum(next, here), strange |= next != next;
         }
         odd |= strange;
         if (const float found = largest(here); found > most) most = found, place = first;
@@ -96,7 +96,7 @@ class Sampler {
     std::vector<float> logits, weights, sample;
     std::vector<double> sums;
     std::vector<int32_t> ranks;
-    Some some, best;
+    Subset some, best;
 };
 
 inline bool any(const Changes& own) { return own.bias_count || own.forbidden_count || own.allowed || own.history_count; }
@@ -135,9 +135,9 @@ inline Candidates Sampler::top_k(const float* x, int64_t count, int64_t k) {
     }
     for (;; low = -FLT_MAX) {
         {
-            Filling filling(best, count);
+            SubsetWriter writer(best, count);
             blocks(x, count, [&](const float* own, int64_t first) {
-                for (int64_t i = 0; i < SUMMED; i += LANES) filling.put(load(own + i), load(own + i) >= low, first + i);
+                for (int64_t i = 0; i < SUMMED; i += LANES) writer.put(load(own + i), load(own + i) >= low, first + i);
             });
         }
         if (best.count >= k || low == -FLT_MAX) break;
@@ -175,14 +175,14 @@ inline double Sampler::weigh(const float* x, int64_t count, float top, float tem
 // sums = those of weights from `high` on; some = the weights between -> the sum of the first.
 inline double Sampler::split(int64_t count, float low, float high) {
     double total = 0;
-    Filling filling(some, count);
+    SubsetWriter writer(some, count);
     for (int64_t first = 0; first < count; first += SUMMED) {
         F added{};
         for (int64_t i = first; i < first + SUMMED; i += LANES) {
             const F weight = load(weights.data() + i);
             const I sure = weight >= high;
             added += where(sure, weight, F{});
-            filling.put(weight, (weight >= low) & ~sure, i);
+            writer.put(weight, (weight >= low) & ~sure, i);
         }
         total += sums[first / SUMMED] = sum(added);
     }

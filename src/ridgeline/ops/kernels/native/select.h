@@ -31,21 +31,21 @@ inline uint32_t lanes_of(I chosen) {
 #endif
 }
 
-// Numbers of a row that are looked at one by one, in order of index.
-struct Some {
+// Some numbers of a row, with their indices, in order of index.
+struct Subset {
     std::vector<float> values;
     std::vector<int32_t> at;
     int64_t count = 0;
 };
 
-// Fills `some` from `rows` numbers, block by block: put(numbers, chosen, index) takes those of LANES numbers that are chosen.
-class Filling {
+// Fills a subset from the front: put(numbers, chosen, index) appends those of LANES numbers that are chosen.
+class SubsetWriter {
   public:
-    Filling(Some& some, int64_t most) : some(some) {
+    SubsetWriter(Subset& some, int64_t most) : some(some) {
         if (int64_t(some.values.size()) < most) some.values.resize(most), some.at.resize(most);
         values = some.values.data(), at = some.at.data();
     }
-    ~Filling() { some.count = count; }
+    ~SubsetWriter() { some.count = count; }
     void put(F numbers, I chosen, int64_t index) {
         for (uint32_t lanes = lanes_of(chosen); lanes; lanes &= lanes - 1) {
             const int lane = __builtin_ctz(lanes);
@@ -54,7 +54,7 @@ class Filling {
     }
 
   private:
-    Some& some;
+    Subset& some;
     float* values;
     int32_t* at;
     int64_t count = 0;
@@ -67,10 +67,10 @@ struct Floor {
 };
 
 // The least and the largest.
-inline std::pair<float, float> ends_of(const float* values, int64_t count) {
-    F low = all(values[0]), high = low;
+inline std::pair<float, float> minmax_of(const float* values, int64_t count) {
+    F low = broadcast(values[0]), high = low;
     int64_t i = 0;
-    for (; i + LANES <= count; i += LANES) low = -larger(-load(values + i), -low), high = larger(load(values + i), high);
+    for (; i + LANES <= count; i += LANES) low = -maximum(-load(values + i), -low), high = maximum(load(values + i), high);
     float least = -largest(-low), most = largest(high);
     for (; i < count; ++i) least = std::min(least, values[i]), most = std::max(most, values[i]);
     return {least, most};
@@ -82,7 +82,7 @@ template <class Mass> Floor floor_of(float* values, int64_t count, double above,
     constexpr int64_t FEW = 48, BINS = 512;
     double bins[BINS];
     while (count > FEW) {
-        const auto [low, high] = ends_of(values, count);
+        const auto [low, high] = minmax_of(values, count);
         const float scale = (BINS - 1) / (high - low);
         if (!(scale > 0 && scale < std::numeric_limits<float>::max())) break;  // all but equal, or too far apart
         auto bin_of = [low = low, scale](float value) { return int64_t((value - low) * scale); };

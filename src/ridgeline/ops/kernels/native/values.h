@@ -19,7 +19,7 @@ template <class Stored> struct Wide {
             a = evens(pairs), b = odds(pairs);
         }
     }
-    static F weight(const float* w) { return all(*w); }
+    static F weight(const float* w) { return broadcast(*w); }
     static F add(F sum, F w, F v) { return sum + w * v; }
 };
 

@@ -1,0 +1,105 @@
+// How one layer's attention is cut into items: by sequence, KV head, queries and, where those are few, blocks of keys.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels.h"
+
+namespace {
+
+constexpr int64_t BLOCK_KEYS = 128;
+constexpr int64_t ITEM_ROWS = 72;      // heads x queries of an item: their queries, scores and results stay in L2
+constexpr int64_t FEW_ROWS = 16;       // with so many an item may be cut at blocks of keys too
+constexpr int64_t ITEMS_A_THREAD = 8;  // so that the last ones end together
+
+// One item: `queries` queries of a sequence from `query` on, for the heads that share a KV head, over `blocks` blocks of keys
+// from `block` on. [from, to): the keys that any of these queries sees. kept: where the partial results of its blocks go, if
+// other items have other blocks of the same rows; -1 where it has them all.
+struct Part {
+    int64_t sequence, kv_head, query, queries, from, to, block, blocks, kept;
+};
+
+// Of a block, or of all up to one: for each row its largest score, the sum of exponentials over that, and the values
+// weighted by them, in the order of `pack`.
+struct Partial {
+    float *most, *total, *values;
+
+    static int64_t numbers(int64_t rows, int64_t width) { return rows * (width + 2); }
+    Partial(float* at, int64_t rows, int64_t width) : most(at + rows * width), total(most + rows), values(at) {}
+};
+
+// The items of a call, and which keys its queries see.
+class Parts {
+  public:
+    // width: of a value, as partial results have it.
+    Parts(const AttentionLayer& layer, const Sequences& sequences, int64_t width)
+        : layer(layer), sequences(sequences), sharers(layer.heads / layer.kv_heads), width(width) {}
+
+    int64_t queries_of(int64_t sequence) const { return sequences.starts[sequence + 1] - sequences.starts[sequence]; }
+    // The position of a sequence's first query of the step.
+    int64_t position(int64_t sequence) const { return sequences.lengths[sequence] - queries_of(sequence); }
+    // The first key that the query at a position sees.
+    int64_t first_seen(int64_t position) const {
+        if (layer.reach == WINDOW) return std::max<int64_t>(0, position - layer.reach_size + 1);
+        if (layer.reach == CHUNKED) return position / layer.reach_size * layer.reach_size;
+        return 0;
+    }
+
+    // Fills `items`, for so many threads, and `merged`, whose blocks several items have.
+    void cut(int64_t threads) {
+        const int64_t wanted = threads == 1 ? 1 : threads * ITEMS_A_THREAD;
+        int64_t queries = std::max<int64_t>(ITEM_ROWS / sharers, 1);
+        while (queries > 1 && queries * sharers > FEW_ROWS && blocks_from(queries) < wanted) queries = (queries + 1) / 2;
+        int64_t blocks = 0;
+        for (int64_t s = 0; s < sequences.count; ++s)
+            for (int64_t query = 0; query < queries_of(s); query += queries)
+                for (int64_t head = 0; head < layer.kv_heads; ++head) {
+                    items.push_back(part_of(s, head, query, std::min(queries, queries_of(s) - query)));
+                    blocks += items.back().blocks;
+                }
+        if (threads > 1 && queries * sharers <= FEW_ROWS) cut_at_blocks(std::max<int64_t>((blocks + wanted - 1) / wanted, 1));
+    }
+
+    std::vector<Part> items, merged;
+    int64_t kept_numbers = 0;  // room for the partial results of those
+
+  private:
+    int64_t blocks_from(int64_t queries) const {
+        int64_t count = 0;
+        for (int64_t s = 0; s < sequences.count; ++s) count += (queries_of(s) + queries - 1) / queries;
+        return count * layer.kv_heads;
+    }
+
+    Part part_of(int64_t s, int64_t head, int64_t query, int64_t queries) const {
+        const int64_t first = position(s) + query, last = first + queries - 1;
+        const int64_t from = first_seen(first), to = layer.reach == CROSS ? sequences.lengths[s] : last + 1;
+        const int64_t block = from / BLOCK_KEYS;
+        return {s, head, query, queries, from, to, block, (to + BLOCK_KEYS - 1) / BLOCK_KEYS - block, -1};
+    }
+
+    // Items of more than `most` blocks of keys become several.
+    void cut_at_blocks(int64_t most) {
+        std::vector<Part> whole_parts;
+        whole_parts.swap(items);
+        for (Part part : whole_parts) {
+            if (part.blocks > most) {
+                part.kept = kept_numbers;
+                merged.push_back(part);
+                kept_numbers += part.blocks * Partial::numbers(part.queries * sharers, width);
+            }
+            for (int64_t block = 0; block < std::max<int64_t>(part.blocks, 1); block += most) {
+                Part piece = part;
+                piece.block += block, piece.blocks = std::min(most, part.blocks - block);
+                if (part.kept >= 0) piece.kept += block * Partial::numbers(part.queries * sharers, width);
+                items.push_back(piece);
+            }
+        }
+    }
+
+    const AttentionLayer& layer;
+    const Sequences& sequences;
+    const int64_t sharers, width;
+};
+
+}  // namespace

@@ -1,0 +1,32 @@
+"""The instruction sets for which there are kernels of ours, as far as this processor runs them."""
+
+from ridgeline.ops.kernels import Library, library
+from ridgeline.ops.kernels.library import PATH
+
+
+def _runs(name: str) -> bool:
+    try:
+        Library(name=name)
+    except ValueError:
+        return False
+    return True
+
+
+def back_to_the_best() -> None:
+    """Undo the choice of an instruction set, which is the process's: what other tests find is the best, on one
+    thread."""
+    library.cache_clear()
+    if kernels := library():
+        kernels.threads(1)
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """From the plainest to the best; none where the kernels were not compiled."""
+    if not PATH.exists():
+        return ()
+    found = tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16") if _runs(name))
+    back_to_the_best()
+    return found
+
+
+SETS = instruction_sets()
