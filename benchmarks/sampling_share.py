@@ -14,7 +14,7 @@ import torch
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow, sample
+from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.step_plan import StepPlan
 
@@ -30,9 +30,9 @@ class Stopwatch:
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled | RowFailure]:
         """As Executor.execute."""
         start = time.perf_counter()
-        logits_RV = self.runner.forward(plan)
+        logits_RV = self.runner.step_logits(plan)
         between = time.perf_counter()
-        sampled = sample(logits_RV, rows)
+        sampled = self.runner.sample(logits_RV, rows)
         if all(len(item.tokens) == 1 for item in plan.items):
             self.forward.append(between - start)
             self.sampling.append(time.perf_counter() - between)
