@@ -71,6 +71,8 @@ def test_what_cannot_be_transcribed(ridgeline: Run, speech_folder: Path, speech:
         ((speech, "--model", speech_folder, "--srt", "--json"), USAGE, "give one of them"),
         ((speech, speech, "--model", speech_folder, "--vtt"), USAGE, "of one file"),
         ((speech, "--model", speech_folder, "--srt", "--no-timestamps"), USAGE, "leave --no-timestamps out"),
+        ((speech, "--model", speech_folder, "--chat-template", bare), USAGE, "there is no option --chat-template"),
+        ((speech, "--model", speech_folder, "--enable-prefix-caching"), USAGE, "every prompt is computed"),
     ):
         assert_one_line(ridgeline("transcribe", *arguments), code, *says)
 

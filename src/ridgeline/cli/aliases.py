@@ -72,7 +72,7 @@ ALIASES: tuple[Alias, ...] = (
     Means(("--enable-prefix-caching",), "--prefix-cache", flag=True),
     Same(
         ("--enable-prefix-caching",), ("false",),
-        "every prompt is computed, or a second round would find those of the first; leave it out", flag=True,
+        "every prompt is computed, whatever came before it; leave it out", flag=True,
     ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
     Same(

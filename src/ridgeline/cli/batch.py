@@ -18,9 +18,9 @@ import msgspec
 import typer
 from rich.progress import Progress, TextColumn
 
+from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process import FAILED
-from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.files import check_apart, check_writable
@@ -53,7 +53,7 @@ class Earlier:
 
 
 def run_batch(
-    model: str, engine: EngineFlags, names: Sequence[str], source: str, target: str, lora: Sequence[str] = ()
+    model: str, engine: TextFlags, names: Sequence[str], source: str, target: str, lora: Sequence[str] = ()
 ) -> None:
     """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
     may have for the model. lora: adapters, as --lora has them. Raises ValueError; exits with 1 where the engine

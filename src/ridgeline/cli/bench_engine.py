@@ -6,20 +6,18 @@ What runs a model is imported only to run one: `bench serve` stands in the same 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.terminal import err, loading_bar, say
+from ridgeline.cli.terminal import err, say
 from ridgeline.document.printable import printable
 from ridgeline.document.terminal import show
-
-if TYPE_CHECKING:
-    from ridgeline.engine import LLM
 
 _FILE = (
     "A JSON file of workloads by name: sequences (how many, all alike) with prompt and output (tokens of each), or "
@@ -34,29 +32,11 @@ _PROBE = (
 
 
 @dataclass(frozen=True, slots=True)
-class SettingFlags:
-    """How the engine is set up: as elsewhere, but for no prefix cache, and steps and batches of other sizes."""
+class BenchFlags(EngineFlags):
+    """As elsewhere, but steps and batches of other sizes."""
 
-    dummy_weights: options.DummyWeights = False
-    dtype: options.Dtype = "auto"
-    context: options.Context = None
-    kv_memory: options.KVMemory = None
-    memory_share: options.MemoryShare = None
-    kv_dtype: options.KVDtype = "auto"
     max_batch_tokens: options.MaxBatchTokens = "4k"
     max_requests: options.MaxRequests = 64
-    chunk: options.Chunk = None
-    page_size: options.PageSize = 16
-    threads: options.Threads = None
-
-    def load(self, model: str) -> "LLM":
-        """The model in an engine. Raises ValueError."""
-        from ridgeline.cli.request import EngineFlags
-        from ridgeline.engine import LLM
-
-        settings = EngineFlags(**asdict(self), prefix_cache=False).settings(model, seed=1)
-        with loading_bar(model) as progress:
-            return LLM(model, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
 
 
 @with_flags
@@ -67,7 +47,7 @@ def engine(
     workloads: Annotated[Path, typer.Option(help=_FILE, metavar="FILE")],
     rounds: Annotated[int, typer.Option(help=_ROUNDS)] = 1,
     probe: Annotated[bool, typer.Option("--probe", help=_PROBE)] = False,
-    settings: SettingFlags,
+    settings: BenchFlags,
     as_json: options.Json = False,
 ) -> None:
     """Give the engine batches of requests, and say how near it came to what this machine can do.
@@ -92,7 +72,7 @@ def engine(
         raise ValueError(f"--rounds is {rounds}; it must be at least 1")
     known = read_workloads(workloads)
     chosen = choose(known, names or ())
-    llm = settings.load(model)
+    llm = settings.load(model, prefix_cache=False, seed=1)
     check_room(llm.engine, chosen)
     roofs = Roofs(llm.threads, probe=probe)
     rows: list[Row] = []

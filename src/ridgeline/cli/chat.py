@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import parse_tokens
 from ridgeline.cli.partner import Model, Partner, Piece, Server, Unreachable
 from ridgeline.cli.process import UNREACHABLE
-from ridgeline.cli.request import EngineFlags, SamplingFlags
+from ridgeline.cli.request import SamplingFlags
 from ridgeline.cli.terminal import clean, err, say
 from ridgeline.document.printable import printable
 from ridgeline.files import write_whole
@@ -44,7 +45,7 @@ def chat(
         str | None, typer.Option("--server-model", help="Which model of a server answers; by default its first.")
     ] = None,
     sampling: SamplingFlags,
-    engine: EngineFlags,
+    engine: TextFlags,
 ) -> None:
     """Talk with a model: its history is kept, each answer is followed by what it took.
 
@@ -65,9 +66,9 @@ def chat(
         raise typer.Exit(UNREACHABLE) from None
 
 
-def _server(url: str, sampling: SamplingFlags, engine: EngineFlags, key: str | None, name: str | None) -> Partner:
+def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | None, name: str | None) -> Partner:
     """A server as a partner. Raises ValueError for an option that is for an engine in this process."""
-    for option, default in asdict(EngineFlags()).items():
+    for option, default in asdict(TextFlags()).items():
         if getattr(engine, option) != default:
             raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
     most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.cli import options
+from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
-from ridgeline.cli.request import EngineFlags, SamplingFlags, check_room, prompt_ids, read_prompt, say_unfollowed
+from ridgeline.cli.request import SamplingFlags, check_room, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.result import Choice
@@ -44,7 +45,7 @@ def run(
     raw: options.Raw = False,
     system: options.System = None,
     lora: options.Lora = None,
-    engine: EngineFlags,
+    engine: TextFlags,
     as_json: options.Json = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")

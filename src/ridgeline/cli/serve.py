@@ -11,10 +11,10 @@ import typer
 from ridgeline.checkpoint import open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.cli import options
+from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.limits import LimitFlags, limits_of
 from ridgeline.cli.options import device_named
-from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
@@ -115,7 +115,7 @@ def serve(
     model: options.ModelName,
     *,
     server: ServerFlags,
-    engine: EngineFlags,
+    engine: TextFlags,
     adapters: AdapterFlags,
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     limits: LimitFlags,

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from ridgeline.audio.recording import Recording
 from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
+from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.request import EngineFlags
 from ridgeline.cli.terminal import clean, err
 from ridgeline.document.printable import printable
 from ridgeline.engine import AsyncLLM
@@ -66,7 +66,7 @@ def transcribe(
     source = open_source(model)
     with ExitStack() as opened:  # what is no sound is said before anything is loaded
         recordings = [opened.enter_context(Recording(Path(name), name)) for name in files]
-        llm = engine.load(model)
+        llm = engine.load(model, prefix_cache=False)
         vocabulary = SpeechVocabulary.read(source, llm.tokenizer)
         vocabulary.check(asked.language, asked.task)
         several = len(files) > 1

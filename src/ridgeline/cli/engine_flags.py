@@ -1,0 +1,110 @@
+"""Options of how an engine is set up, and the engine that comes of them.
+
+The engine is imported only when one is wanted: `bench serve` stands in a group with `bench engine` and does without.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ridgeline.cli import options
+from ridgeline.cli.options import parse_bytes, parse_tokens
+from ridgeline.cli.terminal import loading_bar
+from ridgeline.text.reasoning import BY_PARSER
+
+if TYPE_CHECKING:
+    from ridgeline.engine import LLM, EngineSettings
+    from ridgeline.ops.formats import Format
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """The options of every command that runs a model."""
+
+    dummy_weights: options.DummyWeights = False
+    dtype: options.Dtype = "auto"
+    context: options.Context = None
+    kv_memory: options.KVMemory = None
+    memory_share: options.MemoryShare = None
+    kv_dtype: options.KVDtype = "auto"
+    max_batch_tokens: options.MaxBatchTokens = "2k"
+    max_requests: options.MaxRequests = 256
+    chunk: options.Chunk = None
+    page_size: options.PageSize = 16
+    threads: options.Threads = None
+
+    def settings(self, model: str, **more: Any) -> "EngineSettings":
+        """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
+        is not stored in."""
+        from ridgeline.checkpoint import open_source
+        from ridgeline.engine import EngineSettings
+        from ridgeline.engine.scheduler import Limits
+        from ridgeline.ops.formats import format_of
+
+        stored = format_of(open_source(model).config.dtype)
+        _check_format("--dtype", self.dtype, stored, f"{model} is stored in {stored.long}, and is never converted")
+        kept = (
+            f"{model} keeps keys and values in {stored.long}; others are priced (ridgeline plan --kv), and do not run"
+        )
+        _check_format("--kv-dtype", self.kv_dtype, stored, kept)
+        return EngineSettings(
+            kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
+            memory_share=self.memory_share,
+            context=None if self.context is None else parse_tokens(self.context, "--context"),
+            limits=Limits(
+                tokens=parse_tokens(self.max_batch_tokens, "--max-batch-tokens"),
+                requests=self.max_requests,
+                chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
+            ),
+            page_size=self.page_size,
+            **more,
+        )
+
+    def load(self, model: str, **more: Any) -> "LLM":
+        """The model in an engine, with a bar on stderr while its weights load; `more` as of `settings`."""
+        from ridgeline.engine import LLM
+
+        settings = self.settings(model, **more)
+        with loading_bar(model) as progress:
+            return LLM(model, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFlags(EngineFlags):
+    """The same, and those of commands whose prompts are texts."""
+
+    prefix_cache: options.PrefixCache = True
+    chat_template: options.ChatTemplate = None
+    reasoning_parser: options.ReasoningParser = None
+
+    def settings(self, model: str, **more: Any) -> "EngineSettings":
+        """As EngineFlags.settings."""
+        return EngineFlags.settings(
+            self,
+            model,
+            prefix_cache=self.prefix_cache,
+            chat_template=None if self.chat_template is None else str(self.chat_template),
+            reasoning=_reasoning_tags(self.reasoning_parser),
+            **more,
+        )
+
+    def load(self, model: str, **more: Any) -> "LLM":
+        """As EngineFlags.load, by `load` of request.py."""
+        from ridgeline.cli.request import load
+
+        settings = self.settings(model, **more)
+        return load(model, settings, dummy_weights=self.dummy_weights, threads=self.threads)
+
+
+def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
+    if parser is not None and parser not in BY_PARSER:
+        raise ValueError(f"--reasoning-parser is {parser!r}; give one of {', '.join(BY_PARSER)}")
+    return None if parser is None else BY_PARSER[parser]
+
+
+_SHORT = {"half": "float16", "float": "float32"}  # torch's and vLLM's other names
+
+
+def _check_format(option: str, asked: str, stored: "Format", why: str) -> None:
+    """Refuse a number format that is not the model's own."""
+    if asked != "auto" and _SHORT.get(asked, asked) not in (stored.name, stored.long):
+        raise ValueError(f"{option} is {asked!r}; {why}: give auto")
