@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, KVContext, Uncached, attend_padded, attend_segment, visible
+from ridgeline.ops.attend import attend_padded, attend_segment, visible
+from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.paged import LayerPages, PagedKV

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, attend_segment, value_of
+from ridgeline.ops.attend import attend_segment, value_of
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import rotate

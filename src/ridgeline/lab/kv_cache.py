@@ -15,7 +15,8 @@ from torch import Tensor
 from ridgeline.document.charts import Chart, Series
 from ridgeline.document.page import Bullets, Document, Paragraph, Row, Table, columns
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Attention, Uncached, attend_segment
+from ridgeline.ops.attend import attend_segment
+from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.recurrence import Recurrence

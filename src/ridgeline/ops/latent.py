@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, KVContext, attend_padded, attend_segment
+from ridgeline.ops.attend import attend_padded, attend_segment
+from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import NUMBERS

@@ -12,7 +12,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ridgeline.ops.attention import Attention, attend_each, attend_padded, attend_segment, value_of, visible
+from ridgeline.ops.attend import attend_each, attend_padded, attend_segment, value_of, visible
+from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, KVSpec
 from ridgeline.ops.latent import LatentAttention

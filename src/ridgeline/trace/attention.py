@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.bill import layer_of
-from ridgeline.ops.attention import Attention, attention_weights, visible
+from ridgeline.ops.attend import attention_weights, visible
+from ridgeline.ops.attention import Attention
 from ridgeline.trace.capture import CapturedCall
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.models.model import Model, listening
-from ridgeline.ops.attention import Attention, Uncached, attention_weights
+from ridgeline.ops.attend import attention_weights
+from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 from ridgeline.trace.tokens import Token
