@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 from models import comparing
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
 from models.configs import ENCODER_DECODERS
+from models.conftest import MadeOnce
 from models.encoder_decoder_cases import CASES
 from models.parity_cases import ParityCase
 from models.test_config import built_or_refusal
@@ -93,21 +94,11 @@ def write(case: ParityCase, theirs: PreTrainedModel, folder: Path) -> None:
     config.write_text(json.dumps(values), encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def subjects() -> dict[str, Subject]:
-    """Those that were made, by their cases: tests that ask for some of them take them from here."""
-    return {}
-
-
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
-def subject(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, subjects: dict[str, Subject]
-) -> Subject:
+def subject(request: pytest.FixtureRequest, once: MadeOnce) -> Subject:
     """The case's model, written by transformers and loaded by us."""
-    case: ParityCase = request.param
-    if case.id not in subjects:
-        subjects[case.id] = made(case, tmp_path_factory.mktemp(case.id))
-    return subjects[case.id]
+    out: Subject = once(request.param, made)
+    return out
 
 
 def made(case: ParityCase, folder: Path) -> Subject:

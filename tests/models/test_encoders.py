@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 from models import comparing
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
+from models.conftest import MadeOnce
 from models.encoder_cases import ENCODER_CASES, EncoderCase
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
@@ -64,10 +65,15 @@ def texts_of(case: EncoderCase, seed: int) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module", params=ENCODER_CASES, ids=lambda case: case.id)
-def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject(request: pytest.FixtureRequest, once: MadeOnce) -> Subject:
     """The case's model, written by transformers and loaded by us."""
-    case: EncoderCase = request.param
-    seed, folder = ENCODER_CASES.index(case), tmp_path_factory.mktemp(case.id)
+    out: Subject = once(request.param, made)
+    return out
+
+
+def made(case: EncoderCase, folder: Path) -> Subject:
+    """Both models of a case, and its texts."""
+    seed = ENCODER_CASES.index(case)
     auto: Any = AutoModelForSequenceClassification if case.labels else AutoModel
     labels = {"num_labels": case.labels} if case.labels else {}
     theirs = random_model(case.model_type, case.config | labels, seed, auto)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from models import comparing
 from models.comparing import MATTERS, SHARE_WITH_GAP, TOLERANCE, changes_of_parameters, near_ties, off
+from models.conftest import MadeOnce
 from models.parity_cases import CASES, ParityCase
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.params import SamplingParams
@@ -78,21 +79,11 @@ def ran(request: pytest.FixtureRequest) -> Iterator[set[str]]:
     assert partial or ids or not items, "no case ran"
 
 
-@pytest.fixture(scope="module")
-def subjects() -> dict[str, Subject]:
-    """Those that were made, by their cases: tests that ask for some of them take them from here."""
-    return {}
-
-
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
-def subject(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, subjects: dict[str, Subject]
-) -> Subject:
+def subject(request: pytest.FixtureRequest, once: MadeOnce) -> Subject:
     """The case's model, written by transformers and loaded by us."""
-    case: ParityCase = request.param
-    if case.id not in subjects:
-        subjects[case.id] = made(case, tmp_path_factory.mktemp(case.id))
-    return subjects[case.id]
+    out: Subject = once(request.param, made)
+    return out
 
 
 def made(case: ParityCase, folder: Path) -> Subject:
