@@ -51,6 +51,13 @@ DELTA = _SIZES | {
     "rms_norm_eps": 0.01,
 }  # fmt: skip
 
+# Mamba-2, attention that does not turn, and an MLP, one a layer.
+MAMBA = {name: value for name, value in _SIZES.items() if name not in ("rms_norm_eps", "num_hidden_layers")} | {
+    "architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "M*-M", "mamba_num_heads": 4,
+    "mamba_head_dim": 7, "n_groups": 2, "ssm_state_size": 5, "conv_kernel": 3, "head_dim": 8,
+    "layer_norm_epsilon": 0.01,
+}  # fmt: skip
+
 
 def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:
     """The fp32 model of a config with weights from `seed`; scales of norms lie around 1."""

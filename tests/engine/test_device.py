@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from engine.small_models import DELTA, LLAMA, MIXED, SLIDING
+from engine.small_models import DELTA, LLAMA, MAMBA, MIXED, SLIDING
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -70,7 +70,7 @@ def faked(model: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "config", [LLAMA, SLIDING, MIXED, GEMMA2, DELTA], ids=lambda config: config["architectures"][0]
+    "config", [LLAMA, SLIDING, MIXED, GEMMA2, DELTA, MAMBA], ids=lambda config: config["architectures"][0]
 )
 def test_a_forward_stays_on_the_device(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A first chunk, a later one, and two sequences that decode: every op sees only tensors of the device, and nothing

@@ -17,6 +17,7 @@ from engine.small_models import (
     DELTA,
     LATENT,
     LLAMA,
+    MAMBA,
     MIXED,
     SLIDING,
     Answer,
@@ -115,7 +116,7 @@ with some soft leaves. One day the bird was happy again, and it flew away over t
 
 # Seeds (and the place in the story) whose answers are varied, with no two tokens nearly as likely anywhere.
 SUBJECTS = {"full": (LLAMA, 48), "sliding": (SLIDING, 48), "mixed": (MIXED, 38), "latent": (LATENT, 23)}
-STATES = {"delta rule": (DELTA, 0)}
+STATES = {"delta rule": (DELTA, 0), "Mamba-2": (MAMBA, 0)}
 WALLS = {"latent": 18, "widths": 0, "mixed reaches": 24, "everything": 9, "encoder-decoder": 41}
 
 

@@ -78,6 +78,17 @@ _QWEN3_NEXT = _QWEN_MOE | _DELTA | {"shared_expert_intermediate_size": 22}
 _QWEN3_5_MOE = {
     name: value for name, value in _QWEN3_NEXT.items() if name not in ("intermediate_size", "norm_topk_prob")
 }
+_MAMBA: dict[str, Any] = {
+    name: value for name, value in _BASE.items() if name not in ("rms_norm_eps", "num_hidden_layers")
+} | {
+    "layers_block_type": ["linear_attention", "full_attention", "mlp", "linear_attention"],
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 5,
+    "n_groups": 2,
+    "ssm_state_size": 7,
+    "conv_kernel": 3,
+    "layer_norm_epsilon": 0.1,
+}
 _LATENT: dict[str, Any] = {
     name: value for name, value in _BASE.items() if name not in ("head_dim", "num_key_value_heads")
 } | {
@@ -208,6 +219,7 @@ _cohere2 = ParityCase.of("cohere2", _COHERE | _OWN_WINDOWS)
 _starcoder2 = ParityCase.of("starcoder2", _PLAIN_MLP)
 _exaone4 = ParityCase.of("exaone4", _ODD | _OWN_WINDOWS)
 _phi = ParityCase.of("phi", _PLAIN_MLP | {"partial_rotary_factor": 0.4})
+_nemotron_h = ParityCase.of("nemotron_h", _MAMBA)
 _gpt2 = ParityCase.of("gpt2", _GPT2)
 
 _EVERYWHERE = {"layer_types": ["full_attention"] * 3}
@@ -445,6 +457,11 @@ CASES = (
         {"partial_rotary_factor": 0.8},
         without={"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
     ),
+    _nemotron_h("plain", {}),
+    _nemotron_h("biases", {"use_bias": True, "mlp_bias": True, "use_conv_bias": False, "n_groups": 6}),
+    _nemotron_h("one-group-gelu", {"n_groups": 1, "mlp_hidden_act": "gelu", "conv_kernel": 5}),
+    _nemotron_h("large-eps", {"layer_norm_epsilon": 0.9}, without={"layer_norm_epsilon": 0.1}),
+    _nemotron_h("pattern", {"layers_block_type": None, "hybrid_override_pattern": "-M*M"}),
     _gpt2("plain", {}),
     _gpt2("untied", {"tie_word_embeddings": False}),
     _gpt2("odd-width", {"n_inner": 53, "n_head": 3}),

@@ -17,7 +17,9 @@ from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model, read_config
 from ridgeline.checkpoint.source import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
+from ridgeline.models.decoder import SelfAttention
 from ridgeline.models.model import Model
+from ridgeline.models.nemotron_h import MambaMixer, MLPMixer
 from ridgeline.ops.activation import ClampedGate
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
@@ -25,6 +27,7 @@ from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.rotary import Rope
+from ridgeline.ops.state_space import StateSpace, StateSpaceSizes
 from ridgeline.ops.work import CAUSAL, windowed
 
 MISSING = object()
@@ -62,7 +65,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (107, 520)
+    assert (len(CASES), len(LEFT_OUT)) == (111, 550)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -210,6 +213,10 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("gemma2", {"hidden_activation": "sigmoid"}, "hidden_activation 'sigmoid' is not supported"),
     ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0"),
     ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True is not supported"),
+    ("nemotron_h", {"hybrid_override_pattern": "MX"}, "hybrid_override_pattern 'MX' (layers_block_type) must name"),
+    ("nemotron_h", {"hybrid_override_pattern": "M*E"}, "layer 2 is a mixture of experts without gates"),
+    ("nemotron_h", {"n_groups": 4}, "6 heads (mamba_num_heads) do not divide over 4 groups (n_groups)"),
+    ("nemotron_h", {"tie_word_embeddings": True}, "tie_word_embeddings = True is not supported"),
     ("gpt2", {"n_head": 5}, "n_embd 36 does not divide into 5 heads"),
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
     ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights = false"),
@@ -368,6 +375,9 @@ def test_a_field_left_out_means_what_transformers_takes_it_for(family: str, fiel
     assert ours.context == theirs.max_position_embeddings
     assert ours.vocabulary == theirs.vocab_size
     assert ours.tied == theirs.tie_word_embeddings
+    if family == "nemotron_h":
+        check_mixers(ours, theirs)
+        return
     if any(isinstance(op, Recurrence) for _, op in ours.ops()):
         check_recurrent(ours, theirs)
         return
@@ -469,6 +479,29 @@ def check_recurrent(ours: Model, theirs: Any) -> None:
         mixture = trunk.layers[layer].mlp
         assert mixture.gate.rule.renormalise == getattr(theirs, "norm_topk_prob", True)
         assert mixture.shared_experts.down_proj.matrix.inputs == theirs.shared_expert_intermediate_size
+
+
+def check_mixers(ours: Model, theirs: Any) -> None:
+    """Assert which layer is what, and the sizes of each sort."""
+    trunk, ops = ours.get_submodule("model"), [op for _, op in ours.ops()]
+    names = {MambaMixer: "linear_attention", SelfAttention: "full_attention", MLPMixer: "mlp"}
+    assert [names[type(block.mixer)] for block in trunk.layers] == theirs.layers_block_type
+    assert trunk.rotary is None
+    groups, heads = theirs.n_groups, theirs.mamba_num_heads
+    sizes = StateSpaceSizes(groups, heads // groups, theirs.mamba_head_dim, theirs.ssm_state_size)
+    (scan,) = (op for op in ops if isinstance(op, StateSpace))
+    assert (scan.sizes, scan.least) == (sizes, theirs.time_step_min)
+    (convolution,) = (op for op in ops if isinstance(op, ShortConvolution))
+    assert (convolution.kernel_size, convolution.activation) == (theirs.conv_kernel, theirs.mamba_hidden_act)
+    assert (convolution.bias is not None) == theirs.use_conv_bias
+    (attention,) = (op for op in ops if isinstance(op, Attention))
+    spec = KVSpec(theirs.num_key_value_heads, theirs.head_dim, theirs.head_dim, CAUSAL, torch.float32)
+    assert (attention.spec, attention.rope) == (spec, None)
+    mamba, _, mlp = (block.mixer for block in trunk.layers)
+    assert (mamba.out_proj.matrix.bias is not None) == theirs.use_bias
+    assert (mlp.down_proj.matrix.bias is not None) == theirs.mlp_bias
+    assert (mlp.fc.width, mlp.fc.activation) == (theirs.intermediate_size, theirs.mlp_hidden_act)
+    assert {op.eps for op in ops if isinstance(op, RMSNorm)} == {theirs.layer_norm_epsilon}
 
 
 def check_rope(rope: Rope, theirs: Mapping[str, Any], ours: Model, config: Any) -> None:

@@ -105,6 +105,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2-one-kv-head-for-two": ("olmo2", {**_HEADS, "num_key_value_heads": 1}),
     "starcoder2-biases": ("starcoder2", _HEADS),
     "phi-biases": ("phi", {**_HEADS, "partial_rotary_factor": 0.4}),
+    "nemotron-h": (
+        "nemotron_h",
+        {
+            **_COMMON,
+            "num_key_value_heads": 2,
+            "layers_block_type": ["linear_attention", "full_attention", "mlp"],
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 5,
+            "n_groups": 2,
+            "ssm_state_size": 7,
+            "mlp_bias": True,
+            "use_bias": True,
+        },
+    ),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }
 

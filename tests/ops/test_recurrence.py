@@ -9,6 +9,7 @@ from ridgeline.ops.attention import Uncached
 from ridgeline.ops.delta import DeltaSizes, GatedDeltaRule
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.shard import Shard
+from ridgeline.ops.state_space import StateSpace, StateSpaceSizes
 from ridgeline.ops.work import RECURRENT, Segment, Work
 
 SIZES = DeltaSizes(key_heads=2, share=3, key=7, value=5)
@@ -25,6 +26,9 @@ def rows_of(op: Recurrence, count: int, length: int) -> tuple[Tensor, ...]:
     """Random rows of so many sequences."""
     if isinstance(op, ShortConvolution):
         return (torch.randn(count, length, op.channels),)
+    if isinstance(op, StateSpace):
+        shared = op.sizes.groups * op.sizes.state
+        return tuple(torch.randn(count, length, width) for width in (op.width, shared, shared, op.sizes.heads))
     s = SIZES
     widths = (s.key_heads * s.key, s.key_heads * s.key, s.value_heads * s.value, s.value_heads, s.value_heads)
     return tuple(torch.randn(count, length, width) for width in widths)
@@ -38,6 +42,8 @@ def by_definition(op: Recurrence, rows: tuple[Tensor, ...]) -> Tensor:
         windows_QCK = padded.unfold(0, op.kernel_size, 1)
         bias = 0.0 if op.bias is None else op.bias.double()
         return functional.silu((windows_QCK * op.weight[:, 0].double()).sum(-1) + bias)
+    if isinstance(op, StateSpace):
+        return scanned(op, rows)
     assert isinstance(op, GatedDeltaRule)
     s, results = op.sizes, []
     state = torch.zeros(s.value_heads, s.key, s.value, dtype=torch.float64)
@@ -55,7 +61,21 @@ def by_definition(op: Recurrence, rows: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(results)
 
 
+def scanned(op: StateSpace, rows: tuple[Tensor, ...]) -> Tensor:
+    """Mamba-2's of one sequence."""
+    s, results = op.sizes, []
+    state = torch.zeros(s.heads, s.state, s.head, dtype=torch.float64)
+    for x, b, c, step in zip(*(each.double() for each in rows), strict=True):
+        b_HN, c_HN = (each.view(s.groups, s.state).repeat_interleave(s.share, 0) for each in (b, c))
+        x_HP, step_H = x.view(s.heads, s.head), functional.softplus(step + op.dt_bias.double()).clamp(min=op.least)
+        state = state * torch.exp(-op.A_log.double().exp() * step_H)[:, None, None]
+        state = state + torch.einsum("hn,hp->hnp", b_HN, step_H[:, None] * x_HP)
+        results.append((torch.einsum("hn,hnp->hp", c_HN, state) + op.D.double()[:, None] * x_HP).flatten())
+    return torch.stack(results)
+
+
 OPS = {
+    "state space": lambda: StateSpace(0, StateSpaceSizes(2, 3, 5, 7), torch.float32, 0.3),
     "delta rule": lambda: GatedDeltaRule(0, SIZES, torch.float32),
     "convolution": lambda: ShortConvolution(0, (4, 3), 4, torch.float32, bias=True),
     "convolution of two": lambda: ShortConvolution(0, (5,), 2, torch.float32),
@@ -121,6 +141,18 @@ def test_the_cost_of_the_delta_rule_by_hand(q_len: int, kv_len: int) -> None:
     assert cost.kv_read_bytes == (cost.kv_write_bytes if kv_len > q_len else 0)
     assert cost.weight_bytes == 2 * 2 * s.value_heads
     assert cost.activation_bytes == 2 * q_len * (2 * s.key_heads * s.key + s.value_heads * (2 * s.value + 2))
+
+
+@pytest.mark.parametrize("q_len", [1, 65])
+def test_the_cost_of_a_state_space_by_hand(q_len: int) -> None:
+    """C and B meet once a group, what they bring is summed for each head; a state added to and asked."""
+    groups, share, head, state = 2, 3, 5, 7
+    op = StateSpace(0, StateSpaceSizes(groups, share, head, state), torch.bfloat16, 0.001)
+    pairs = {1: 1, 65: 64 * 65 // 2 + 1}[q_len]
+    cost, heads = op.cost(Work.of([Segment(q_len, 100)], [RECURRENT])), groups * share
+    assert cost.flops == {"bf16": 2 * pairs * (groups * state + heads * head) + q_len * 2 * 2 * heads * state * head}
+    assert cost.kv_read_bytes == cost.kv_write_bytes == 4 * heads * state * head
+    assert cost.activation_bytes == 2 * q_len * (2 * heads * head + 2 * groups * state + heads)
 
 
 def test_decode_steps_are_their_segments() -> None:

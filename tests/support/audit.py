@@ -24,6 +24,7 @@ from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.router import Router
+from ridgeline.ops.state_space import StateSpace
 from ridgeline.ops.work import CROSS, ENCODER, FEW, RECURRENT, Reach, Segment, Space, Work
 from ridgeline.roofline.price import traced_calls
 
@@ -209,17 +210,26 @@ def recurrent_flops(run: Run, op: Recurrence) -> float:
     if isinstance(op, ShortConvolution):
         assert op.cost(run.work).total_flops == 2 * op.kernel_size * op.channels * rows
         return op.cost(run.work).total_flops
+    if isinstance(op, StateSpace):
+        chunks = [chunk for segment in run.segments for chunk in chunks_of(segment)]
+        pairs = sum(chunk * (chunk - 1) / 2 for chunk in chunks)  # those of later positions
+        hidden = 2 * (op.sizes.groups * op.sizes.state + op.sizes.heads * op.sizes.head) * pairs
+        return op.cost(run.work).total_flops + hidden
     assert isinstance(op, GatedDeltaRule)
     s, hidden, substituted = op.sizes, 0.0, 0.0
     for segment in run.segments:
-        for first in range(0, segment.q_len, RECURRENT.size):
-            chunk = min(RECURRENT.size, segment.q_len - first)
+        for chunk in chunks_of(segment):
             later, earlier = chunk * (chunk - 1) / 2, chunk * (chunk - 1) / 2
             # Of the system its diagonal is known, and torch multiplies it too.
             diagonal = chunk if chunk > 1 else 0
             hidden += 2 * s.key_heads * s.key * (2 * later + diagonal) + 2 * s.value_heads * s.value * later
             substituted += 2 * s.value_heads * s.value * earlier
     return op.cost(run.work).total_flops + hidden - substituted
+
+
+def chunks_of(segment: Segment) -> list[int]:
+    """Rows of the chunks in which a recurrence runs a segment."""
+    return [min(RECURRENT.size, segment.q_len - first) for first in range(0, segment.q_len, RECURRENT.size)]
 
 
 def latent_flops(run: Run, op: LatentAttention) -> int:

@@ -93,6 +93,22 @@ class Block(nn.Module):
         return x_TD, self.mlp(normed_TD)
 
 
+class MixerBlock(nn.Module):
+    """x + mixer(norm(x)), of one mixer: attention, something recurrent, or a feed-forward part; the sum is left to the
+    norm that follows."""
+
+    def __init__(self, mixer: nn.Module, *, first: bool, norms: Norms) -> None:
+        """mixer: called as SelfAttention is. first, norms: as of Block."""
+        super().__init__()
+        self.norm = norms.entry(first)
+        self.mixer = mixer
+
+    def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles | None, kv: KVContext) -> tuple[Tensor, Tensor]:
+        """As Block's."""
+        x_TD, normed_TD = add_norm(self.norm, x_TD, y_TD)
+        return x_TD, self.mixer(normed_TD, angles, kv)
+
+
 class SandwichBlock(nn.Module):
     """x + norm(attention(norm(x))), then x + norm(feed-forward(norm(x))) (Gemma 2); the second sum is left to the norm
     that follows."""
@@ -197,5 +213,5 @@ def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor
     return sum_TD, normed_TD
 
 
-BLOCKS = Block | SandwichBlock | PostNormBlock | ParallelBlock
+BLOCKS = Block | MixerBlock | SandwichBlock | PostNormBlock | ParallelBlock
 """What takes the stream as two summands and gives it as two."""

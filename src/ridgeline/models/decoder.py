@@ -62,7 +62,7 @@ class SelfAttention(nn.Module):
         self.o_proj = Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
-    def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
+    def forward(self, x_TD: Tensor, angles: Angles | None, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]. angles: passed by where its positions are not turned (NoPE)."""
         q_TO, k_TO, v_TO = self.qkv(x_TD)
         gate_THD: Tensor | None = None
@@ -140,19 +140,19 @@ class Trunk(nn.Module):
     def __init__(
         self,
         d: Dimensions,
-        rope: Rope,
+        rope: Rope | None,
         blocks: Sequence[nn.Module],
         *,
         norm: AddNorm | None = None,
         embedding_scale: float | None = None,
         local: tuple[Rope, Sequence[bool]] | None = None,
     ) -> None:
-        """blocks: called as Block is. norm: the last one, AddRMSNorm by default. local: a second rope, and which layers
-        turn by it (Gemma 3)."""
+        """rope: None where no layer turns. blocks: called as Block is. norm: the last one, by default AddRMSNorm.
+        local: a second rope, and which layers turn by it (Gemma 3)."""
         super().__init__()
         self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale)
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
-        self.rotary = RotaryTable(rope)
+        self.rotary = None if rope is None else RotaryTable(rope)
         self.local_rotary = None if local is None else RotaryTable(local[0])
         self.is_local: Sequence[bool] = (False,) * len(blocks) if local is None else local[1]
         self.layers = nn.ModuleList(blocks)
@@ -162,8 +162,8 @@ class Trunk(nn.Module):
         """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
         y_TD: Tensor | None = None
-        angles: Angles = self.rotary(positions_T)
-        local: Angles = angles if self.local_rotary is None else self.local_rotary(positions_T)
+        angles: Angles | None = None if self.rotary is None else self.rotary(positions_T)
+        local: Angles | None = angles if self.local_rotary is None else self.local_rotary(positions_T)
         for layer, is_local in zip(self.layers, self.is_local, strict=True):
             x_TD, y_TD = layer(x_TD, y_TD, local if is_local else angles, kv)
         assert y_TD is not None

@@ -21,6 +21,7 @@ from ridgeline.models import (
     llama,
     mistral,
     modernbert,
+    nemotron_h,
     olmo2,
     phi,
     phi3,
@@ -158,6 +159,13 @@ FAMILIES = (
     Family("Starcoder2ForCausalLM", "starcoder2", starcoder2.build),
     Family("Exaone4ForCausalLM", "exaone4", exaone4.build),
     Family("PhiForCausalLM", "phi", phi.build, renames=_PHI),
+    Family(
+        "NemotronHForCausalLM",
+        "nemotron_h",
+        nemotron_h.build,
+        renames=(("model.embeddings.", "model.embed_tokens."), ("model.norm_f.", "model.norm.")),
+        prefixes=(("backbone.", "model."),),
+    ),
     Family("GPT2LMHeadModel", "gpt2", gpt2.build, "transformer.", ignored=(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias",)),
 )
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from ridgeline.ops.attention import KVContext
 from ridgeline.ops.kv import StateSpec
-from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay
+from ridgeline.ops.recurrence import Recurrence, in_chunks, pair_decay, through_state
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 from ridgeline.ops.work import AttentionSum
@@ -111,17 +111,14 @@ def _chunk(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, v_BGQRV: Tensor, log_BGQR: Tensor, beta_BGQR: Tensor
 ) -> tuple[Tensor, Tensor]:
     """A chunk of positions. log: of what each leaves of the state. beta: how much of its value counts."""
-    k_BGKQ, values = k_BGQK.transpose(-1, -2), v_BGQRV.shape
     decay_BGRQP = pair_decay(log_BGQR.transpose(2, 3))
     left_BGQR1 = log_BGQR.cumsum(2).exp()[..., None]  # of the state before the chunk
-    known_BGQRV = left_BGQR1 * (k_BGQK @ state_BGKW).view(values)
+    known_BGQRV = left_BGQR1 * (k_BGQK @ state_BGKW).view(v_BGQRV.shape)
     u_BGRQV = (beta_BGQR[..., None] * (v_BGQRV - known_BGQRV)).transpose(2, 3)
     if k_BGQK.shape[2] > 1:
         # Each u has those of earlier positions in it, as far as their keys are alike.
-        system_BGRQP = beta_BGQR.transpose(2, 3)[..., None] * (k_BGQK @ k_BGKQ)[:, :, None] * decay_BGRQP
+        system_BGRQP = (
+            beta_BGQR.transpose(2, 3)[..., None] * (k_BGQK @ k_BGQK.transpose(-1, -2))[:, :, None] * decay_BGRQP
+        )
         u_BGRQV = torch.linalg.solve_triangular(system_BGRQP, u_BGRQV, upper=False, unitriangular=True)
-    out_BGRQV = ((q_BGQK @ k_BGKQ)[:, :, None] * decay_BGRQP) @ u_BGRQV
-    out_BGQRV = left_BGQR1 * (q_BGQK @ state_BGKW).view(values) + out_BGRQV.transpose(2, 3)
-    kept_BG1W = left_BGQR1[:, :, -1:].expand(-1, -1, -1, -1, values[-1]).flatten(3)
-    written_BGQW = (decay_BGRQP[..., -1, :, None] * u_BGRQV).transpose(2, 3).flatten(3)
-    return out_BGQRV, state_BGKW * kept_BG1W + k_BGKQ @ written_BGQW
+    return through_state(state_BGKW, q_BGQK, k_BGQK, u_BGRQV, left_BGQR1, decay_BGRQP)

@@ -3,7 +3,7 @@
 Shapes: T rows of a step, H heads, W width.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,8 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.op import Op
+from ridgeline.ops.shard import WHOLE, Shard
+from ridgeline.ops.stored import weight
 
 
 class SigmoidGate(Op):
@@ -77,3 +79,24 @@ class GatedRMSNorm(RMSNorm):
         """Two in, one out."""
         moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
         return replace(super().cost_of(rows), activation_bytes=moved)
+
+
+class GroupedRMSNorm(GatedRMSNorm):
+    """norm(x * silu(gate)), each group of numbers for itself, with a weight of each number's own (Mamba-2)."""
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype, groups: int, shard: Shard = WHOLE) -> None:
+        """width: of a group. groups: of this rank."""
+        super().__init__(width, eps, dtype, groups)
+        self.shard, self.weight = shard, weight(groups * width, dtype=dtype)
+
+    def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
+        """x, gate [rows, G x W] -> [rows, G x W]."""
+        if x_TX.is_meta:
+            return x_TX.new_empty(x_TX.shape)
+        gated_TGW = (x_TX.float() * functional.silu(gate_TX.float())).view(len(x_TX), self.per_token, self.width)
+        normed_TX = functional.rms_norm(gated_TGW, (self.width,), eps=self.eps).flatten(1)
+        return self.weight * normed_TX.to(x_TX.dtype)
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As Stored.take."""
+        return {name: self.shard.slice(full, 0)}

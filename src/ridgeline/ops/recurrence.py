@@ -177,6 +177,19 @@ def in_chunks(
     return (results[0] if len(results) == 1 else torch.cat(results, 2)), state
 
 
+def through_state(
+    state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, u_BGRQV: Tensor, left_BGQR1: Tensor, decay_BGRQP: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a state of K x (R x V) answers to the queries of a chunk whose keys add u to it -> [B, G, Q, R, V], and the
+    state after. left: of the state before the chunk at each position. decay: as of pair_decay."""
+    k_BGKQ, heads, entries = k_BGQK.transpose(-1, -2), *u_BGRQV.shape[2::2]
+    own_BGQRV = (((q_BGQK @ k_BGKQ)[:, :, None] * decay_BGRQP) @ u_BGRQV).transpose(2, 3)
+    out_BGQRV = left_BGQR1 * (q_BGQK @ state_BGKW).view(*q_BGQK.shape[:3], heads, entries) + own_BGQRV
+    kept_BG1W = left_BGQR1[:, :, -1:].expand(-1, -1, -1, -1, entries).flatten(3)
+    written_BGQW = (decay_BGRQP[..., -1, :, None] * u_BGRQV).transpose(2, 3).flatten(3)
+    return out_BGQRV, state_BGKW * kept_BG1W + k_BGKQ @ written_BGQW
+
+
 def pair_decay(log_xQ: Tensor) -> Tensor:
     """Logarithms of what each position leaves of the state before it [..., Q] -> what is left at position q of what p
     wrote: [..., Q, P], 0 where p is later."""
