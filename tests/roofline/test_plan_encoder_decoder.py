@@ -10,7 +10,9 @@ from ridgeline.ops.work import ENCODER, Segment, Work
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.engine_profile import load_engine
 from ridgeline.roofline.plan import make_plan
-from ridgeline.roofline.plan.case import Setup, Workload
+from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.comparison import compare
+from ridgeline.roofline.plan.demand import Demand
 from ridgeline.roofline.plan.phases import decoder_phases
 from ridgeline.roofline.plan.plan import Plan
 
@@ -59,9 +61,22 @@ def test_memory_holds_what_cross_attention_keeps() -> None:
     assert pages * memory.page_bytes == pytest.approx(24 * 2 * 4096 * 4 * (256 + 80))
 
 
+def test_where_prefill_turns_is_the_encoders_input() -> None:
+    """A token fewer and a prompt is under the ridge; of attention there is a row for the longest input."""
+    plan = plan_of("flan-t5-base", Workload(200, 50))
+    turns = plan.crossings.compute_bound_prompt
+    assert turns is not None
+    under, over = (plan_of("flan-t5-base", Workload(length, 50)).prefill.balance for length in (turns - 1, turns))
+    assert under < 1 <= over
+    assert [row.prompt for row in plan.scores] == [512]
+
+
 def test_inputs_longer_than_the_encoder_takes_are_refused() -> None:
     with pytest.raises(ValueError, match="1,024 tokens of input; the model's encoder takes 512; give a shorter"):
         plan_of("t5-small", Workload())
+    setup = Setup(load_card("h100-sxm"))
+    with pytest.raises(ValueError, match="1,024 tokens of input; the model's encoder takes 512; give a shorter"):
+        compare("t5", ModelCache(read_config("t5-small")), setup, Workload(), (setup.device,), Demand())
 
 
 def test_a_decoders_plan_is_as_it_was() -> None:

@@ -5,12 +5,21 @@ from pathlib import Path
 import pytest
 
 from ridgeline.checkpoint import read_config
+from ridgeline.document.numbers import three
 from ridgeline.document.terminal import plain
+from ridgeline.models.bill import layers_of
 from ridgeline.ops.work import ENCODER, TOKENS
+from ridgeline.roofline.device import HourlyPrice
 from ridgeline.roofline.plan import make_plan
+from ridgeline.roofline.plan.answer import answer
 from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
+from ridgeline.roofline.plan.compare_page import compare_document
+from ridgeline.roofline.plan.comparison import compare
+from ridgeline.roofline.plan.demand import Demand
+from ridgeline.roofline.plan.export import comparison_json, plan_json
 from ridgeline.roofline.plan.page import plan_document
 from ridgeline.roofline.plan.phases import prefill_phase
+from ridgeline.roofline.plan.words import verdict
 from support.planned import H100, card
 
 
@@ -20,6 +29,7 @@ def test_releases(name: str, weights: int, data_dir: Path) -> None:
     fields = read_config(str(data_dir / "configs" / f"openai__{name}"))
     plan = make_plan(name, fields, Setup(H100, weights="bf16"), Workload(output=100, step_tokens=8192), ())
     model, workload = plan.case.model, plan.workload
+    assert layers_of(model) == ((6, 6) if name == "whisper-base" else (32, 4)), "in the order in which data pass"
     assert plan.memory.weights == 2 * weights
     assert (workload.input, workload.output, workload.encoded) == (3, 100, 1500)
     width = 2 * 2 * model.kv_specs[0].heads * model.kv_specs[0].k_dim  # bytes of K and V of a position
@@ -33,6 +43,42 @@ def test_releases(name: str, weights: int, data_dir: Path) -> None:
     assert "windows of 30 s" in line
     alone, together = plan.serving.load(1), plan.asked
     assert together.requests_per_second.expected > alone.requests_per_second.expected > 0
+
+
+def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
+    """Figures of sound where a generator's are of tokens: in the answer, the words, the JSON, the ranking of cards."""
+    fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
+    device = card(price=HourlyPrice(2.0, "2026", "test"))
+    half = card(name="half", bandwidth=device.bandwidth / 2, price=HourlyPrice(1.5, "2026", "test"))
+    asked = Workload(output=100)
+    plan = make_plan("w", fields, Setup(device), asked, (half,))
+    windows = plan.asked.requests_per_second.expected
+    told = plan_json(plan)["answer"]["sound"]
+    assert told["hours_per_hour"] == pytest.approx(30 * windows)
+    assert told["dollars_per_hour"] == pytest.approx(2.0 / (30 * windows))
+    facts = dict(answer(plan))
+    assert facts["cost"].startswith(f"${three(told['dollars_per_hour'])} an hour of sound")
+    assert "a million" not in " ".join((*facts.values(), verdict(plan)))
+    compared = compare("w", ModelCache(fields), Setup(device), asked, (device, half), Demand())
+    offers = {offer["card"]: offer for offer in comparison_json(compared)["cards"]}
+    assert offers["text-a100"]["sound"] == told
+    shown = plain(compare_document(compared))
+    assert "1,500 tokens in, 100 out" in shown.splitlines()[0]
+    assert "hours an hour" in shown
+    assert "$/h of sound" in shown
+    assert "tok/s" not in shown
+
+
+def test_a_windows_attention_and_where_it_turns(data_dir: Path) -> None:
+    """The encoder's and the decoder's, as a prefill of one window has them."""
+    fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
+    plan = make_plan("w", fields, Setup(card()), Workload(output=100), ())
+    (row,) = plan.scores
+    (attention,) = (each for each in plan.prefill.classes if each.kind == "attention")
+    assert row.prompt == 1500
+    assert row.fused == pytest.approx(attention.bound, rel=0.01)
+    shown = " ".join(plain(plan_document(plan, ["turns"])).split())
+    assert f"a window is {'over' if plan.prefill.balance >= 1 else 'under'} it" in shown
 
 
 def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:

@@ -118,7 +118,7 @@ class Stacks(nn.Module):
 
     def __init__(self, encoder: AudioEncoder, decoder: TextDecoder) -> None:
         super().__init__()
-        self.decoder, self.encoder = decoder, encoder
+        self.encoder, self.decoder = encoder, decoder
 
 
 class Whisper(EncoderDecoder):

@@ -36,13 +36,14 @@ def matrix_flops(cost: Cost) -> Mapping[str, float]:
     return narrow or cost.flops
 
 
-def critical_batch(price: Price, device: Device, context: int) -> float | None:
+def critical_batch(price: Price, device: Device, context: int, encoded: int = 0) -> float | None:
     """The batch from which a decode step at this context is compute-bound; None if no batch ever is.
 
     Weights are read once a step and shared, KV is each sequence's own: where a token's KV takes longer to read than
-    the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included.
+    the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included; `encoded`:
+    of its encoder.
     """
-    one = Work.of([Segment(1, context)], price.reaches)
+    one = Work.of([Segment(1, context, encoded)], price.reaches)
 
     def excess(batch: int) -> float:
         arithmetic, memory = _seconds(price.step(one * batch), device)
@@ -55,21 +56,24 @@ def critical_batch(price: Price, device: Device, context: int) -> float | None:
     return batch - over / (over - under)
 
 
-def compute_bound_prompt(price: Price, device: Device) -> int | None:
-    """The prompt length from which one prompt's prefill is compute-bound; None if none is."""
+def compute_bound_prompt(
+    price: Price, device: Device, prompt: Callable[[int], Segment] = lambda length: Segment(length, length)
+) -> int | None:
+    """The prompt length from which one prompt's prefill is compute-bound; None if none is. prompt: what attention sees
+    of one of so many tokens, which an encoder may read."""
 
     def holds(length: int) -> bool:
-        return balance([price.step(Work.of([Segment(length, length)], price.reaches))], device) >= 1
+        return balance([price.step(Work.of([prompt(length)], price.reaches))], device) >= 1
 
     return _first(holds)
 
 
-def context_where_kv_outweighs_weights(price: Price, batch: int = 1) -> int | None:
-    """The context from which a decode step of `batch` sequences reads more KV than weights; None where windows keep it
-    below for good."""
+def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: int = 0) -> int | None:
+    """The context from which a decode step of `batch` sequences, each beside so many positions of its encoder, reads
+    more KV than weights; None where windows keep it below for good."""
 
     def holds(context: int) -> bool:
-        cost = price.step(Work.of([Segment(1, context)], price.reaches) * batch)
+        cost = price.step(Work.of([Segment(1, context, encoded)], price.reaches) * batch)
         return cost.kv_read_bytes >= cost.weight_bytes
 
     return _first(holds)

@@ -4,12 +4,12 @@ costs, and how far to trust that. Each figure carries the class, in brackets, th
 from collections.abc import Iterator
 
 from ridgeline.document.numbers import gib, say_gib, say_seconds, three
-from ridgeline.models.whisper import MOMENT
 from ridgeline.roofline.plan.alternatives import Change
 from ridgeline.roofline.plan.case import Workload
 from ridgeline.roofline.plan.demand import Fleet
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load
+from ridgeline.roofline.plan.sound import Sound, cost_in_words
 from ridgeline.roofline.plan.trust import class_of, trust_in_words
 from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
 
@@ -22,8 +22,8 @@ def answer(plan: Plan) -> Iterator[tuple[str, str]]:
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
-    if plan.case.model.encoder_width and plan.memory.fits:
-        yield "sound", _sound(plan)
+    if plan.sound is not None and plan.memory.fits:
+        yield "sound", _sound(plan, plan.sound)
     yield "limit", _limit(plan)
     lever = _lever(plan)
     if lever:
@@ -132,13 +132,12 @@ def _speed(plan: Plan) -> str:
     )
 
 
-def _sound(plan: Plan) -> str:
-    """`512 s of sound a second at 8 users, 60.1 alone: windows of 30 s, of each 128 tokens`."""
-    window = plan.case.model.encoder_context * MOMENT
-    rates = [plan.asked.requests_per_second.expected, plan.serving.load(1).requests_per_second.expected]
-    most, alone = (three(rate * window) for rate in rates)
-    both = f"{most} s of sound a second for {users_in_words(plan.asked.users)}, {alone} for one alone"
-    return f"{both}: windows of {window:g} s, {plan.workload.output:,} tokens said of each{_tag(plan, 'serving')}"
+def _sound(plan: Plan, sound: Sound) -> str:
+    """`512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, 128 tokens said of each`."""
+    loads = plan.asked, plan.serving.load(1)
+    most, alone = (three(sound.rate(load.tokens_per_second.expected)) for load in loads)
+    both = f"{most} hours an hour for {users_in_words(plan.asked.users)}, {alone} for one alone"
+    return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens said of each{_tag(plan, 'serving')}"
 
 
 def _ttft(plan: Plan) -> str:
@@ -182,20 +181,20 @@ def _lever(plan: Plan) -> str:
         return ""
     helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
     best = max(helps, key=_worth, default=None)
-    parts = [] if best is None else [_narrower(best)]
+    parts = [] if best is None else [_narrower(best, plan.sound)]
     cheaper = plan.cheaper_card
     if cheaper is not None and (cheaper.cost or 1.0) <= 1 / NOTICED:
         parts.append(_cheaper(plan, cheaper))
     return "; ".join(parts)
 
 
-def _narrower(change: Change) -> str:
+def _narrower(change: Change, sound: Sound | None) -> str:
     """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
     outcome = change.outcome
     if change.throughput is None:
         return f"{change.name}: {users_in_words(outcome.users)} within the targets (quality is not priced)"
     cost = outcome.dollars_per_million
-    dollars = "" if cost is None else f", ${three(cost)} a million"
+    dollars = "" if cost is None else f", {cost_in_words(cost, sound)}"
     users = f"x {three(change.users)} users, " if change.users is not None else ""
     return f"{change.name}: {users}x {three(change.throughput)} tokens{dollars} (quality is not priced)"
 
@@ -206,7 +205,7 @@ def _cheaper(plan: Plan, change: Change) -> str:
     assert cost is not None
     assert price is not None
     unknown = "; no kernel times" if without_kernels(plan, change) else ""
-    return f"{change.name}: ${three(cost)} a million ({price.asked_by}{unknown})"
+    return f"{change.name}: {cost_in_words(cost, plan.sound)} ({price.asked_by}{unknown})"
 
 
 def _worth(change: Change) -> float:
@@ -230,4 +229,6 @@ def _cost(plan: Plan) -> str:
     fleet = plan.fleet
     whole = "" if fleet is None or fleet.dollars_per_hour is None else f"${three(fleet.dollars_per_hour)} an hour, "
     tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
+    if plan.sound is not None:
+        tokens = f"{cost_in_words(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"
     return f"{whole}{tokens}; {hourly}"

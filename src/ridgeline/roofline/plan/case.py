@@ -15,7 +15,7 @@ from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, r
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.work import Work, adapter_space
+from ridgeline.ops.work import Segment, Work, adapter_space
 from ridgeline.roofline.device import NARROW, Device
 from ridgeline.roofline.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.roofline.price import Price
@@ -165,6 +165,16 @@ class Case:
     def on_each(self, requests: int) -> int:
         """Requests of the fullest rank, of so many divided evenly among all."""
         return math.ceil(requests / self.ranks)
+
+    def prompt(self, length: int) -> Segment:
+        """What attention sees of a prompt of so many tokens: an encoder reads it where there is one, and the decoder
+        begins with one position."""
+        return Segment(1, 1, length, encodes=True) if self.model.encodes else Segment(length, length)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.model.encoder_context if self.model.encodes else self.model.context
 
     def busy(self, ranks: int) -> "Case":
         """The same in steps in which only so many ranks have rows, and the others wait for them."""

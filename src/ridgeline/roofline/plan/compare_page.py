@@ -7,6 +7,7 @@ from ridgeline.document.page import Column, Document, Row, Table
 from ridgeline.roofline.plan.answer import targets_in_words
 from ridgeline.roofline.plan.case import own_attention_in_words
 from ridgeline.roofline.plan.comparison import Comparison, Offer, Ranking
+from ridgeline.roofline.plan.sound import Sound
 from ridgeline.roofline.plan.trust import basis_of
 
 # What stands for each basis of a price; NONE is to be seen.
@@ -26,7 +27,7 @@ def compare_document(comparison: Comparison) -> Document:
     rows: list[Row | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
-        rows += [_row(offer) for offer in ranking.offers]
+        rows += [_row(offer, comparison.sound) for offer in ranking.offers]
     return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
 
 
@@ -54,29 +55,34 @@ def _heading(comparison: Comparison, ranking: Ranking) -> str:
 
 
 def _columns(comparison: Comparison) -> tuple[Column, ...]:
+    rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("hours an hour", "$/h of sound")
     return (
         Column("cards", words=True, whole=True),
         Column("on each" if comparison.demand else "users"),
         Column("TTFT"),
-        Column("each", group="tok/s"),
-        Column("all", group="tok/s"),
+        Column("each", group=rate),
+        Column("all", group=rate),
         Column("$/h"),
-        Column("$/M"),
+        Column(cost),
         Column("kernels", words=True, whole=True),
         Column("off by", words=True, whole=True),
     )
 
 
-def _row(offer: Offer) -> Row:
+def _row(offer: Offer, sound: Sound | None) -> Row:
     outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
     total = load.tokens_per_second.expected if fleet is None else fleet.tokens_per_second
+    each = load.tokens_per_user.expected
+    if sound is not None:
+        each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
+        million = None if million is None else sound.dollars(million)
     return Row((
         _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
         f"{load.users:,}",
         say_seconds(load.ttft.expected),
-        three(load.tokens_per_user.expected),
+        three(each),
         three(total),
         "" if hourly is None else f"{hourly:.2f}",
         "" if million is None else three(million),
@@ -91,8 +97,12 @@ def _cards(name: str, count: int) -> str:
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
+    cost = "$/M: dollars for a million output tokens, prompts included"
+    if comparison.sound is not None:
+        said = f"in windows of {comparison.sound.window:g} s of which {comparison.sound.tokens:,} tokens are said"
+        cost = f"hours an hour, and dollars for an hour of sound: {said}"
     yield (
-        "$/M: dollars for a million output tokens, prompts included. What two sellers ask says nothing of the "
+        f"{cost}. What two sellers ask says nothing of the "
         "hardware, so each has a ranking of its own; --seller NAME and --prices FILE choose whose."
     )
     yield (

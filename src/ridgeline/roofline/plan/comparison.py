@@ -7,7 +7,9 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.alternatives import CaseOutcome, fewest_devices, outcome_of
 from ridgeline.roofline.plan.case import ModelCache, Setup, Workload
 from ridgeline.roofline.plan.demand import Demand, Fleet, fleet_for
+from ridgeline.roofline.plan.plan import check_context
 from ridgeline.roofline.plan.serving import Load, Serving, dollars_per_million
+from ridgeline.roofline.plan.sound import Sound, sound_of
 from ridgeline.roofline.plan.trust import Trust, class_of, trust_in
 
 
@@ -50,10 +52,12 @@ class Unpriced:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
-    without a price last; and those that do not. unpriced: of the cards without a price."""
+    without a price last; and those that do not. workload: as the model runs it. sound: the windows that requests are,
+    where it reads sound. unpriced: of the cards without a price."""
 
     name: str
     workload: Workload
+    sound: Sound | None
     demand: Demand
     setup: Setup
     rankings: tuple[Ranking, ...]
@@ -77,8 +81,12 @@ def compare(
 ) -> Comparison:
     """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model.
 
-    devices: a card as often as there are prices of it. unpriced: as of `Comparison`.
+    devices: a card as often as there are prices of it. unpriced: as of `Comparison`. Raises ValueError for requests
+    that are longer than the model takes.
     """
+    whole = models.whole(setup)
+    workload = workload.of(whole.model)
+    check_context(whole, workload)
     once: dict[str, Offer] = {}  # what a card comes to, whatever it costs
     able = []
     for device in devices:
@@ -87,7 +95,8 @@ def compare(
         if once[device.name].serves:
             able.append(_at_price(once[device.name], device))
     unable = sorted((o for o in once.values() if not o.serves), key=lambda offer: offer.outcome.missing_bytes)
-    return Comparison(name, workload, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
+    sound = sound_of(whole.model, workload)
+    return Comparison(name, workload, sound, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
 
 
 def _at_price(offer: Offer, device: Device) -> Offer:
@@ -106,9 +115,7 @@ def _at_price(offer: Offer, device: Device) -> Offer:
 def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand) -> Offer:
     if setup.devices > 1 and setup.device.link is None:
         setup = replace(setup, devices=1)
-    case = models.case(setup)
-    workload = workload.of(case.model)
-    serving = Serving(case, workload)
+    serving = Serving(models.case(setup), workload)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
         serving = Serving(models.case(fewest), workload)
     fleet = fleet_for(serving, demand) if demand else None

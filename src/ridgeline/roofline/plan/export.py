@@ -15,6 +15,7 @@ from ridgeline.roofline.plan.memory import Memory
 from ridgeline.roofline.plan.phases import PhasePrice
 from ridgeline.roofline.plan.plan import Plan
 from ridgeline.roofline.plan.serving import Load, touched_experts
+from ridgeline.roofline.plan.sound import Sound
 from ridgeline.roofline.plan.trust import basis_in_words, basis_of, class_of
 from ridgeline.roofline.plan.words import DEFINITIONS, verdict
 
@@ -74,15 +75,16 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
             for ranking in comparison.rankings
         ],
         "unpriced": dataclasses.asdict(comparison.unpriced),
-        "cards": [_offer(offer) for offer in comparison.offers],
+        "cards": [_offer(offer, comparison.sound) for offer in comparison.offers],
     }
 
 
-def _offer(offer: Offer) -> dict[str, Any]:
+def _offer(offer: Offer, sound: Sound | None) -> dict[str, Any]:
     outcome = offer.outcome
     return dataclasses.asdict(outcome) | {
         "seller": None if outcome.price is None else outcome.price.asked_by,
         "load": _load(offer.load),
+        "sound": None if sound is None else _sound(sound, offer.load, outcome.dollars_per_million),
         "fleet": None if offer.fleet is None else _fleet(offer.fleet),
         "kernels": basis_of(offer.device),
         "trust": dataclasses.asdict(offer.trust),
@@ -177,6 +179,16 @@ def _answer(plan: Plan) -> dict[str, Any]:
         "itl": dataclasses.asdict(plan.decode.seconds),
         "limit": plan.decode.limit,
         "dollars_per_million_tokens": plan.dollars_per_million,
+        "sound": None if plan.sound is None else _sound(plan.sound, load, plan.dollars_per_million),
+    }
+
+
+def _sound(sound: Sound, load: Load, million: float | None) -> dict[str, Any]:
+    """Hours of sound an hour of all users, and what one costs."""
+    return {
+        "window_seconds": sound.window,
+        "hours_per_hour": sound.rate(load.tokens_per_second.expected),
+        "dollars_per_hour": None if million is None else sound.dollars(million),
     }
 
 

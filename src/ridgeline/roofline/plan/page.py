@@ -275,12 +275,21 @@ def _crossings(plan: Plan) -> Table:
         kv = f"from {outweighs:,} tokens of context on, batch {plan.case.ranks}"
         if outweighs > plan.case.model.context:
             kv += f" (beyond the model's {plan.case.model.context:,})"
+    prefill = "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"
+    if plan.sound is not None:  # whose windows are of one length
+        prefill = f"{'a window is over it' if plan.prefill.balance >= 1 else 'a window is under it'}, {_over(plan)}"
     rows = (
         ("decode reaches the ridge", decode),
-        ("prefill reaches the ridge", "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"),
+        ("prefill reaches the ridge", prefill),
         ("KV read outweighs weights", kv),
     )
     return Table(columns("", "", words=(0, 1)), tuple(map(Row, rows)))
+
+
+def _over(plan: Plan) -> str:
+    """`6.83 times`."""
+    balance = plan.prefill.balance
+    return f"{three(balance if balance >= 1 else 1 / balance)} times"
 
 
 def _scores(plan: Plan) -> Table:

@@ -36,6 +36,7 @@ from ridgeline.roofline.plan.phases import (
 )
 from ridgeline.roofline.plan.scores import ScoresRow, score_rows
 from ridgeline.roofline.plan.serving import Capacity, Load, Serving, SweepRow, batch_sweep
+from ridgeline.roofline.plan.sound import Sound, sound_of
 from ridgeline.roofline.plan.trust import Trust, classes_of
 
 _STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales of another width take less
@@ -159,13 +160,18 @@ class Plan:
     @cached_property
     def crossings(self) -> Crossings:
         """Where it turns."""
-        price, device = self.case.price, self.case.device
-        batch = critical_batch(price, device, self.workload.context)
+        price, device, encoded = self.case.price, self.case.device, self.workload.encoded
+        batch = critical_batch(price, device, self.workload.context, encoded)
         return Crossings(
             None if batch is None else batch * self.case.ranks,
-            compute_bound_prompt(price, device),
-            context_where_kv_outweighs_weights(price),
+            compute_bound_prompt(price, device, self.case.prompt),
+            context_where_kv_outweighs_weights(price, encoded=encoded),
         )
+
+    @property
+    def sound(self) -> Sound | None:
+        """The windows of sound that requests are; None where the model reads none."""
+        return sound_of(self.case.model, self.workload)
 
     @cached_property
     def scores(self) -> tuple[ScoresRow, ...]:

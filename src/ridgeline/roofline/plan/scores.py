@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import Work
 from ridgeline.roofline.plan.case import Case
 from ridgeline.roofline.time import compute_seconds, memory_seconds
 
@@ -29,9 +29,10 @@ class ScoresRow:
 
 
 def score_rows(case: Case) -> list[ScoresRow]:
-    """One row for each prompt of 512, 2,048, ... positions up to the model's context; none for a model without
-    attention."""
-    works = {prompt: Work.of([Segment(prompt, prompt)], case.price.reaches) for prompt in _prompts(case.model.context)}
+    """One row for each prompt of 512, 2,048, ... positions up to what the model takes; of speech for a window; none for
+    a model without attention."""
+    prompts = (case.longest,) if case.model.encoder_width else _prompts(case.longest)
+    works = {prompt: Work.of([case.prompt(prompt)], case.price.reaches) for prompt in prompts}
     rows = [scores_of(case, work, prompt) for prompt, work in works.items()]
     return [row for row in rows if row.flops]
 

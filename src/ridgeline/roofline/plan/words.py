@@ -8,6 +8,7 @@ from ridgeline.document.numbers import gb, gib, say, say_gb, say_gib, say_second
 from ridgeline.roofline.plan.alternatives import DEVICES, Change
 from ridgeline.roofline.plan.case import Setup
 from ridgeline.roofline.plan.plan import Plan
+from ridgeline.roofline.plan.sound import cost_in_words
 from ridgeline.roofline.plan.trust import basis_of
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
@@ -166,8 +167,10 @@ def _lever(plan: Plan, change: Change) -> str:
     parts.append(f"x {three(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
     other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
     if other and cost is not None:  # of the same cards a token's price follows from the tokens
-        here = "" if plan.dollars_per_million is None else f" instead of ${three(plan.dollars_per_million)}"
-        parts.append(f"${three(cost)} a million tokens{here}")
+        sound, here = plan.sound, plan.dollars_per_million
+        what = " tokens" if sound is None else ""
+        instead = "" if here is None else f" instead of ${three(here if sound is None else sound.dollars(here))}"
+        parts.append(f"{cost_in_words(cost, sound)}{what}{instead}")
     if without_kernels(plan, change):
         parts.append("no kernel times")
     return f"{change.name} ({', '.join(parts)})"
