@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed, multiprocessing
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from ridgeline.checkpoint import load_model
 from ridgeline.models.model import Model
@@ -121,12 +122,52 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt2-fused": ("gpt2", {"vocab_size": 51, "n_embd": 24, "n_head": 4, "n_layer": 2, "n_positions": 64}),
 }
+_STACKS: dict[str, Any] = {
+    "vocab_size": 51,
+    "d_model": 36,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 20,
+    "decoder_ffn_dim": 26,
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "suppress_tokens", "begin_suppress_tokens")),
+}
+ENCODER_DECODERS: dict[str, tuple[str, Any, dict[str, Any]]] = {
+    "t5-biases-of-positions": (
+        "t5",
+        AutoModelForSeq2SeqLM,
+        {
+            "vocab_size": 51,
+            "d_model": 24,
+            "d_kv": 10,
+            "d_ff": 20,
+            "num_layers": 2,
+            "num_heads": 4,
+            "feed_forward_proj": "gated-gelu",
+            "decoder_start_token_id": 0,
+        },
+    ),
+    "bart-bias-of-logits": ("bart", AutoModelForSeq2SeqLM, {**_STACKS, "max_position_embeddings": 64}),
+    "whisper": (
+        "whisper",
+        AutoModelForSpeechSeq2Seq,
+        {**_STACKS, "num_mel_bins": 11, "max_source_positions": 13, "max_target_positions": 40},
+    ),
+}
 
 
 def _logits(model: Model) -> torch.Tensor:
-    length = len(IDS)
+    every = torch.arange(len(IDS))
+    encoded = 13 if model.encodes else 0
+    kv = Uncached([Segment(len(IDS), len(IDS), encoded, encodes=model.encodes)])
     with torch.inference_mode():
-        return model(IDS, torch.arange(length), Uncached([Segment(length, length)]), torch.arange(length))
+        if not model.encodes:
+            return model(IDS, every, kv, every)
+        features_EF = torch.randn(encoded, model.encoder_width, generator=torch.Generator().manual_seed(1))
+        read = features_EF if model.encoder_width else torch.arange(encoded) * 3
+        encoded_ED = model.encode(read, torch.arange(encoded), kv)
+        return model.head(model.hidden(IDS, every, kv, every, encoded_ED))
 
 
 def _rank(rank: int, meeting: str, folder: str) -> None:
@@ -134,7 +175,7 @@ def _rank(rank: int, meeting: str, folder: str) -> None:
     torch.set_num_threads(1)
     store = distributed.FileStore(meeting, 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    for name in CASES:
+    for name in (*CASES, *ENCODER_DECODERS):
         model = load_model(f"{folder}/{name}", shard=Shard(rank, 2))
         torch.save(_logits(model), f"{folder}/{name}.{rank}.pt")
     distributed.destroy_process_group()
@@ -146,11 +187,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parallel")
     for seed, (name, (model_type, config)) in enumerate(CASES.items()):
         random_model(model_type, config, seed).save_pretrained(folder / name)
+    for name, (model_type, auto, config) in ENCODER_DECODERS.items():
+        theirs = random_model(model_type, config, 0, auto)
+        for buffer, tensor in theirs.named_buffers():
+            if "logits_bias" in buffer:
+                tensor.copy_(torch.linspace(-1, 1, tensor.numel()))
+        theirs.save_pretrained(folder / name)
     multiprocessing.spawn(_rank, (str(folder / "meeting"), str(folder)), nprocs=2)
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *ENCODER_DECODERS])
 def test_two_ranks_equal_one(folder: Path, name: str) -> None:
     expected = _logits(load_model(str(folder / name)))
     for rank in range(2):
@@ -172,6 +219,19 @@ def test_ranks_divide_the_matrices(folder: Path, name: str) -> None:
     mlps = [n for n in whole if "layers." in n and ".mlp." in n and not n.endswith("gate.weight")]
     matrices = [n for n in mlps if whole[n].dim() == 2]
     for parameter in matrices:
+        assert 2 * halves[parameter].numel() == whole[parameter].numel(), parameter
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_ranks_divide_both_stacks(folder: Path, name: str) -> None:
+    """Projections of both attentions, the feed-forwards, and what T5 adds to the scores of a head."""
+    whole, halves = (parameters(load_model(str(folder / name), shard=shard)) for shard in (WHOLE, Shard(1, 2)))
+    ends = (".q.weight", ".o.weight", "wi_0.weight", "wo.weight", "relative_attention_bias.weight")
+    ends += ("q_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "fc1.bias")
+    divided = [name for name in whole if name.endswith(ends)]
+    assert len({name.partition("decoder")[0] for name in divided}) >= 2, "of both stacks"
+    assert len(divided) >= 20
+    for parameter in divided:
         assert 2 * halves[parameter].numel() == whole[parameter].numel(), parameter
 
 
