@@ -134,6 +134,21 @@ def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Pat
     assert "no head: the last of a text's states becomes a vector of 36" in shown
 
 
+@pytest.mark.parametrize(("name", "tokens"), [("bert-base-uncased", 512), ("qwen3-embedding-0.6b", 100)])
+def test_a_priced_trace_runs_the_text_and_no_more(ridgeline: Run, name: str, tokens: int) -> None:
+    """No decode step and no head: what the plan has for one text alone."""
+    asked = ("trace", name, "--priced", "h100-sxm", "--input", tokens)
+    told = json.loads(ridgeline(*asked, "--json").out)
+    (step,) = told["steps"].values()
+    alone = json.loads(ridgeline("plan", name, "--device", "h100-sxm", "--input", tokens, "--json").out)["one"]
+    assert step["floor_s"] == pytest.approx(alone["floor"])
+    assert not any(op["path"] == "lm_head" for op in step["ops"])
+    assert "decode" not in ridgeline(*asked).out
+    if name == "bert-base-uncased":
+        long = ridgeline("trace", name, "--priced", "h100-sxm", "--input", 513)
+        assert_one_line(long, USAGE, "a prompt of 513 tokens; the model's context is 512")
+
+
 def test_what_the_catalogue_says_of_pooling(ridgeline: Run) -> None:
     """Of models that it has; Qwen3-Embedding is planned as what it is."""
     entries = tomllib.loads((CATALOGUE / "embedding.toml").read_text(encoding="utf-8"))

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint.embedding import pooled, read_embedding
 from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
@@ -195,7 +197,8 @@ class Priced:
         setup = Setup(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
-        case = ModelCache(source.config, beside_of(source, lora)).case(setup)
+        models = ModelCache(source.config, beside_of(source, lora), partial(pooled, said=read_embedding(source)))
+        case = models.case(setup)
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:

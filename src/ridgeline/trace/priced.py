@@ -82,21 +82,21 @@ class PricedTrace:
 
 def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
     """The prefill of `batch` prompts of `length` tokens at once, and the step after it; where an encoder reads them, of
-    one position each of the decoder. Raises ValueError for more positions than the model has."""
+    one position each of the decoder. Of a model that writes no text the step that runs the texts alone. Raises
+    ValueError for more positions than the model has."""
     if length < 1 or batch < 1:
         raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
     if case.model.encodes and length > case.model.encoder_context:
         raise ValueError(f"a prompt of {length:,} tokens; the model's encoder takes {case.model.encoder_context:,}")
-    if not case.model.encodes and length >= case.model.context:
-        raise ValueError(
-            f"a prompt of {length:,} tokens and one after it; the model's context is {case.model.context:,}"
-        )
+    writes = case.model.has_head
+    if not case.model.encodes and length + writes > case.model.context:
+        after = " and one after it" if writes else ""
+        raise ValueError(f"a prompt of {length:,} tokens{after}; the model's context is {case.model.context:,}")
     reaches = case.price.reaches
     encoded, own = (length, 1) if case.model.encodes else (0, length)
-    works = {
-        "prefill": (Work.of([Segment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), length),
-        "decode": (Work.decode([own + 1] * batch, reaches, [encoded] * batch), length + 1),
-    }
+    works = {"prefill": (Work.of([Segment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), length)}
+    if writes:
+        works["decode"] = Work.decode([own + 1] * batch, reaches, [encoded] * batch), length + 1
     found = op_shapes(case.model)
     steps = tuple(_step(step, case, found, case.dealt(work), seen) for step, (work, seen) in works.items())
     return PricedTrace(name, case, length, batch, sum(layers_of(case.model)), steps)

@@ -44,7 +44,7 @@ def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
     case = trace.case
     each = " a card" if case.setup.devices > 1 else ""
     prompts = f"{trace.batch:,} prompts of {trace.input:,} tokens" if trace.batch > 1 else f"{trace.input:,} tokens"
-    yield "request", f"{prompts}, then the first decode step"
+    yield "request", f"{prompts}, then the first decode step" if case.model.has_head else prompts
     yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
     yield "engine", case.setup.engine.title
     yield "trust", trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
