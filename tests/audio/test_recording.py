@@ -113,18 +113,26 @@ def test_from_memory() -> None:
     [
         ("empty.wav", b"", "is empty"),
         ("text.wav", b"no sound at all, just a few words\n" * 9, "is no sound that can be read"),
+        (
+            "text.mp3",
+            b"no sound at all, just a few words\n" * 40,
+            "is no sound that can be read: Format not recognised",
+        ),
         ("header.wav", b"RIFF\x24\0\0\0WAVEfmt ", "is no sound that can be read"),
         ("missing.wav", None, "is no file"),
     ],
 )
-def test_what_is_no_sound(name: str, content: bytes | None, reason: str, tmp_path: Path) -> None:
-    """One line, with the file's name."""
+def test_what_is_no_sound(
+    name: str, content: bytes | None, reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line, with the file's name; no decoder adds its own to stderr."""
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{name} {reason}") as raised:
         Recording(path)
     assert "\n" not in str(raised.value)
+    assert capfd.readouterr().err == ""
 
 
 def test_samples_that_are_no_numbers(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Recording:
         self.name = name or str(source)
         soundfile, self._soxr = _packages()
         self._errors = (soundfile.LibsndfileError, soundfile.SoundFileRuntimeError)
+        self._own: BinaryIO | None = None  # the file that was opened here
         self._file = self._open(soundfile, source)
         rate, channels, frames = self._file.samplerate, self._file.channels, self._file.frames
         if not 1 <= rate <= MOST_RATE or not 1 <= channels <= MOST_CHANNELS:
@@ -55,6 +56,11 @@ class Recording:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+        self._close_own()
+
+    def _close_own(self) -> None:
+        if self._own is not None:
+            self._own.close()
 
     def window(self, start: int, count: int) -> Samples:
         """The samples from `start` on, `count` of them, fewer where it ends; none past its end. A later window may not
@@ -81,9 +87,15 @@ class Recording:
                 raise ValueError(f"{self.name} is no file")
             if not source.stat().st_size:
                 raise ValueError(f"{self.name} is empty")
+            # libsndfile would go by the name of a path: an mp3 decoder tells stderr what it thinks of any other file.
+            try:
+                self._own = source = source.open("rb")
+            except OSError as error:
+                raise ValueError(f"{self.name} cannot be read: {error.strerror}") from None
         try:
             return soundfile.SoundFile(source)
         except self._errors as error:
+            self._close_own()
             raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
 
     def _read(self) -> Iterator[Samples]:
