@@ -22,11 +22,15 @@ constexpr int64_t UNIT = 2 * LANES;             // numbers: what one load of bf1
 constexpr int TILE_ROWS = LANES == 16 ? 6 : 3;  // rows of x: the 4 R sums and what they are made of fill the registers
 
 // -- what is multiplied with what -------------------------------------------------------------------------------------
+//
+// HOLDS_X: of a tile, the rows of x are held in registers while those of W come one after the other, instead of the other
+// way round: where a row of W takes two registers, four of them leave too few for the sums.
 
 // fp32 numbers.
 struct Singles {
     using Number = float;
     static constexpr int64_t STEP = LANES;
+    static constexpr bool HOLDS_X = false;
     static F at(const float* from) { return load(from); }
     static F w_at(const float* from) { return load(from); }
     static F add(F sum, F x, F w) { return sum + x * w; }
@@ -37,6 +41,7 @@ struct Singles {
 struct Widening {
     using Number = float;
     static constexpr int64_t STEP = UNIT;
+    static constexpr bool HOLDS_X = true;
     struct Pair {
         F evens, odds;
     };
@@ -53,6 +58,7 @@ struct Widening {
 struct Pairs {
     using Number = bf16;
     static constexpr int64_t STEP = UNIT;
+    static constexpr bool HOLDS_X = false;
     static U at(const bf16* from) { return load_pairs(from); }
     static U w_at(const bf16* from) { return load_pairs(from); }
     static F add(F sum, U x, U w) {
@@ -104,21 +110,31 @@ inline void unpack(const float* from, int64_t width, bf16* to) {
 // stands `ahead` in W is prefetched on the way.
 template <class Dots, int R, bool FETCH = false, class Number, class Weight>
 inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, int64_t count, int64_t ahead, F4* to) {
-    const Weight *w0 = w[0], *w1 = w[1], *w2 = w[2], *w3 = w[3];
+    const Weight* const from[TILE_COLUMNS] = {w[0], w[1], w[2], w[3]};
     F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
-        if constexpr (FETCH) {
-            __builtin_prefetch(w0 + i + ahead), __builtin_prefetch(w1 + i + ahead);
-            __builtin_prefetch(w2 + i + ahead), __builtin_prefetch(w3 + i + ahead);
-        }
-        auto a = Dots::w_at(w0 + i), b = Dots::w_at(w1 + i), c = Dots::w_at(w2 + i), d = Dots::w_at(w3 + i);
+        if constexpr (FETCH)
+            for (const Weight* row : from) __builtin_prefetch(row + i + ahead);
+        if constexpr (Dots::HOLDS_X) {
+            decltype(Dots::at(x)) held[R];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            auto own = Dots::at(x + r * x_stride + i);
-            sum[r][0] = Dots::add(sum[r][0], own, a);
-            sum[r][1] = Dots::add(sum[r][1], own, b);
-            sum[r][2] = Dots::add(sum[r][2], own, c);
-            sum[r][3] = Dots::add(sum[r][3], own, d);
+            for (int r = 0; r < R; ++r) held[r] = Dots::at(x + r * x_stride + i);
+#pragma GCC unroll 8
+            for (int o = 0; o < TILE_COLUMNS; ++o) {
+                const auto other = Dots::w_at(from[o] + i);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) sum[r][o] = Dots::add(sum[r][o], held[r], other);
+            }
+        } else {
+            decltype(Dots::w_at(*w)) held[TILE_COLUMNS];
+#pragma GCC unroll 8
+            for (int o = 0; o < TILE_COLUMNS; ++o) held[o] = Dots::w_at(from[o] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+                const auto own = Dots::at(x + r * x_stride + i);
+#pragma GCC unroll 8
+                for (int o = 0; o < TILE_COLUMNS; ++o) sum[r][o] = Dots::add(sum[r][o], own, held[o]);
+            }
         }
     }
 #pragma GCC unroll 8
