@@ -83,14 +83,14 @@ def products(kernels: Library, dtype: torch.dtype) -> list[Job]:
         weights = [torch.randn(outputs, inputs).to(dtype) for _ in range(BEYOND_CACHES // nbytes)]
         for rows in ROWS:
             x_TI = torch.randn(rows, inputs).to(dtype)
-            turn, ours = cycle(weights), cycle(weights)
+            theirs, ours = cycle(weights), cycle(weights)
             jobs.append(
                 Job(
                     f"{rows} x {inputs} -> {outputs}",
                     nbytes,
                     2 * rows * inputs * outputs,
-                    partial(lambda x, lots: functional.linear(x, next(lots)), x_TI, turn),
-                    partial(lambda x, lots: kernels.products(x, [(next(lots), None)]), x_TI, ours),
+                    partial(lambda x, matrices: functional.linear(x, next(matrices)), x_TI, theirs),
+                    partial(lambda x, matrices: kernels.products(x, [(next(matrices), None)]), x_TI, ours),
                 )
             )
     return jobs
