@@ -100,6 +100,7 @@ _GLM_0414 = (
     (".post_self_attn_layernorm", ".post_attention_layernorm"),
     (".post_mlp_layernorm", ".post_feedforward_layernorm"),
 )
+_SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
 _PREDICTED = (r"mtp\..*",)  # layers that guess the tokens after the next
 _PHI = (
     (".self_attn.dense", ".self_attn.o_proj"),
@@ -120,13 +121,13 @@ FAMILIES = (
         "Qwen2MoeForCausalLM",
         "qwen2_moe",
         qwen2.build_mixture,
-        renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
+        renames=_SHARED_EXPERT,
     ),
     Family(
         "Qwen3NextForCausalLM",
         "qwen3_next",
         qwen3_next.build,
-        renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
+        renames=_SHARED_EXPERT,
         ignored=_PREDICTED,
     ),
     Family("Qwen3_5ForCausalLM", "qwen3_5_text", qwen3_5.build, ignored=_PREDICTED),
@@ -134,7 +135,7 @@ FAMILIES = (
         "Qwen3_5MoeForCausalLM",
         "qwen3_5_moe_text",
         qwen3_5.build_mixture,
-        renames=((".mlp.shared_expert.", ".mlp.shared_experts."),),
+        renames=_SHARED_EXPERT,
         ignored=_PREDICTED,
     ),
     Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.build_v2),

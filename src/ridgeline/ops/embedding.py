@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
 from ridgeline.ops.op import Op
-from ridgeline.ops.residual import Add
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
 
@@ -106,12 +106,13 @@ class IndexedEmbedding(Embedding):
         return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)
 
 
-class SinusoidalPositions(Add):
+class SinusoidalPositions(Elementwise):
     """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
     sines are the first half of a row, as Marian has them, not every second number."""
 
     kind = "embedding"
     kernel_name = "elementwise.plain"
+    FLOPS_PER_ELEMENT = 1
     table: Tensor
 
     def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:

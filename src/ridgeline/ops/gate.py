@@ -3,7 +3,7 @@
 Shapes: T rows of a step, H heads, W width.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -11,50 +11,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.formats import format_of
+from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.norm import RMSNorm
-from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import weight
 
 
-class SigmoidGate(Op):
+class SigmoidGate(Elementwise):
     """x * sigmoid(gate) (Qiu et al., arXiv:2505.06708)."""
 
-    kind = "elementwise"
+    kernel_name = "elementwise.gate"
     FLOPS_PER_ELEMENT = 4  # a negation, exp, a sum with the division, and the product
-
-    def __init__(self, width: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.width, self.dtype = width, dtype
 
     def forward(self, x_TW: Tensor, gate_TX: Tensor) -> Tensor:
         """x_TW [rows, W], gate_TX [rows, ...] of W numbers -> [rows, W]."""
         if x_TW.is_meta:
             return x_TW.new_empty(x_TW.shape)
         return x_TW * gate_TX.flatten(1).sigmoid()
-
-    def cost_of(self, rows: int) -> Cost:
-        """Two in, one out."""
-        elements = rows * self.width
-        return Cost(
-            {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
-        )
-
-    def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
-        return "elementwise.gate"
-
-    @property
-    def number_format(self) -> str:
-        """As Op.number_format."""
-        return format_of(self.dtype).name
-
-    def signature(self) -> Hashable:
-        return self.width, self.dtype
-
-    def extra_repr(self) -> str:
-        return str(self.width)
 
 
 class GatedRMSNorm(RMSNorm):
