@@ -243,7 +243,7 @@ def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibra
     price, work = Price(tiny), Work.of([Segment(1, 40)], tiny.reaches)
     assert device.native == (library() is not None)
     for priced in price.ops:
-        for kernel in priced.kernels(work, ours=price.ours(device)):
+        for kernel in priced.kernels(work, natively=price.runs_natively(device)):
             timed = device.efficiency[class_name(kernel.name, kernel.number_format)]
             assert (timed.recorded is not None) == device.native
     step = price.on(device, work)

@@ -15,7 +15,7 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels import recording as recording_module
-from ridgeline.ops.kernels.recording import MOST, Memory, record
+from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, record
 from support.checkpoints import random_ours
 from support.engines import token_engine
 
@@ -62,7 +62,7 @@ def test_a_recorded_step_gives_what_a_forward_gives(family: str) -> None:
     found, runner = logits_of(model, DecodingRunner)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == ([1, 2, 3, 4] if family in RECORDED else [])
-    assert model.ours == (family in RECORDED), "what is recorded is known before it runs"
+    assert model.runs_natively == (family in RECORDED), "what is recorded is known before it runs"
     assert len(found) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -71,7 +71,7 @@ def test_larger_steps_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording takes memory for each row."""
     model = random_ours(CONFIGS["llama"])
     model.fuse()
-    monkeypatch.setattr(decoding, "MOST", 2)
+    monkeypatch.setattr(decoding, "MAX_RECORDED_BATCH", 2)
     _, runner = logits_of(model, DecodingRunner, requests=5)
     assert isinstance(runner, DecodingRunner)
     assert sorted(runner._recordings) == [1, 2]
@@ -88,7 +88,7 @@ def test_memory_of_recordings_is_known_before_there_are_any(
     model.fuse()
     _, runner = logits_of(model, DecodingRunner, requests=15)
     assert isinstance(runner, DecodingRunner)
-    assert max(runner._recordings) == MOST
+    assert max(runner._recordings) == MAX_RECORDED_BATCH
     assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
 
 

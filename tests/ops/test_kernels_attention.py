@@ -295,8 +295,8 @@ def test_rotation_is_torchs(dim: int, turned: int, start: int, dtype: torch.dtyp
 
 def test_what_the_kernels_do_not_take() -> None:
     """Biases of positions, other formats, and what is nowhere kept."""
-    assert PLAIN.op().ours
+    assert PLAIN.op().runs_natively
     spec = PLAIN.op().spec
-    assert not Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1).ours
-    assert not Attention(0, 6, replace(spec, dtype=torch.float16)).ours
-    assert not Attention(0, 6, replace(spec, reach=Reach("full"))).ours
+    assert not Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1).runs_natively
+    assert not Attention(0, 6, replace(spec, dtype=torch.float16)).runs_natively
+    assert not Attention(0, 6, replace(spec, reach=Reach("full"))).runs_natively

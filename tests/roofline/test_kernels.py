@@ -27,17 +27,17 @@ def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
     return Work.of([Segment(q, kv) for q, kv in step], model.reaches)
 
 
-@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("natively", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", MODELS)
-def test_kernels_add_up_to_the_cost(name: str, step: str, ours: bool) -> None:
+def test_kernels_add_up_to_the_cost(name: str, step: str, natively: bool) -> None:
     model = build(read_config(name))
     work = work_of(model, STEPS[step])
     count = 0
     for _, op, space in traced_calls(model):
-        if ours:
+        if natively:
             op.fuse()
-        kernels, cost = (op.own_kernels if ours else op.kernels)(work, space), op.cost(work, space)
+        kernels, cost = (op.native_kernels if natively else op.kernels)(work, space), op.cost(work, space)
         total = sum((kernel.cost for kernel in kernels), Cost())
         assert total.total_flops == pytest.approx(cost.total_flops)
         assert total.memory_bytes == pytest.approx(cost.memory_bytes)
@@ -58,7 +58,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     names = {}
     for label, step in (*STEPS.items(), ("sixteen", [(1, 9)] * 16), ("alone", [(1, 9)])):
         work = work_of(model, step)
-        calls = [(op, op.own_kernels(work, space)) for _, op, space in traced_calls(model)]
+        calls = [(op, op.native_kernels(work, space)) for _, op, space in traced_calls(model)]
         assert {len(kernels) for op, kernels in calls if op.kind == "attention"} == {2}
         assert {len(kernels) for op, kernels in calls if op.kind != "attention"} == {1}
         assert {kernel.calls for _, kernels in calls for kernel in kernels} == {1}
@@ -70,7 +70,7 @@ def test_ours_are_fewer_and_classes_of_their_own() -> None:
     assert names["mixed"] - everywhere == {"linear.many", "head.few"}
     other = build(read_config("gpt2"))
     work = work_of(other, STEPS["decode"])
-    found = {k.name for _, op, space in traced_calls(other) for k in op.own_kernels(work, space)}
+    found = {k.name for _, op, space in traced_calls(other) for k in op.native_kernels(work, space)}
     assert {"attention.paged.64", "linear.matrix.transposed", "norm.layer", "elementwise.plain", "head.few"} <= found
 
 

@@ -47,7 +47,7 @@ class Served:
     device: str | None = None
 
     @property
-    def ours(self) -> bool:
+    def is_ridgeline(self) -> bool:
         """Whether it is a server of Ridgeline's."""
         return self.owner == _OURS
 
@@ -178,7 +178,7 @@ class Steps:
 
 async def steps_by_phase(served: Served, headers: Mapping[str, str]) -> dict[str, Steps]:
     """The steps that a server of ours has done until now, from its metrics; empty where they cannot be had."""
-    if not served.ours:
+    if not served.is_ridgeline:
         return {}
     try:
         status, body = await _get(f"{served.base}/metrics", headers)

@@ -38,7 +38,7 @@ def time_trial(
     model = trial.model(dtype, timer.device)
     positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
     watch, price = Stopwatch(model, timer), Price(model)
-    stage, ours = Stage(model, positions, watch), price.ours(roofs)
+    stage, natively = Stage(model, positions, watch), price.runs_natively(roofs)
     # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
     space_of = {op: space for _, op, space in traced_calls(model)}
     times: list[KernelTime] = []
@@ -52,7 +52,7 @@ def time_trial(
         run = [
             (one.seconds, kernel)
             for one in timed
-            for kernel in (one.op.own_kernels if ours else one.op.kernels)(work, space_of[one.op])
+            for kernel in (one.op.native_kernels if natively else one.op.kernels)(work, space_of[one.op])
             if kernel.part == one.part
         ]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)

@@ -156,7 +156,7 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
 
     swept = await _sweep(asked, job, told, measure) if asked.load.sweep else None
     run = await measure(job, told, asked.load.processes) if swept is None else swept.shown
-    if served.ours and served.local and asked.target.predict_on is None:
+    if served.is_ridgeline and served.local and asked.target.predict_on is None:
         served = replace(served, device=await calibrated_device(served, target.headers))
     return Findings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
 
@@ -200,7 +200,7 @@ def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
     --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
-    name = asked.target.predict or ((served.root or served.model) if served.ours and served.local else None)
+    name = asked.target.predict or ((served.root or served.model) if served.is_ridgeline and served.local else None)
     if name is None or given is None or made is None:
         return found
     told(f"pricing {name}")

@@ -11,7 +11,7 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kernels.attention import Sequences
-from ridgeline.ops.kernels.recording import MOST, Memory, Recording, record
+from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, Recording, record
 from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.paged_native import NativePages
@@ -49,7 +49,7 @@ class DecodingRunner(Runner):
 
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
-        self._records = self.native is not None and model.ours
+        self._records = self.native is not None and model.runs_natively
         self._parts = tuple(model.modules())
         self._memory = Memory()
         self._inputs: dict[int, _Inputs] = {}
@@ -75,7 +75,8 @@ class DecodingRunner(Runner):
         return self._recordings.get(count)
 
     def _recordable(self, plan: StepPlan) -> bool:
-        return self._records and len(plan.items) <= MOST and all(map(_decodes, plan.items)) and not self._watched
+        few = len(plan.items) <= MAX_RECORDED_BATCH
+        return self._records and few and all(map(_decodes, plan.items)) and not self._watched
 
     def _record(self, inputs: _Inputs) -> Tensor:
         """Run the step of these inputs; its logits."""

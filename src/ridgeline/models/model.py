@@ -13,8 +13,8 @@ from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import NUMBERS, library
-from ridgeline.ops.kernels.recording import MOST, Memory
+from ridgeline.ops.kernels import DTYPES, library
+from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory
 from ridgeline.ops.kv import Kept, KVSpec
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
@@ -151,21 +151,21 @@ class Model(nn.Module, ABC):
 
     def fuse(self) -> None:
         """Have our kernels do at once what they can, where this machine has them (`ops/kernels`)."""
-        if library() is not None and self.storage.dtype in NUMBERS:
+        if library() is not None and self.storage.dtype in DTYPES:
             for _, op in self.ops():
                 op.fuse()
 
     @property
-    def ours(self) -> bool:
+    def runs_natively(self) -> bool:
         """Whether our kernels compute all of it, once it is fused, on keys and values that they read; then decode steps
         of few sequences are recorded (`ops/kernels/recording.py`)."""
         kept = all(isinstance(spec, KVSpec) and spec.grows for spec in self.kv_specs)
-        return kept and self.has_head and self.storage.dtype in NUMBERS and all(op.ours for _, op in self.ops())
+        return kept and self.has_head and self.storage.dtype in DTYPES and all(op.runs_natively for _, op in self.ops())
 
     def recorded_bytes(self) -> int:
         """Bytes that recorded decode steps hold on to: what the ops of the largest one give, as their shapes say. None
-        where the model is not `ours`."""
-        if not self.ours:
+        where the model does not run natively."""
+        if not self.runs_natively:
             return 0
         memory = Memory("meta")
 
@@ -177,7 +177,7 @@ class Model(nn.Module, ABC):
             for tensor in fresh:
                 memory.take(tensor.shape, tensor.dtype)
 
-        self.trace_calls(dict.fromkeys(self.spaces, MOST), told)
+        self.trace_calls(dict.fromkeys(self.spaces, MAX_RECORDED_BATCH), told)
         return memory.nbytes
 
     @property

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import Library, native
-from ridgeline.ops.linear import Projections, own_product_kernel, products_cost
+from ridgeline.ops.linear import Projections, native_product_kernel, products_cost
 from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec
 from ridgeline.ops.op import Kernel
 from ridgeline.ops.work import TOKENS, Space, Work
@@ -115,34 +115,34 @@ class ActivatedProjections(Projections):
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
         return replace(products + own, activation_bytes=moved)
 
-    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.own_kernels. The one that does all of it knows no adapters: rows that have one go through those that do
-        it in parts, which read the matrices once more."""
+    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.native_kernels. The one that does all of it knows no adapters: rows that have one go through those that
+        do it in parts, which read the matrices once more."""
         adapted = self.adapted_rows(work)
         if not self.fusible or not adapted:
-            return super().own_kernels(work, space)
+            return super().native_kernels(work, space)
         rest = work.rows.get(space, 0) - adapted
-        at_once = self.own_kernels_of(rest) if rest else ()
+        at_once = self.native_kernels_of(rest) if rest else ()
         in_parts = (
-            *self.own_product_kernels(adapted, "forward"),
+            *self.native_product_kernels(adapted, "forward"),
             replace(self._activation_kernel(adapted), part="forward"),
         )
-        return (*at_once, *in_parts, *self.adapter_kernels(work, own=True))
+        return (*at_once, *in_parts, *self.adapter_kernels(work, natively=True))
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: the products, then the activation over what they left in memory."""
         return (*self.product_kernels(rows, "products"), self._activation_kernel(rows))
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return self.fusible
 
-    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.own_kernels_of: all of it at once, or ours and torch's activation."""
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.native_kernels_of: all of it at once, or ours and torch's activation."""
         if self.fusible:
-            return (Kernel(own_product_kernel(self.kind, rows), self.number_format, 1, self.cost_of(rows)),)
-        return (*self.own_product_kernels(rows, "products"), self._activation_kernel(rows))
+            return (Kernel(native_product_kernel(self.kind, rows), self.number_format, 1, self.cost_of(rows)),)
+        return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
 
     def _activation_kernel(self, rows: int) -> Kernel:
         streams = 3 if self.gated else 2

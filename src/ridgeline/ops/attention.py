@@ -14,7 +14,7 @@ from torch import Tensor
 from ridgeline.ops.attend import attend_each
 from ridgeline.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.kernels import NUMBERS, native
+from ridgeline.ops.kernels import DTYPES, native
 from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.op import Kernel, Op, by_head
@@ -106,11 +106,11 @@ class Attention(Op):
         return self.softcap is None and self.sinks_H is None and self.bias is None
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours: it keeps its keys and values, in a format that our kernels read, turns no neighbours, and adds no
-        bias of positions to its scores."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively: it keeps its keys and values, in a format that our kernels read, turns no neighbours,
+        and adds no bias of positions to its scores."""
         turns = self.rope is None or not self.rope.interleaved
-        return turns and self.spec.kept and self.bias is None and self.spec.dtype in NUMBERS
+        return turns and self.spec.kept and self.bias is None and self.spec.dtype in DTYPES
 
     def forward(
         self,
@@ -212,10 +212,10 @@ class Attention(Op):
         )  # fmt: skip
         return kernels if self.rope is None else (self._rotate_kernel(attention.total), *kernels)
 
-    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.own_kernels: one that rotates; then one for all queries, which reads each page once, whoever asks."""
+    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.native_kernels: one that rotates; then one for all queries, which reads each page once."""
         total = work.attention[self.reach].total
-        if not self.ours or not (total.queries or total.written):
+        if not self.runs_natively or not (total.queries or total.written):
             return self.kernels(work, space)
         attends = Kernel(self._names["paged"], self.number_format, 1, self._attend_cost(total), "attend")
         return (attends,) if self.rope is None else (self._rotate_kernel(total), attends)

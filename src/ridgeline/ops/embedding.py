@@ -70,8 +70,8 @@ class Embedding(Op):
         return functional.embedding(local_T.clamp(0, entries - 1), self.weight) * own_T[:, None]
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return self.shard.size == 1 and self.scale is None and self.stored is None
 
     def cost_of(self, rows: int) -> Cost:

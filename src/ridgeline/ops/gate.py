@@ -44,8 +44,8 @@ class GatedRMSNorm(RMSNorm):
         return gated_THW.to(x_TX.dtype).flatten(1)
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours: torch gates."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively: torch gates."""
         return False
 
     def cost_of(self, rows: int) -> Cost:

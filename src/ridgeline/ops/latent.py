@@ -21,7 +21,7 @@ from ridgeline.ops.attend import attend_padded, attend_segment
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.cost import NO_COST, Cost
 from ridgeline.ops.formats import WeightFormat, format_of
-from ridgeline.ops.kernels import NUMBERS
+from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.linear import product_kernel
 from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
@@ -71,14 +71,14 @@ class LatentAttention(Attention):
         self._names["expanded"] = by_head("attention.prefill", sizes.key)
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours: torch makes the products with its matrix."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively: torch makes the products with its matrix."""
         return False
 
     @property
-    def read_by_ours(self) -> bool:
+    def read_natively(self) -> bool:
         """Whether our kernels read its latents, once queries have absorbed the matrix."""
-        return self.spec.dtype in NUMBERS
+        return self.spec.dtype in DTYPES
 
     def store(self, stored: WeightFormat | None) -> None:
         """As Linear.store, of its matrix."""

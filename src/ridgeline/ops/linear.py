@@ -47,14 +47,14 @@ class Multiplies(Op):
         """As Op.kernels; of each adapter two more."""
         return (*super().kernels(work, space), *self.adapter_kernels(work))
 
-    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.own_kernels; of each adapter two more."""
-        return (*super().own_kernels(work, space), *self.adapter_kernels(work, own=True))
+    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.native_kernels; of each adapter two more."""
+        return (*super().native_kernels(work, space), *self.adapter_kernels(work, natively=True))
 
-    def adapter_kernels(self, work: Work, *, own: bool = False) -> tuple[Kernel, ...]:
-        """The kernels of the adapters in a step. own: ours."""
+    def adapter_kernels(self, work: Work, *, natively: bool = False) -> tuple[Kernel, ...]:
+        """The kernels of the adapters in a step. natively: where our kernels run."""
         return tuple(
-            Kernel(_adapter_kernel(rows, own), format_of(low_rank.lora_A.dtype).name, 2, low_rank.moved_by(rows))
+            Kernel(_adapter_kernel(rows, natively), format_of(low_rank.lora_A.dtype).name, 2, low_rank.moved_by(rows))
             for low_rank, rows in self.adapters_of(work)
         )
 
@@ -115,18 +115,20 @@ class Linear(Multiplies):
         return products_cost(rows, (self.matrix,))
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return self.matrix.operands is not None
 
     def kernel(self, rows: int) -> str:
         """As Op.kernel."""
         return product_kernel(self.kind, rows, self.matrix)
 
-    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.own_kernels_of."""
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.native_kernels_of."""
         (kernel,) = self.kernels_of(rows)
-        return (kernel if self.matrix.operands is None else replace(kernel, name=own_product_kernel(self.kind, rows)),)
+        if self.matrix.operands is None:
+            return (kernel,)
+        return (replace(kernel, name=native_product_kernel(self.kind, rows)),)
 
     @property
     def number_format(self) -> str:
@@ -181,9 +183,9 @@ class Head(Linear):
         return logits_RV.float()
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
-        return super().ours and not self.flops_per_logit
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
+        return super().runs_natively and not self.flops_per_logit
 
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with the scale and what is done to every logit."""
@@ -255,23 +257,23 @@ class Projections(Multiplies):
         return products_cost(rows, self.matrices)
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return all(matrix.operands for matrix in self.matrices)
 
     def kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.kernels_of: a launch a matrix."""
         return tuple(self.product_kernels(rows, "forward"))
 
-    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.own_kernels_of: one launch for all matrices."""
-        return tuple(self.own_product_kernels(rows, "forward"))
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.native_kernels_of: one launch for all matrices."""
+        return tuple(self.native_product_kernels(rows, "forward"))
 
-    def own_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
+    def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
         """As `product_kernels`, where ours run."""
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
-                yield replace(kernel, name=own_product_kernel(self.kind, rows), calls=1)
+                yield replace(kernel, name=native_product_kernel(self.kind, rows), calls=1)
             else:
                 yield kernel
 
@@ -312,12 +314,12 @@ def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
 
 
-def _adapter_kernel(rows: int, own: bool) -> str:
+def _adapter_kernel(rows: int, natively: bool) -> str:
     """The kernel of the products of an adapter."""
-    return own_product_kernel("linear", rows) if own else f"linear.{'vector' if rows == 1 else 'matrix'}"
+    return native_product_kernel("linear", rows) if natively else f"linear.{'vector' if rows == 1 else 'matrix'}"
 
 
-def own_product_kernel(kind: str, rows: int) -> str:
+def native_product_kernel(kind: str, rows: int) -> str:
     """Ours, of any number of matrices: one for one row, one for a few, one for more."""
     return f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
 

@@ -116,8 +116,8 @@ class RMSNorm(Norm):
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return self.rounds_alike
 
 
@@ -160,8 +160,8 @@ class RMSNormBySquares(RMSNorm):
         self.shard, self.entries = shard, width * repeated
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return False
 
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
@@ -257,8 +257,8 @@ class AddNorm(Norm):
             Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), "normalise"),
         )
 
-    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.own_kernels_of: both at once, where there is a kernel that does."""
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.native_kernels_of: both at once, where there is a kernel that does."""
         if not self.fusible:
             return self.kernels_of(rows)
         return (Kernel(self.kernel_name, self.number_format, 1, self.cost_of(rows)),)
@@ -276,14 +276,14 @@ class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively."""
         return self.multiplier == 1 and self.rounds_alike
 
     @property
     def fusible(self) -> bool:
         """As Op.fusible."""
-        return self.ours
+        return self.runs_natively
 
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """As AddNorm.forward."""

@@ -73,14 +73,14 @@ class Op(Stored, ABC):
         rows = work.rows.get(space, 0)
         return self.kernels_of(rows) if rows else ()
 
-    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
         """The kernels of such a call where ours (`ops/kernels`) run, as far as they take the op. `kernels` are torch's,
         or those of an engine that is priced."""
         rows = work.rows.get(space, 0)
-        return self.own_kernels_of(rows) if rows else ()
+        return self.native_kernels_of(rows) if rows else ()
 
     @property
-    def ours(self) -> bool:
+    def runs_natively(self) -> bool:
         """Whether our kernels compute all of it once it is fused, in a number format that they take."""
         return False
 
@@ -103,7 +103,7 @@ class Op(Stored, ABC):
         stored = stored_name(getattr(self, "stored", None))
         return (Kernel(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored),)
 
-    def own_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As `kernels_of`, where ours run. Where torch's would be one kernel, of the same class, so is ours."""
         return self.kernels_of(rows)
 

@@ -52,7 +52,8 @@ class NativeKV:
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend."""
-        return self._attend(op, q_THD, k_NKD, v_NKW) if op.ours else self._others().attend(op, q_THD, k_NKD, v_NKW)
+        attend = self._attend if op.runs_natively else self._others().attend
+        return attend(op, q_THD, k_NKD, v_NKW)
 
     def _attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         group = self.pages.layers[op.layer].group
@@ -61,7 +62,7 @@ class NativeKV:
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """As KVContext.attend_latent: our kernels read latents of which nothing is to be expanded."""
-        if not op.read_by_ours or any(op.expanded(self.batch.attention(op.reach))):
+        if not op.read_natively or any(op.expanded(self.batch.attention(op.reach))):
             return self._others().attend_latent(op, q_THD, kept_T1E)
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 

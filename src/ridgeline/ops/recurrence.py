@@ -91,8 +91,8 @@ class Recurrence(Op):
             if sums.sequences
         )
 
-    def own_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
-        """As Op.own_kernels: torch runs it."""
+    def native_kernels(self, work: Work, space: Space = TOKENS) -> tuple[Kernel, ...]:
+        """As Op.native_kernels: torch runs it."""
         return self.kernels(work, space)
 
     @property

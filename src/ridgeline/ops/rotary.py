@@ -122,7 +122,7 @@ class RotaryTable(Op):
     """cos and sin of the positions of a step, once for all layers."""
 
     kind = "elementwise"
-    ours = True
+    runs_natively = True
     frequencies: Tensor
 
     def __init__(self, rope: Rope) -> None:

@@ -99,8 +99,8 @@ class Router(Linear):
         return functional.linear(x_TI.float(), matrix.float(), None if bias is None else bias.float())
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours: torch picks."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively: torch picks."""
         return False
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
@@ -142,8 +142,8 @@ class SharedGate(Linear):
         return y_TD * super().forward(x_TI).sigmoid()
 
     @property
-    def ours(self) -> bool:
-        """As Op.ours: torch weighs."""
+    def runs_natively(self) -> bool:
+        """As Op.runs_natively: torch weighs."""
         return False
 
     def cost_of(self, rows: int) -> Cost:

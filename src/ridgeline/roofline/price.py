@@ -14,8 +14,8 @@ from ridgeline.models.model import Model
 from ridgeline.ops.collective import AllReduce
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.kernels import NUMBERS
-from ridgeline.ops.kernels.recording import MOST
+from ridgeline.ops.kernels import DTYPES
+from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH
 from ridgeline.ops.op import Kernel, Op
 from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
@@ -45,9 +45,9 @@ class PricedOp:
         """Of one call."""
         return self.op.cost(work, self.space)
 
-    def kernels(self, work: Work, *, ours: bool = False) -> tuple[Kernel, ...]:
-        """Of one call. ours: where our kernels run."""
-        return self.op.own_kernels(work, self.space) if ours else self.op.kernels(work, self.space)
+    def kernels(self, work: Work, *, natively: bool = False) -> tuple[Kernel, ...]:
+        """Of one call. natively: where our kernels run."""
+        return self.op.native_kernels(work, self.space) if natively else self.op.kernels(work, self.space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Price:
         counts = Counter(keys)
         first = dict(reversed(list(zip(keys, calls, strict=True))))
         self.reaches, self.devices = model.reaches, devices
-        self._taken, self._records = model.storage.dtype in NUMBERS, model.ours and devices == 1
+        self._taken, self._records = model.storage.dtype in DTYPES, model.runs_natively and devices == 1
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
@@ -129,14 +129,14 @@ class Price:
         self._standing: dict[StepShape, _Standing] = {}
         self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
 
-    def ours(self, device: Device) -> bool:
+    def runs_natively(self, device: Device) -> bool:
         """Whether our kernels run the model on the device, as far as they take its ops."""
         return device.native and self._taken
 
     def recorded(self, device: Device, work: Work) -> bool:
         """Whether such a step is recorded there: a decode step of few sequences, of our kernels alone, which
         are not all of it where an adapter is asked."""
-        few = work.sequences <= MOST and work.decodes and not work.adapted
+        few = work.sequences <= MAX_RECORDED_BATCH and work.decodes and not work.adapted
         return device.native and self._records and few
 
     def step(self, work: Work) -> Cost:
@@ -154,11 +154,11 @@ class Price:
             cost = priced.cost(work)
             total += cost * priced.count
             reading.append((index, priced, cost))
-        working_set, ours, recorded = total.memory_bytes, self.ours(device), self.recorded(device, work)
+        working_set, natively, recorded = total.memory_bytes, self.runs_natively(device), self.recorded(device, work)
         standing = self._times_of(device, work, working_set, recorded=recorded)
         bound, expected, rows = standing.bound, standing.expected, list(standing.rows)
         for index, priced, cost in reading:
-            kernels = priced.kernels(work, ours=ours)
+            kernels = priced.kernels(work, natively=natively)
             time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
             bound += time.bound * priced.count
             expected += time.expected * priced.count
@@ -185,10 +185,10 @@ class Price:
         key = (id(device), device.bandwidth_of(working_set), work.shape, recorded)
         found = self._times.get(key)
         if found is None:
-            blind, ours = Work(work.rows, work.sequences), self.ours(device)
+            blind, natively = Work(work.rows, work.sequences), self.runs_natively(device)
 
             def row(priced: PricedOp, cost: Cost) -> PricedRow:
-                kernels = priced.kernels(blind, ours=ours)
+                kernels = priced.kernels(blind, natively=natively)
                 time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
                 return PricedRow(priced, cost, time)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import NUMBERS, Library, RowsOf, indices
+from ridgeline.ops.kernels.library import DTYPES, Library, RowsOf, indices
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
 
@@ -98,7 +98,7 @@ class PagedAttention:
         self._attend = library.function(
             "attend", POINTER(_Layer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsOf), c_void_p
         )
-        self._number, self._shape, self._scoring = NUMBERS[k_PKSD.dtype], (heads, value_dim), scoring
+        self._number, self._shape, self._scoring = DTYPES[k_PKSD.dtype], (heads, value_dim), scoring
         sinks = None if scoring.sinks_H is None else scoring.sinks_H.data_ptr()
         self._layer = _Layer(
             self._number, _REACHES[scoring.reach], scoring.size, heads, kv_heads, dim, value_dim,
@@ -110,7 +110,7 @@ class PagedAttention:
         self, sequences: Sequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
     ) -> Tensor:
         """Put the new rows, if any, into slots int64 (page x S + offset), then attend -> [T, H, W]."""
-        assert NUMBERS[q_THD.dtype] == self._number, "queries are in the format of the pages"
+        assert DTYPES[q_THD.dtype] == self._number, "queries are in the format of the pages"
         q_THD = _rows(q_THD)
         new = _NewRows(0)
         if k_NKD is not None:
@@ -139,7 +139,7 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, Ten
     ]
     cos, sin = (x.contiguous() for x in angles)
     function(
-        NUMBERS[inputs[0].dtype], len(cos), (_Heads * len(heads))(*heads), len(heads), cos.data_ptr(), sin.data_ptr(),
+        DTYPES[inputs[0].dtype], len(cos), (_Heads * len(heads))(*heads), len(heads), cos.data_ptr(), sin.data_ptr(),
         start, cos.shape[-1],
     )  # fmt: skip
     return results

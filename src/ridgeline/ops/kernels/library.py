@@ -19,8 +19,8 @@ PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
 """The environment variable that chooses an instruction set, or `off`."""
 
-NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
-"""What kernels read, as they call it."""
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""What kernels read, each by its number in DType of native/kernels.h."""
 
 _ACTIVATIONS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
@@ -116,7 +116,7 @@ class Library:
         dtype = out or x_TI.dtype
         results = tuple(x_TI.new_empty(x_TI.shape[0], weight.shape[0], dtype=dtype) for weight, _ in matrices)
         own = (_Matrix * len(results))(*(_matrix(x_TI, *each) for each in zip(matrices, results, strict=True)))
-        self._products(_rows(x_TI), len(own), own, NUMBERS[dtype])
+        self._products(_rows(x_TI), len(own), own, DTYPES[dtype])
         return results
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
@@ -172,7 +172,7 @@ def indices(numbers_N: Tensor) -> int:
 
 def _rows(x_TI: Tensor) -> RowsOf:
     assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
-    return RowsOf(NUMBERS[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
+    return RowsOf(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
 def _matrix(x_TI: Tensor, own: Operands, y_TO: Tensor) -> _Matrix:
@@ -213,6 +213,6 @@ def state() -> str:
 
 def native(x_TI: Tensor) -> Library | None:
     """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
-    if not x_TI.is_cpu or x_TI.dim() < 2 or x_TI.dtype not in NUMBERS or x_TI.stride(-1) != 1:
+    if not x_TI.is_cpu or x_TI.dim() < 2 or x_TI.dtype not in DTYPES or x_TI.stride(-1) != 1:
         return None
     return library()

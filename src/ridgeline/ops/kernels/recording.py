@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.ops.kernels.library import Call, Library
 
-MOST = 16
+MAX_RECORDED_BATCH = 16
 """Sequences of a decode step that is recorded. In a larger one what Python takes is lost in what the kernels take, and
 a recording keeps the memory of every op."""
 
