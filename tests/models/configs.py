@@ -48,6 +48,13 @@ _MAMBA = {
     "residual_in_fp32": False, "rescale_prenorm_residual": True, "use_mamba_kernels": True,
 }  # fmt: skip
 _MSCALE = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0, "mscale_all_dim": 0.7}
+_MINIMAX = {
+    "num_local_experts": 7, "num_experts_per_tok": 3, "rotary_dim": 4, "use_qk_norm": True, "qk_norm_type": "per_layer",
+    "use_routing_bias": True, "scoring_func": "sigmoid", "attn_type_list": [1, 1], "shared_intermediate_size": 0,
+    "shared_moe_mode": "sigmoid", "mlp_intermediate_size": 30, "layernorm_full_attention_beta": 1.0,
+    "layernorm_linear_attention_beta": 1.0, "layernorm_mlp_beta": 1.0, "use_mtp": True, "num_mtp_modules": 3,
+    "mtp_transformer_layers": 1,
+}  # fmt: skip
 _OSS_ROPE = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 16, "truncate": False}
 _GEMMA2 = {
     "hidden_act": "gelu_pytorch_tanh",
@@ -208,6 +215,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         norm_topk_prob=True,
         num_nextn_predict_layers=1,
     ),
+    "minimax_m2": _family("MiniMaxM2ForCausalLM", "minimax_m2", **_MINIMAX),
     "gpt_oss": _family(
         "GptOssForCausalLM",
         "gpt_oss",

@@ -106,6 +106,7 @@ _LATENT: dict[str, Any] = {
     "n_group": 4,
     "topk_group": 2,
 }
+_MINIMAX_M2 = _BASE | {"num_local_experts": 7, "num_experts_per_tok": 3, "rotary_dim": 4}
 # Transformers' rotation of it wants sizes that are even.
 _DEEPSEEK_V2 = (
     _LATENT
@@ -203,6 +204,7 @@ _qwen2_moe = ParityCase.of("qwen2_moe", _QWEN2_MOE, "qwen2moe")
 _qwen3_next = ParityCase.of("qwen3_next", _QWEN3_NEXT, "qwen3next")
 _qwen3_5 = ParityCase.of("qwen3_5_text", _BASE | _DELTA, "qwen3.5")
 _qwen3_5_moe = ParityCase.of("qwen3_5_moe_text", _QWEN3_5_MOE, "qwen3.5moe")
+_minimax_m2 = ParityCase.of("minimax_m2", _MINIMAX_M2, "minimax-m2")
 _v2 = ParityCase.of("deepseek_v2", _DEEPSEEK_V2, "deepseek-v2")
 _v3 = ParityCase.of("deepseek_v3", _LATENT, "deepseek-v3")
 _oss = ParityCase.of("gpt_oss", _OSS | _OSS_ROPE, "gpt-oss")
@@ -364,6 +366,15 @@ CASES = (
     _v3("wide-latent", {"kv_lora_rank": 40, "v_head_dim": 3, "attention_bias": True}),
     _v3("dense", {"first_k_dense_replace": 3}),
     _v3("experts-stacked", {}, layout=("experts stacked",)),
+    _minimax_m2("plain", {}),
+    _minimax_m2("mqa-tied", {"num_key_value_heads": 1, "tie_word_embeddings": True, "num_experts_per_tok": 1}),
+    _minimax_m2("large-eps", {"rms_norm_eps": 0.3}, without={"rms_norm_eps": 1e-5}),
+    _minimax_m2(
+        "partial-rotary",
+        {"rotary_dim": 8},
+        without={"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.4}},
+    ),
+    _minimax_m2("experts-stacked", {}, layout=("experts stacked",)),
     _oss("plain", {}),
     _oss("windows", {}, without={"sliding_window": 400}),
     _oss("limit", {"swiglu_limit": 0.3}, without={"swiglu_limit": 7.0}),

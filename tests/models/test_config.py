@@ -65,7 +65,7 @@ def changed(family: str, **changes: Any) -> dict[str, Any]:
 def test_every_family_has_a_valid_config() -> None:
     """The configs that the tests below break are whole."""
     assert set(CONFIGS) == {family.model_type for family in FAMILIES}
-    assert (len(CASES), len(LEFT_OUT)) == (111, 550)
+    assert (len(CASES), len(LEFT_OUT)) == (114, 579)
     for values in CONFIGS.values():
         assert isinstance(build(Fields(values, "config.json")), Model)
 
@@ -202,6 +202,9 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads is not num_attention_heads"),
     ("deepseek_v3", {"moe_layer_freq": 2}, "moe_layer_freq = 2 is not supported"),
     ("deepseek_v3", {"qk_rope_head_dim": 7}, "rotary dimension 7"),
+    ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm = False is not supported; True is"),
+    ("minimax_m2", {"scoring_func": "softmax"}, "scoring_func = 'softmax' is not supported; sigmoid is"),
+    ("minimax_m2", {"attn_type_list": [1, 0]}, "attn_type_list has another type than 1, full attention"),
     ("gpt_oss", {"num_experts_per_tok": 6}, "num_experts_per_tok 6 is more than num_local_experts 5"),
     ("gpt_oss", {"swiglu_limit": -1}, "swiglu_limit is -1"),
     ("qwen3_moe", {"num_experts": 0}, "num_experts is 0"),
@@ -532,7 +535,7 @@ def check_multipliers(ours: Model, theirs: Any) -> None:
         assert trunk.embed_tokens.scale == theirs.embedding_multiplier
     assert [op.rope is not None for op in attention] == transformers_turns(theirs)
     assert (trunk.layers[0].self_attn.q_norm is not None) == (
-        theirs.model_type in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "exaone4")
+        theirs.model_type in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3", "exaone4", "minimax_m2")
         or getattr(theirs, "use_qk_norm", getattr(theirs, "qk_layernorm", False))
     )
 

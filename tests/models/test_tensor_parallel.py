@@ -78,6 +78,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3-next": ("qwen3_next", {**_COMMON, **_DELTA, **_EXPERTS}),
     "qwen3.5": ("qwen3_5_text", {**_COMMON, **_DELTA}),
+    "minimax-m2": (
+        "minimax_m2",
+        {**_COMMON, "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 2, "rotary_dim": 4},
+    ),
     "deepseek-v3": ("deepseek_v3", _LATENT),
     "deepseek-v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None, "topk_method": "greedy"}),
     "gpt-oss": (

@@ -205,6 +205,17 @@ def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
     )
 
 
+def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNorm, HeadNorm]:
+    """RMSNorms of all heads' queries at once, and of all keys. cast_last: as of RMSNorm."""
+
+    def norm(heads: int) -> HeadNorm:
+        if d.shard.size > 1:
+            return DividedNorm(d, heads, d.shard.of_heads(heads))
+        return RMSNorm(heads * d.head_dim, d.eps, d.dtype, cast_last=cast_last)
+
+    return norm(d.heads), norm(d.kv_heads)
+
+
 def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
     """x + y and its norm; of x alone where there is no y."""
     if y_TD is None:

@@ -50,8 +50,7 @@ def build_second(fields: Fields, storage: Storage) -> Decoder:
     """Command R7B and A: layers without a window do not turn; nor do any where `sliding_window` is null."""
     # The releases say what the reference takes for granted.
     for name, only in (("use_parallel_block", True), ("use_gated_activation", True), ("rotary_pct", 1.0)):
-        if fields.value(name) not in (None, only):
-            raise fields.refuse(f"{name} = {fields.value(name)!r} is not supported; {only} is")
+        fields.refuse_but(name, only)
     fields.refuse_if("use_qk_norm")
     fields.refuse_if("position_embedding_type", "rope_gptj")
     fields.passed_over("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing")

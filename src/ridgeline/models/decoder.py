@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.blocks import HeadNorm
 from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.fields import Fields
 from ridgeline.models.model import Model
 from ridgeline.ops.activation import ActivatedProjections
 from ridgeline.ops.attention import Attention, KVContext
@@ -216,3 +217,10 @@ class Decoder(Model):
         """As Model.head."""
         logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
         return logits_RV
+
+
+def further_layers(fields: Fields, layers: int, name: str) -> tuple[str, ...]:
+    """What the tensors of layers beyond the last are called, as many as the field `name` says: they predict further
+    tokens in training (MTP), lie in a release, and are no part of the model."""
+    further = fields.natural(name) if fields.has(name) else 0
+    return tuple(rf"model\.layers\.{layer}\..*" for layer in range(layers, layers + further))

@@ -1,14 +1,13 @@
 """DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi-K2, Moonlight: latent attention, and
 mixtures of experts from some layer on."""
 
-import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.models.blocks import Block
-from ridgeline.models.decoder import Decoder, GatedMLP
+from ridgeline.models.decoder import Decoder, GatedMLP, further_layers
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import decoder, read_dimensions
@@ -110,11 +109,7 @@ def _build(fields: Fields, storage: Storage, sizes: ExpertSizes, rule: RoutingRu
         return Block(d, attention, feed_forward, first=layer == 0)
 
     built = decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
-    # Layers beyond the last predict further tokens in training (MTP): they are in a release, and no part of the model.
-    further = fields.natural("num_nextn_predict_layers") if fields.has("num_nextn_predict_layers") else 0
-    built.passed_over = tuple(
-        rf"model\.{re.escape(f'layers.{layer}.')}.*" for layer in range(d.layers, d.layers + further)
-    )
+    built.passed_over = further_layers(fields, d.layers, "num_nextn_predict_layers")
     return built
 
 

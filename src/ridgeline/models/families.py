@@ -19,6 +19,7 @@ from ridgeline.models import (
     gpt_oss,
     granite,
     llama,
+    minimax_m2,
     mistral,
     modernbert,
     nemotron_h,
@@ -140,6 +141,15 @@ FAMILIES = (
     ),
     Family("DeepseekV2ForCausalLM", "deepseek_v2", deepseek.build_v2),
     Family("DeepseekV3ForCausalLM", "deepseek_v3", deepseek.build_v3),
+    Family(
+        "MiniMaxM2ForCausalLM",
+        "minimax_m2",
+        minimax_m2.build,
+        renames=(
+            (".block_sparse_moe.", ".mlp."),
+            (".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
+        ),
+    ),
     Family(
         "GptOssForCausalLM",
         "gpt_oss",

@@ -195,6 +195,12 @@ class Fields:
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
+    def refuse_but(self, name: str, only: Any) -> None:
+        """Refuse any value but `only`, absent and null: of what releases say and the reference takes for granted."""
+        value = self.value(name)
+        if value is not None and value != only:
+            raise self.refuse(f"{name} = {_shown(value)} is not supported; {only} is")
+
     @property
     def architecture(self) -> str:
         """The first entry of `architectures`, or what diffusers calls the class; "" where there is neither."""

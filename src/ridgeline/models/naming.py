@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _NAME = re.compile(
-    r"(?P<family>T5|[A-Za-z]+?)(?:V?(?P<version>\d+(?:[._]\d+)?(?:Next)?))?(?P<kind>Mo[eE])?"
+    r"(?P<family>T5|[A-Za-z]+?)(?:V?(?P<version>(?:(?<=MiniMax)M)?\d+(?:[._]\d+)?(?:Next)?))?(?P<kind>Mo[eE])?"
     r"(?P<task>For[A-Z]\w*|LMHeadModel|(?:Text|Encoder|Vision)?Model(?:WithProjection)?)?"
 )
 _TASKS = {
@@ -13,7 +13,8 @@ _TASKS = {
     "ForConditionalGeneration": "conditional generation",
     "Model": "bare model, no head",
 }
-_MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next")  # that do not say it in their names
+# Mixtures that do not say it in their names.
+_MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next", "MiniMaxM2")
 
 
 @dataclass(frozen=True, slots=True)

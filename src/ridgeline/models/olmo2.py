@@ -3,7 +3,7 @@ heads' queries and keys at once."""
 
 from collections.abc import Sequence
 
-from ridgeline.models.blocks import DividedNorm, HeadNorm, Norms, PostNormBlock
+from ridgeline.models.blocks import Norms, PostNormBlock, norms_over_heads
 from ridgeline.models.decoder import Decoder, GatedMLP, SelfAttention, Trunk
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import Fields
@@ -12,7 +12,6 @@ from ridgeline.models.rope import read_rope, read_ropes
 from ridgeline.models.storage import Storage
 from ridgeline.models.windows import UNSTATED_WINDOW, all_but_every, read_window
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope
 
 
@@ -47,13 +46,8 @@ def _decoder(
     """Of blocks with this attention. ropes: as of Trunk, where there are two."""
     bias, norms = fields.flag("attention_bias", False), Norms.rms(d, cast_last=True)
 
-    def head_norm(heads: int) -> HeadNorm:
-        if d.shard.size > 1:
-            return DividedNorm(d, heads, d.shard.of_heads(heads))
-        return RMSNorm(heads * d.head_dim, d.eps, d.dtype, cast_last=True)
-
     def block(attend: Attention) -> PostNormBlock:
-        over = head_norm(d.heads), head_norm(d.kv_heads)
+        over = norms_over_heads(d, cast_last=True)
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=over)
         return PostNormBlock(attention, GatedMLP(d, d.gate_up()), first=attend.layer == 0, norms=norms)
 

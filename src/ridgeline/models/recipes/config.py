@@ -70,7 +70,7 @@ def _unconverted(section: Fields, *names: str) -> Matcher:
 def _fp8(section: Fields) -> Recipe:
     """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
     inputs if that is static."""
-    section.refuse_if("fmt", "e4m3")
+    section.refuse_if("fmt", "e4m3", "float8_e4m3fn")
     section.passed_over("kv_cache_scheme")  # says that there are scales; engines keep KV in the model's dtype
     block = section.integers("weight_block_size")
     if block and (len(block) != 2 or min(block) < 1):
