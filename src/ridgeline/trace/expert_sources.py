@@ -1,12 +1,14 @@
 """Whose experts: how the tokens of different texts are routed, beside what chance would give; and how many experts a
 batch of them touches, beside the formula that a price goes by.
 
-Shapes: N tokens of all texts, K experts a token, E experts, S sources, R runs of tokens.
+Shapes: N tokens of all texts, K experts a token, E experts, S sources, P pieces of text.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import mean, stdev
 
 import torch
 from torch import Tensor
@@ -18,30 +20,49 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.op import Op
 from ridgeline.ops.work import Segment
 
-RUN = 32  # tokens that go together when texts are shuffled: neighbours are routed alike, and would not be single draws
+# Tokens that go together when texts are shuffled, and see each other alone: tokens that share what they read are routed
+# alike, and would not be single draws.
+PIECE = 64
 SHUFFLES = 200
 DRAWS = 200
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_TOGETHER = 32  # pieces a forward
 _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLayer:
-    """One mixture. shares[source][expert]: of the source's picks. apart: the total variation distance of two sources'
-    shares, the mean over all pairs: 0 where all are routed alike, 1 where no two share an expert. shuffled: the same
-    where runs of tokens are dealt to sources by chance, the mean; most: the largest."""
+class Effect:
+    """A figure of how differently texts are routed, and the same where pieces are dealt to texts by chance:
+    the mean, the standard deviation and the largest of so many times."""
 
-    layer: int
-    shares: tuple[tuple[float, ...], ...]
-    apart: float
+    found: float
     shuffled: float
+    deviation: float
     most: float
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLayer:
+    """One mixture. shares[source][expert]: of the source's picks (the domain specialisation of arXiv:2409.02060).
+    least and most: of each share, where pieces are dealt to sources by chance.
+
+    apart: the total variation distance of two sources' shares, the mean over all pairs: 0 where all are routed alike,
+    1 where no two share an expert. information: the mutual information of source and pick, sources weighed alike, of
+    the source's entropy: 0 where a pick says nothing of the source, 1 where it names it.
+    """
+
+    layer: int
+    shares: tuple[tuple[float, ...], ...]
+    least: tuple[tuple[float, ...], ...]
+    most: tuple[tuple[float, ...], ...]
+    apart: Effect
+    information: Effect
+
+
+@dataclass(frozen=True, slots=True)
 class TouchedExperts:
-    """Distinct experts of a layer that a batch hits, the mean over layers and draws. mixed: of tokens of all texts;
-    alone: of one text; formula: of a balanced router, E (1 - (1 - k/E)^T)."""
+    """Distinct experts of a layer that a batch hits, the mean over layers and draws. mixed: of tokens of all texts, as
+    many of each; alone: of one text; formula: of a balanced router, E (1 - (1 - k/E)^T)."""
 
     batch: int
     mixed: float
@@ -60,10 +81,10 @@ class ExpertSources:
 
 
 def expert_sources(model: Model, texts: Mapping[str, Sequence[int]]) -> ExpertSources:
-    """How a mixture routes texts, given as token ids by name. Raises ValueError for a text of fewer than two runs."""
-    short = next((name for name, ids in texts.items() if len(ids) < 2 * RUN), None)
+    """How a mixture routes texts, given as token ids by name. Raises ValueError for a text of fewer than two pieces."""
+    short = next((name for name, ids in texts.items() if len(ids) < 2 * PIECE), None)
     if short is not None:
-        raise ValueError(f"the text {short} has {len(texts[short])} tokens; at least {2 * RUN} tell something")
+        raise ValueError(f"the text {short} has {len(texts[short])} tokens; at least {2 * PIECE} tell something")
     picked = [_picked(model, ids) for ids in texts.values()]
     layers = list(picked[0])
     generator = torch.Generator().manual_seed(_SEED)
@@ -79,62 +100,76 @@ def expert_sources(model: Model, texts: Mapping[str, Sequence[int]]) -> ExpertSo
 
 @torch.inference_mode()
 def _picked(model: Model, ids: Sequence[int]) -> dict[int, Tensor]:
-    """The experts that the tokens of a text pass, [N, K] of each layer; a long text runs in pieces of the context."""
+    """The experts that the tokens of a text's pieces pass, [N, K] of each layer; what is left over at the end is no
+    piece."""
     found: dict[int, list[Tensor]] = {}
 
     def note(path: str, _: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         found.setdefault(layer_of(path) or 0, []).append(inputs[2])
 
+    pieces = torch.tensor(ids[: len(ids) // PIECE * PIECE]).view(-1, PIECE)
     with listening([(path, op) for path, op in model.ops() if isinstance(op, Experts)], note):
-        for start in range(0, len(ids), model.context):
-            piece = torch.tensor(ids[start : start + model.context])
-            length = len(piece)
-            kv = Uncached([Segment(length, length)])
-            model.hidden(piece, torch.arange(length), kv, torch.tensor([length - 1]))
-    return {layer: torch.cat(pieces) for layer, pieces in sorted(found.items())}
+        for some in torch.split(pieces, _TOGETHER):
+            kv = Uncached([Segment(PIECE, PIECE)] * len(some))
+            model.hidden(some.flatten(), torch.arange(PIECE).repeat(len(some)), kv, torch.tensor([some.numel() - 1]))
+    return {layer: torch.cat(passes) for layer, passes in sorted(found.items())}
 
 
 def _layer(layer: int, picked: Sequence[Tensor], count: int, generator: torch.Generator) -> SourceLayer:
-    runs = [_by_run(own, count) for own in picked]
-    shares_SE = torch.stack([_share(own) for own in runs])
-    every_RE, sizes = torch.cat(runs), [len(own) for own in runs]
-    chance = []
+    pieces = [_by_piece(own, count) for own in picked]
+    every_PE, sizes = torch.cat(pieces), [len(own) for own in pieces]
+    found_SE, chance = _shares(pieces), []
     for _ in range(SHUFFLES):
-        dealt = torch.split(every_RE[torch.randperm(len(every_RE), generator=generator)], sizes)
-        chance.append(_apart(torch.stack([_share(own) for own in dealt])))
-    shares = tuple(tuple(row) for row in shares_SE.tolist())
-    return SourceLayer(layer, shares, _apart(shares_SE), sum(chance) / len(chance), max(chance))
+        dealt_PE = every_PE[torch.randperm(len(every_PE), generator=generator)]
+        chance.append(_shares(torch.split(dealt_PE, sizes)))
+    least_SE, most_SE = torch.stack(chance).aminmax(dim=0)
+    shares, least, most = (tuple(map(tuple, each.tolist())) for each in (found_SE, least_SE, most_SE))
+    apart, information = (_effect(of, found_SE, chance) for of in (_apart, _information))
+    return SourceLayer(layer, shares, least, most, apart, information)
 
 
-def _by_run(picked_NK: Tensor, count: int) -> Tensor:
-    """How often each expert was picked in each run of tokens, [R, E]; what is left over at the end has no run."""
-    whole = len(picked_NK) // RUN * RUN
-    return torch.stack([torch.bincount(run.flatten(), minlength=count) for run in torch.split(picked_NK[:whole], RUN)])
+def _effect(of: Callable[[Tensor], float], found_SE: Tensor, chance: Sequence[Tensor]) -> Effect:
+    by_chance = [of(shares_SE) for shares_SE in chance]
+    return Effect(of(found_SE), mean(by_chance), stdev(by_chance), max(by_chance))
 
 
-def _share(runs_RE: Tensor) -> Tensor:
-    total_E = runs_RE.sum(dim=0).double()
-    return total_E / total_E.sum()
+def _by_piece(picked_NK: Tensor, count: int) -> Tensor:
+    """How often each expert was picked in each piece, [P, E]."""
+    return torch.stack([torch.bincount(piece.flatten(), minlength=count) for piece in torch.split(picked_NK, PIECE)])
+
+
+def _shares(pieces: Sequence[Tensor]) -> Tensor:
+    """The share of each expert in the picks of each source's pieces, [S, E]."""
+    picks_SE = torch.stack([own_PE.sum(dim=0) for own_PE in pieces]).double()
+    return picks_SE / picks_SE.sum(dim=1, keepdim=True)
 
 
 def _apart(shares_SE: Tensor) -> float:
-    distances = [float((one - other).abs().sum() / 2) for one, other in combinations(shares_SE, 2)]
-    return sum(distances) / len(distances)
+    return mean(float((one - other).abs().sum() / 2) for one, other in combinations(shares_SE, 2))
+
+
+def _information(shares_SE: Tensor) -> float:
+    ratio_SE = shares_SE / shares_SE.mean(dim=0)
+    told = torch.where(shares_SE > 0, shares_SE * ratio_SE.log(), 0.0).sum() / len(shares_SE)
+    return max(0.0, float(told)) / math.log(len(shares_SE))  # rounding may leave it a hair under nothing
 
 
 def _touched(
     batch: int, picked: Sequence[Mapping[int, Tensor]], op: Experts, generator: torch.Generator
 ) -> TouchedExperts:
-    mixed = _distinct(batch, {layer: torch.cat([own[layer] for own in picked]) for layer in picked[0]}, generator)
-    alone = [_distinct(batch, own, generator) for own in picked]
-    return TouchedExperts(batch, mixed, sum(alone) / len(alone), op.touched(batch))
+    alone = [_distinct(batch, [own], generator) for own in picked]
+    return TouchedExperts(batch, _distinct(batch, picked, generator), mean(alone), op.touched(batch))
 
 
-def _distinct(batch: int, picked: Mapping[int, Tensor], generator: torch.Generator) -> float:
-    """Of so many tokens drawn by chance, as a decode step has one of each sequence."""
-    hits = [
-        len(torch.unique(own_NK[torch.randint(len(own_NK), (batch,), generator=generator)]))
-        for own_NK in picked.values()
-        for _ in range(DRAWS)
-    ]
-    return sum(hits) / len(hits)
+def _distinct(batch: int, picked: Sequence[Mapping[int, Tensor]], generator: torch.Generator) -> float:
+    """Of so many tokens drawn by chance, each of a text drawn by chance, as a decode step has one of each sequence."""
+    hits = []
+    for layer in picked[0]:
+        every_NK = torch.cat([own[layer] for own in picked])
+        sizes_S = torch.tensor([len(own[layer]) for own in picked])
+        starts_S = sizes_S.cumsum(dim=0) - sizes_S
+        for _ in range(DRAWS):
+            source = torch.randint(len(picked), (batch,), generator=generator)
+            token = (torch.rand(batch, generator=generator, dtype=torch.double) * sizes_S[source]).long()
+            hits.append(len(torch.unique(every_NK[starts_S[source] + token])))
+    return mean(hits)

@@ -1,7 +1,7 @@
 """Whose experts: the shares of texts, and how many experts batches of their tokens touch."""
 
-from ridgeline.document.page import AnyCell, Block, Heading, Heat, Row, Table, columns
-from ridgeline.trace.expert_sources import RUN, SHUFFLES, ExpertSources, SourceLayer
+from ridgeline.document.page import AnyCell, Block, Column, Heading, Heat, Row, Table, columns
+from ridgeline.trace.expert_sources import PIECE, SHUFFLES, Effect, ExpertSources, SourceLayer
 
 _NUMBERED = 16  # experts whose shares are written out; more are shades
 
@@ -14,7 +14,8 @@ def sources_view(sources: ExpertSources) -> tuple[Block, ...]:
     return (
         Heading(f"Whose experts: percent of the picks of each text ({counted} tokens)"),
         _shares(sources, experts),
-        _apart(sources),
+        Heading("How differently texts are routed, and by chance"),
+        _effects(sources),
         Heading(f"Of {experts} experts a batch touches: on these texts, and of a balanced router"),
         Table(columns("batch", "all texts", "one text", "E (1 - (1 - k/E)^T)"), tuple(rows)),
     )
@@ -25,27 +26,43 @@ def _two(count: float) -> str:
 
 
 def _shares(sources: ExpertSources, experts: int) -> Table:
-    names = [f"e{number}" for number in range(experts)] if experts <= _NUMBERED else ["share by expert (of its most)"]
+    written = experts <= _NUMBERED
+    names = [f"e{number}" for number in range(experts)] if written else ["share by expert (of its most)"]
     rows = tuple(row for own in sources.layers for row in _rows(own, sources.names))
-    return Table(columns("layer", "text", *names, words=(0, 1)), rows, dense=experts <= _NUMBERED)
+    note = (
+        f"+ and -: more or less than whenever pieces of {PIECE} tokens were dealt to texts by chance, {SHUFFLES} times"
+    )
+    return Table(columns("layer", "text", *names, words=(0, 1)), rows, (note,) if written else (), dense=written)
 
 
 def _rows(own: SourceLayer, names: tuple[str, ...]) -> list[Row]:
     rows = []
     for number, (name, shares) in enumerate(zip(names, own.shares, strict=True)):
-        cells: tuple[AnyCell, ...] = tuple(f"{100 * share:.1f}" for share in shares)
-        if len(shares) > _NUMBERED:
-            cells = (Heat(tuple(share / max(shares) for share in shares)),)
+        cells: tuple[AnyCell, ...] = (Heat(tuple(share / max(shares) for share in shares)),)
+        if len(shares) <= _NUMBERED:
+            cells = tuple(map(_beside_chance, shares, own.least[number], own.most[number]))
         rows.append(Row((str(own.layer) if number == 0 else "", name, *cells)))
     return rows
 
 
-def _apart(sources: ExpertSources) -> Table:
-    rows = tuple(
-        Row((str(own.layer), f"{own.apart:.3f}", f"{own.shuffled:.3f}", f"{own.most:.3f}")) for own in sources.layers
+def _beside_chance(share: float, least: float, most: float) -> str:
+    return f"{100 * share:.1f}{'+' if share > most else '-' if share < least else ' '}"
+
+
+def _effects(sources: ExpertSources) -> Table:
+    heads = [
+        Column(head, group=group)
+        for group in ("total variation distance", "mutual information")
+        for head in ("found", "shuffled", "±", "most")
+    ]
+    rows = (Row((str(own.layer), *_effect(own.apart), *_effect(own.information))) for own in sources.layers)
+    notes = (
+        "total variation distance: of two texts' shares, the mean of all pairs; mutual information: of a pick and its "
+        "text, texts weighed alike, of all there is to tell",
+        "shuffled, ±, most: mean, standard deviation and largest where pieces are dealt to texts by chance",
     )
-    note = (
-        "apart: total variation distance of two texts' shares, the mean of all pairs; shuffled: of runs of "
-        f"{RUN} tokens dealt to texts by chance, the mean of {SHUFFLES} times; at most: the largest of them"
-    )
-    return Table(columns("layer", "apart", "shuffled", "at most"), rows, (note,))
+    return Table((Column("layer", words=True), *heads), tuple(rows), notes)
+
+
+def _effect(effect: Effect) -> tuple[str, ...]:
+    return tuple(f"{value:.3f}" for value in (effect.found, effect.shuffled, effect.deviation, effect.most))
