@@ -13,6 +13,7 @@ from ridgeline.document.terminal import plain
 from ridgeline.ops.experts import Experts
 from ridgeline.trace import Wanted
 from ridgeline.trace.expert_sources import PIECE, SourceLayer, expert_sources
+from ridgeline.trace.request import check
 from ridgeline.trace.views.story import WIDTH, Shown, story
 
 TEXTS = {"ridges": "A ridge line rises over the plain. " * 12, "digits": "0123456789 9876543210 55 " * 16}
@@ -98,3 +99,5 @@ def test_a_trace_has_them_and_short_texts_are_refused(tiny: Maker) -> None:
     assert any(line.split() == ["2", *effects] for line in page)
     with pytest.raises(ValueError, match="the text short has 2 tokens; at least 128"):
         expert_sources(subject.llm.loaded.model, {"long": list(range(200)), "short": [1, 2]})
+    with pytest.raises(ValueError, match=r"the text short has \d tokens"):  # before anything is measured
+        check(subject.llm, subject.ids, Wanted(experts=True, sources=(("long", "a" * 200), ("short", "pebbles"))))

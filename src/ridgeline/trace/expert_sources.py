@@ -80,11 +80,16 @@ class ExpertSources:
     touched: tuple[TouchedExperts, ...]
 
 
-def expert_sources(model: Model, texts: Mapping[str, Sequence[int]]) -> ExpertSources:
-    """How a mixture routes texts, given as token ids by name. Raises ValueError for a text of fewer than two pieces."""
+def check_texts(texts: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError for a text, given as token ids by name, of fewer than two pieces."""
     short = next((name for name, ids in texts.items() if len(ids) < 2 * PIECE), None)
     if short is not None:
         raise ValueError(f"the text {short} has {len(texts[short])} tokens; at least {2 * PIECE} tell something")
+
+
+def expert_sources(model: Model, texts: Mapping[str, Sequence[int]]) -> ExpertSources:
+    """How a mixture routes texts, given as token ids by name. Raises ValueError as check_texts does."""
+    check_texts(texts)
     picked = [_picked(model, ids) for ids in texts.values()]
     layers = list(picked[0])
     generator = torch.Generator().manual_seed(_SEED)

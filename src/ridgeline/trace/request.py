@@ -20,7 +20,7 @@ from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
 from ridgeline.trace.capture import capture
 from ridgeline.trace.cross import cross_attention
-from ridgeline.trace.expert_sources import expert_sources
+from ridgeline.trace.expert_sources import check_texts, expert_sources
 from ridgeline.trace.experts import routing
 from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.lens import lens
@@ -121,6 +121,7 @@ def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
         raise ValueError("of an encoder-decoder a trace shows --attention; leave out --lens, --memory and --position")
     if wanted.experts and not any(op.kind == "experts" for _, op in llm.loaded.model.ops()):
         raise ValueError("this model has no experts: it is dense; leave out --experts")
+    check_texts(_encoded(wanted.sources, llm.tokenizer))
 
 
 @contextmanager
