@@ -1,5 +1,5 @@
 """Our kernels against float64 and torch, on awkward sizes; a row alone against itself in any batch, bit for bit; their
-threads beside other threads, in a child of a fork, and where the system gives none."""
+threads beside other threads, in a child of a fork, and where the system gives none, or no memory."""
 
 import os
 import resource
@@ -204,6 +204,23 @@ def test_a_system_that_starts_no_more_threads(kernels: Library) -> None:
 
     def call() -> bool:
         kernels.threads(64)
+        return torch.equal(work(kernels), expected)
+
+    assert in_child(call, room=20 << 20) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> None:
+    """Six rows and more of 12 MB are packed at once, more than malloc may have left over: an error, whichever thread it
+    meets, and the next call is as ever."""
+    kernels.threads(threads)
+    expected, wide = work(kernels), torch.ones(1, 3_000_003)
+    x_TI, weight = wide.expand(97, -1), wide.expand(97, -1)
+
+    def call() -> bool:
+        work(kernels)
+        with pytest.raises(MemoryError, match="a kernel works in"):
+            kernels.products(x_TI, [(weight, None)])
         return torch.equal(work(kernels), expected)
 
     assert in_child(call, room=20 << 20) == 0

@@ -32,8 +32,9 @@ Operands = tuple[Tensor, Tensor | None]
 """A matrix [O, I] and its bias [O], in the dtype of what it is multiplied with."""
 
 
-Call = tuple[Callable[..., None], tuple[Any, ...]]
-"""A kernel's function with its arguments, which are addresses or hold them."""
+Call = tuple[Callable[..., int], tuple[Any, ...]]
+"""A kernel's function with its arguments, which are addresses or hold them. It gives 0, or 1 where the system refused
+it memory (`refused`)."""
 
 
 class _Matrix(Structure):
@@ -94,13 +95,15 @@ class Library:
         self._c.ridgeline_threads(count)
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
-        """The function ridgeline_NAME, of arguments of these types, which gives nothing."""
+        """The function ridgeline_NAME, of arguments of these types. It raises MemoryError where the system refuses
+        what it works in; its results are unfilled then."""
         if name not in self._functions:
             function = getattr(self._c, f"ridgeline_{name}")
-            function.restype, function.argtypes = None, types
+            function.restype, function.argtypes = c_int, types
 
             def call(*arguments: Any) -> None:
-                function(*arguments)
+                if function(*arguments):
+                    raise refused()
                 if (calls := self._kept.calls) is not None:
                     calls.append((function, arguments))
 
@@ -161,6 +164,11 @@ class Library:
     def sample(self, rows: int, count: int, vocabulary: int) -> None:
         """A token for each row of logits. rows: where `count` structures Sampling (native/kernels.h) begin."""
         self._sample(rows, count, vocabulary)
+
+
+def refused() -> MemoryError:
+    """What is raised where a kernel gives 1."""
+    return MemoryError("the system refused memory that a kernel works in")
 
 
 def indices(numbers_N: Tensor) -> int:

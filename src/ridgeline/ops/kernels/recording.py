@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ridgeline.ops.kernels.library import Call, Library
+from ridgeline.ops.kernels.library import Call, Library, refused
 
 MAX_RECORDED_BATCH = 16
 """Sequences of a decode step that is recorded. In a larger one what Python takes is lost in what the kernels take, and
@@ -92,16 +92,18 @@ class Recording:
         self.calls, self.result = tuple(calls), result
 
     def again(self) -> Tensor:
-        """Make the calls over what is now at their addresses."""
+        """Make the calls over what is now at their addresses. Raises MemoryError, as a kernel's function does."""
         for function, arguments in self.calls:
-            function(*arguments)
+            if function(*arguments):
+                raise refused()
         return self.result
 
     def moments(self, now: Callable[[], float]) -> list[float]:
         """As `again`: the moment before each call, and the one after the last."""
         moments = [now()]
         for function, arguments in self.calls:
-            function(*arguments)
+            if function(*arguments):
+                raise refused()
             moments.append(now())
         return moments
 

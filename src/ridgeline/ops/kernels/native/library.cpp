@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include <pthread.h>
 
@@ -53,7 +54,7 @@ class CallPool {
     CallPool() : lock(calls, std::try_to_lock), alone(1) {
         const int wanted = threads;
         if (lock && (!pool || pool->wanted() != wanted)) {
-            delete pool;
+            delete std::exchange(pool, nullptr);
             pool = new Pool(wanted);
         }
     }
@@ -63,6 +64,16 @@ class CallPool {
     std::unique_lock<std::mutex> lock;
     Pool alone;
 };
+
+// call(pool): 0, or 1 where the system refused it memory; what it gives is unfilled then.
+template <class Call> int refusable(Call&& call) {
+    try {
+        call(CallPool());
+        return 0;
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+}
 
 }  // namespace
 
@@ -81,39 +92,39 @@ EXPORTED const char* ridgeline_use(const char* name) {
 // How many threads a call has from now on, the caller's included.
 EXPORTED void ridgeline_threads(int count) { threads = count; }
 
-EXPORTED void ridgeline_products(const Rows* x, int count, const Matrix* matrices, int out) {
-    kernels->products(CallPool(), *x, count, matrices, DType(out));
+EXPORTED int ridgeline_products(const Rows* x, int count, const Matrix* matrices, int out) {
+    return refusable([&](Pool& pool) { kernels->products(pool, *x, count, matrices, DType(out)); });
 }
 
-EXPORTED void ridgeline_norms(const Rows* x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
-                              int from_one) {
-    kernels->norms(CallPool(), *x, y, y_stride, to, weight, eps, from_one);
+EXPORTED int ridgeline_norms(const Rows* x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
+                             int from_one) {
+    return refusable([&](Pool& pool) { kernels->norms(pool, *x, y, y_stride, to, weight, eps, from_one); });
 }
 
-EXPORTED void ridgeline_gated_products(const Rows* x, const Matrix* gate, const Matrix* up, int activation) {
-    kernels->gated_products(CallPool(), *x, *gate, *up, activation);
+EXPORTED int ridgeline_gated_products(const Rows* x, const Matrix* gate, const Matrix* up, int activation) {
+    return refusable([&](Pool& pool) { kernels->gated_products(pool, *x, *gate, *up, activation); });
 }
 
-EXPORTED void ridgeline_attend(const AttentionLayer* layer, const Sequences* sequences, const NewRows* rows, const Rows* q,
-                               void* to) {
-    kernels->attend(CallPool(), *layer, *sequences, *rows, *q, to);
+EXPORTED int ridgeline_attend(const AttentionLayer* layer, const Sequences* sequences, const NewRows* rows, const Rows* q,
+                              void* to) {
+    return refusable([&](Pool& pool) { kernels->attend(pool, *layer, *sequences, *rows, *q, to); });
 }
 
-EXPORTED void ridgeline_rotate(int type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,
-                               int64_t start, int64_t half) {
-    kernels->rotate(CallPool(), DType(type), rows, inputs, count, cos, sin, start, half);
+EXPORTED int ridgeline_rotate(int type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,
+                              int64_t start, int64_t half) {
+    return refusable([&](Pool& pool) { kernels->rotate(pool, DType(type), rows, inputs, count, cos, sin, start, half); });
 }
 
-EXPORTED void ridgeline_sample(Sampling* rows, int count, int64_t vocabulary) {
-    kernels->sample(CallPool(), rows, count, vocabulary);
+EXPORTED int ridgeline_sample(Sampling* rows, int count, int64_t vocabulary) {
+    return refusable([&](Pool& pool) { kernels->sample(pool, rows, count, vocabulary); });
 }
 
-EXPORTED void ridgeline_angles(const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
-                               float* cos, float* sin) {
-    kernels->angles(CallPool(), positions, rows, frequencies, half, magnitude, cos, sin);
+EXPORTED int ridgeline_angles(const int64_t* positions, int64_t rows, const float* frequencies, int64_t half, float magnitude,
+                              float* cos, float* sin) {
+    return refusable([&](Pool& pool) { kernels->angles(pool, positions, rows, frequencies, half, magnitude, cos, sin); });
 }
 
-EXPORTED void ridgeline_gather(const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
-                               void* to) {
-    kernels->gather(CallPool(), table, entries, row_bytes, numbers, count, to);
+EXPORTED int ridgeline_gather(const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
+                              void* to) {
+    return refusable([&](Pool& pool) { kernels->gather(pool, table, entries, row_bytes, numbers, count, to); });
 }

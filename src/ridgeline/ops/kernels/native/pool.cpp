@@ -1,7 +1,8 @@
 #include "pool.h"
 
 #include <chrono>
-#include <system_error>
+#include <exception>
+#include <new>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,7 +22,7 @@ constexpr auto LOOKOUT = std::chrono::microseconds(100);
 Pool::Pool(int wanted) : asked_for(wanted) {
     try {
         for (int i = 1; i < wanted; ++i) workers.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
         // A limit on threads or memory: calls are cut for those that there are, and the results are the same.
     }
 }
@@ -43,10 +44,16 @@ void Pool::start(int count, Task what, void* with) {
     // Who is not in by now finds nothing to do; who is in has an item in hand.
     open.store(false);
     while (inside.load() != 0) relax();
+    if (refused.exchange(false)) throw std::bad_alloc();
 }
 
 void Pool::take() {
-    for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) task(context, item);
+    try {
+        for (int item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) task(context, item);
+    } catch (const std::bad_alloc&) {
+        refused.store(true);
+        next.store(items);  // what is left is in vain
+    }
 }
 
 void Pool::work() {

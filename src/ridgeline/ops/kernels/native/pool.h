@@ -15,7 +15,8 @@ class Pool {
     int wanted() const { return asked_for; }
     Pool(const Pool&) = delete;
 
-    // each(item) for every item, on any thread and in any order. One call at a time.
+    // each(item) for every item, on any thread and in any order. One call at a time. Throws bad_alloc once nobody works any
+    // more, if the system refused memory to one of them.
     template <class Each> void run(int items, Each&& each) {
         if (workers.empty() || items < 2) {
             for (int item = 0; item < items; ++item) each(item);
@@ -39,5 +40,5 @@ class Pool {
     alignas(64) std::atomic<uint32_t> call{0};  // counts calls: what sleeping workers wait on
     alignas(64) std::atomic<int> next{0};       // the first item that nobody has taken
     alignas(64) std::atomic<int> inside{0};     // workers that may still touch this call
-    std::atomic<bool> open{false}, ending{false};
+    std::atomic<bool> open{false}, ending{false}, refused{false};
 };

@@ -3,14 +3,17 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 
 namespace {
 
-// Memory of a thread that lasts from call to call.
+// Memory of a thread that lasts from call to call. of: throws bad_alloc where the system refuses it, and holds what it held.
 template <class Number> struct Scratch {
     Number* of(int64_t numbers) {
         if (numbers > size) {
-            held.reset(static_cast<Number*>(std::aligned_alloc(64, (numbers * sizeof(Number) + 63) / 64 * 64)));
+            void* more = std::aligned_alloc(64, (numbers * sizeof(Number) + 63) / 64 * 64);
+            if (!more) throw std::bad_alloc();
+            held.reset(static_cast<Number*>(more));
             size = numbers;
         }
         return held.get();

@@ -42,7 +42,7 @@ struct Subset {
 class SubsetWriter {
   public:
     SubsetWriter(Subset& some, int64_t most) : some(some) {
-        if (int64_t(some.values.size()) < most) some.values.resize(most), some.at.resize(most);
+        if (int64_t(some.values.size()) < most) some.at.resize(most), some.values.resize(most);
         values = some.values.data(), at = some.at.data();
     }
     ~SubsetWriter() { some.count = count; }
