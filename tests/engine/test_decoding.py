@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from models.configs import CONFIGS
 from ridgeline.engine import decoding
@@ -13,6 +14,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
+from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels import recording as recording_module
 from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, record
@@ -90,6 +92,32 @@ def test_memory_of_recordings_is_known_before_there_are_any(
     assert isinstance(runner, DecodingRunner)
     assert max(runner._recordings) == MAX_RECORDED_BATCH
     assert 0 < model.recorded_bytes() <= runner._memory.nbytes <= 1.1 * model.recorded_bytes() + chunk
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_hook_sees_steps_that_were_recorded_before(everywhere: bool) -> None:
+    """Put on between two steps, and taken off: those between are run, those after it recorded again."""
+    model, seen = random_ours(CONFIGS["llama"]), list[Embedding]()
+    model.fuse()
+    (table,) = (op for _, op in model.ops() if isinstance(op, Embedding))
+    engine = token_engine(model, runner=DecodingRunner)
+    engine.add([1, 2, 3], SamplingParams(max_tokens=12, ignore_eos=True))
+
+    def note(op: nn.Module, *_: object) -> None:
+        if op is table:
+            seen.append(op)
+
+    counts = []
+    for step in range(8):
+        if step == 3:
+            handle = register_module_forward_hook(note) if everywhere else table.register_forward_pre_hook(note)
+        if step == 5:
+            handle.remove()
+        engine.step()
+        counts.append(len(seen))
+    assert isinstance(engine.executor, DecodingRunner)
+    assert list(engine.executor._recordings) == [1]
+    assert counts == [0, 0, 0, 1, 2, 2, 2, 2]
 
 
 def test_what_is_not_recorded_takes_no_memory() -> None:

@@ -5,6 +5,7 @@ Shapes: B sequences, one position of each, V vocabulary.
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module as every_module
 
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -50,7 +51,10 @@ class DecodingRunner(Runner):
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
         self._records = self.native is not None and model.runs_natively
-        self._parts = tuple(model.modules())
+        # Where torch keeps hooks: the same dictionaries as they come and go, so that a step only looks for a full one.
+        self._hooks = [every_module._global_forward_pre_hooks, every_module._global_forward_hooks]
+        for part in model.modules():
+            self._hooks += [part._forward_pre_hooks, part._forward_hooks]
         self._memory = Memory()
         self._inputs: dict[int, _Inputs] = {}
         self._recordings: dict[int, Recording] = {}
@@ -94,8 +98,8 @@ class DecodingRunner(Runner):
 
     @property
     def _watched(self) -> bool:
-        """Whether somebody has put hooks on the model's parts, who would see nothing of a recording."""
-        return any(module._forward_pre_hooks or module._forward_hooks for module in self._parts)
+        """Whether there are hooks on the model's parts or on all modules, which would see nothing of a recording."""
+        return any(self._hooks)
 
     def _fill(self, plan: StepPlan) -> _Inputs:
         """Put what the step reads where it reads it, and prepare KV memory as `prepare` does."""
