@@ -34,6 +34,13 @@ FLAGS = [
 LINK = ["-shared", "-static-libstdc++", "-static-libgcc", "-pthread"]
 
 AVX512 = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mprefer-vector-width=512"
+PROBE = """
+#if !__has_builtin(__builtin_shufflevector)
+#error
+#endif
+"""
+"""What a compiler refuses that is too old for the kernels: g++ has that since version 12."""
+
 SETS = {"plain": "-DLANES=4"}
 """The instruction sets of this platform, and what compiles the kernels for each. The plain one comes first: of an
 inline function that several of them contain the linker takes the first, which every processor can run."""
@@ -45,16 +52,20 @@ if platform.machine() in ("x86_64", "AMD64"):
     }
 
 
-def compiler() -> str | None:
-    """The C++ compiler: $CXX, or one of the usual names."""
-    return os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++")), None)
+def compiler() -> str:
+    """The C++ compiler: $CXX, or one of the usual names. Raises OSError where it is not there or too old."""
+    cxx = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++")), None)
+    if cxx is None:
+        raise FileNotFoundError("no C++ compiler; the kernels take g++ 12 or newer")
+    command = [cxx, "-std=gnu++20", "-E", "-x", "c++", "-"]
+    if subprocess.run(command, input=PROBE, text=True, capture_output=True, check=False).returncode:
+        raise OSError(f"{cxx} is too old for the kernels, which take g++ 12 or newer; CXX names another compiler")
+    return cxx
 
 
 def compile_kernels(source: Path, library: Path) -> None:
     """Compile the kernels for each instruction set and link them. Raises CalledProcessError or OSError."""
     cxx = compiler()
-    if cxx is None:
-        raise FileNotFoundError("no C++ compiler (g++)")
     with tempfile.TemporaryDirectory() as folder:
         jobs = {Path(folder, f"{name}.o"): (source / f"{name}.cpp", []) for name in ("library", "pool")}
         for name, flags in SETS.items():
@@ -95,7 +106,10 @@ class WithKernels(Distribution):
     """A distribution with compiled parts, if there is a compiler."""
 
     def has_ext_modules(self) -> bool:
-        return compiler() is not None
+        try:
+            return bool(compiler())
+        except OSError:
+            return False
 
 
 setup(

@@ -1,5 +1,7 @@
-"""What is sent to others: the source distribution holds all that a build needs, and nothing that was built here."""
+"""What is sent to others: the source distribution holds all that a build needs, and nothing that was built here; and a
+build without a compiler that takes the kernels."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,17 +16,23 @@ BUILT = ("__pycache__", "*.so", "*.egg-info")
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files of a source distribution, made from a copy of the tree in which a library has been compiled."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a build reads."""
     folder = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns(*BUILT))
-    (folder / PACKAGE / "ops" / "kernels" / "libridgeline.so").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sent(tree: Path) -> set[str]:
+    """The files of a source distribution, made where a library has been compiled."""
+    (tree / PACKAGE / "ops" / "kernels" / "libridgeline.so").touch()
     code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with tarfile.open(folder / "dist" / done.stdout.splitlines()[-1]) as archive:
+    with tarfile.open(tree / "dist" / done.stdout.splitlines()[-1]) as archive:
         return {name.partition("/")[2] for name in archive.getnames()}
 
 
@@ -43,3 +51,26 @@ def test_it_holds_every_file_of_the_package(sent: set[str]) -> None:
 
 def test_it_holds_nothing_that_was_compiled(sent: set[str]) -> None:
     assert not [name for name in sent if name.endswith((".so", ".pyc", ".o"))]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "says"),
+    [
+        ("too-old", "too-old is too old for the kernels, which take g++ 12 or newer"),
+        ("gone", "No such file"),
+    ],
+)
+def test_a_build_without_kernels_says_why_in_a_line(tree: Path, tmp_path: Path, compiler: str, says: str) -> None:
+    """A compiler that refuses the probe is asked for nothing else; the package is there without a library."""
+    script = tmp_path / "too-old"
+    script.write_text("#!/bin/sh\necho refused >&2\nexit 1\n")
+    script.chmod(0o755)
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path / "lib")]
+    environment = os.environ | {"CXX": str(tmp_path / compiler)}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("ridgeline"))
+    assert line.startswith("ridgeline is built without its own kernels, on torch alone: ")
+    assert says in line
+    assert (done.returncode, "refused" in done.stderr) == (0, False)
+    assert (tmp_path / "lib" / "ridgeline" / "__main__.py").exists()
+    assert not (tmp_path / "lib" / "ridgeline" / "ops" / "kernels" / "libridgeline.so").exists()

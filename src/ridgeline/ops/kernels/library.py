@@ -208,7 +208,10 @@ def missing() -> str:
     """Why there are no kernels in the package and what to do, in words; "" where there are, or nobody wants them."""
     if os.environ.get(VARIABLE) == "off" or PATH.exists():
         return ""
-    return "none were compiled when ridgeline was installed, which takes g++ (apt install g++, then install it again)"
+    return (
+        "none were compiled when ridgeline was installed, which takes g++ 12 or newer "
+        "(apt install g++, then install it again)"
+    )
 
 
 def state() -> str:
