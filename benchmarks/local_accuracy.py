@@ -259,15 +259,17 @@ def report(rows: Sequence[Row], repeats: int, command: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    data = Path(os.environ.get("RIDGELINE_DATA", ROOT.parent / "shared" / "data"))
-    parser.add_argument("--stories", default=str(data / "models" / "stories260K"), help="the folder of stories260K")
+    parser.add_argument("--stories", help="the folder of stories260K; models/stories260K of RIDGELINE_DATA by default")
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--threads", type=int, default=None, help="instead of those that `ridgeline run` would use")
     parser.add_argument("--only", nargs="+", default=[], help="models by the beginning of their names")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
     parser.add_argument("--json", action="store_true", help="one JSON object a row on stdout")
     args = parser.parse_args()
-    chosen = [s for s in subjects(args.stories) if not args.only or s.name.startswith(tuple(args.only))]
+    stories = args.stories or _stories_of(os.environ.get("RIDGELINE_DATA"))
+    if stories is None:
+        parser.error("give --stories, the folder of stories260K, or name the folder of real data by RIDGELINE_DATA")
+    chosen = [s for s in subjects(stories) if not args.only or s.name.startswith(tuple(args.only))]
     rows = measure(chosen, args.repeats, args.threads)
     errors = [abs(row.error) for row in rows]
     print(f"median absolute error {statistics.median(errors):.1%}, worst {max(errors):.1%}", file=sys.stderr)
@@ -276,6 +278,10 @@ def main() -> None:
     if args.json:
         for row in rows:
             print(json.dumps(asdict(row) | {"error": row.error}))
+
+
+def _stories_of(data: str | None) -> str | None:
+    return str(Path(data, "models", "stories260K")) if data else None
 
 
 if __name__ == "__main__":
