@@ -622,3 +622,13 @@ def test_engines_of_published_measurements_are_not_planned_with(plan: Any) -> No
         assert f"{' '.join(flags)} is refused: " in err
         assert "--enable-dp-attention" in err
     assert plan("mixtral-8x7b", *CARD, "--data-parallel-size", "1", "--no-enable-expert-parallel")[0] == 0
+
+
+def test_a_state_is_of_a_request_and_its_pages_of_bytes(plan: Any) -> None:
+    """Mamba-2's, however long the request is: pages that hold states or positions are not of so many tokens."""
+    memory = json.loads(plan("nemotron-h-8b", *CARD, "--json")[1])["memory"]
+    assert (memory["page_size"], memory["kv_tokens"]) == (None, None)
+    assert memory["concurrency"] == pytest.approx(memory["pages"] * memory["page_bytes"] / memory["request_bytes"])
+    text = " ".join(plan("nemotron-h-8b", *CARD, "--section", "memory")[1].split())
+    assert f"a state of {memory['state_bytes']:,.0f} bytes a request, however long it is" in text
+    assert f"{memory['pages']:,} pages of {memory['page_bytes']:,} bytes" in text

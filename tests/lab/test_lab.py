@@ -136,6 +136,22 @@ def test_no_user_is_longer_than_the_models_context() -> None:
         memory.users_on("gpt2", load_card("h100-sxm"), 16, 500)
 
 
+def test_models_whose_users_keep_something_else_are_refused() -> None:
+    """Nothing, or an encoder's keys and values too; a decoder that its release has for vectors is one of the first."""
+    embeds, encodes = "embeds texts, of which nothing stays on the card", "keeps its encoder's keys and values too"
+    for name, says in {"bert-base-uncased": embeds, "qwen3-embedding-0.6b": embeds, "flan-t5-small": encodes}.items():
+        result = CliRunner().invoke(build_app(), ["lab", "memory", "--model", "gpt2", "--model", name])
+        assert isinstance(result.exception, ValueError)
+        assert str(result.exception).startswith(f"{name} {says}; `ridgeline plan` ")
+
+
+def test_a_users_state_is_counted() -> None:
+    """Of one who has read little it is the most."""
+    found = memory.users_on("nemotron-h-8b", load_card("h100-sxm"), 1, 1000)
+    assert found.request > found.state > 1000 * found.token
+    assert "bytes and a user a state of" in plain(memory.document([found], load_card("h100-sxm"), 1000))
+
+
 def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
     card, context = load_card("l4"), 2001

@@ -8,6 +8,8 @@ import torch
 import typer
 
 from ridgeline.checkpoint import load_model, open_source, read_config
+from ridgeline.checkpoint.embedding import read_embedding
+from ridgeline.checkpoint.source import catalogue_name
 from ridgeline.checkpoint.tokenizer import tokenizer_of
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_tokens
@@ -23,7 +25,7 @@ from ridgeline.lab import kv_cache as kv_cache_lab
 from ridgeline.lab import memory as memory_lab
 from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import sampling as sampling_lab
-from ridgeline.models import build
+from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
 
 lab = typer.Typer(help="Four experiments, each under a minute: run them, then read their code.")
@@ -72,9 +74,11 @@ def memory(
     as_json: options.Json = False,
 ) -> None:
     """Users on a card, subtraction by subtraction, for an 8B and a 70B model."""
-    card = device_named(device)
+    card, names = device_named(device), model or ["llama-3-8b", "llama-3-70b"]
     length = parse_tokens(context, "--context")
-    users = [memory_lab.users_on(name, card, devices, length) for name in model or ("llama-3-8b", "llama-3-70b")]
+    for name in names:
+        _check_writes(name)
+    users = [memory_lab.users_on(name, card, devices, length) for name in names]
     _give(memory_lab.document(users, card, length), memory_lab.as_json(users, card, length), svg, as_json)
 
 
@@ -126,6 +130,16 @@ def _fitting(text: str, option: str, model: str) -> int:
     if tokens > context:
         raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")
     return tokens
+
+
+def _check_writes(name: str) -> None:
+    """Raises ValueError for a model whose users keep nothing, or an encoder's keys and values too."""
+    source = open_source(catalogue_name(name) or name)
+    family = family_of(source.config)
+    if read_embedding(source) is not None or not family.writes:
+        raise ValueError(f"{name} embeds texts, of which nothing stays on the card; `ridgeline plan` prices that")
+    if family.encodes:
+        raise ValueError(f"{name} keeps its encoder's keys and values too; `ridgeline plan` counts both")
 
 
 def _load(name: str, threads: int | None) -> tuple[Model, int]:

@@ -58,7 +58,9 @@ def plan_embedding(
 
 
 def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
-    """Raises ValueError for what is asked of models that generate."""
+    """Raises ValueError for what is asked of models that generate, and for adapters, which the engine refuses too."""
+    if lora:
+        raise ValueError(f"{title} embeds, beside which no adapter runs; merge it into the model, and leave out --lora")
     given = {
         "--batch": workload.batch != "1",
         "--users": workload.users is not None,
@@ -66,7 +68,6 @@ def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> N
         "--slo": workload.slo is not None,
         "--ttft": workload.ttft is not None,
         "--tpot": workload.tpot is not None,
-        "--lora": bool(lora),
     }
     if names := [name for name, is_given in given.items() if is_given]:
         raise ValueError(

@@ -52,7 +52,8 @@ class Subtraction:
 class Users:
     """A model on `cards` cards of one sort; all bytes are those of one card. steps: from the card to what is left.
 
-    token: KV bytes of a position, request: of a whole request, in whole pages. users: requests that fit at a time.
+    token: KV bytes of a position, state: bytes of a request's states, however long it is, request: of a whole request,
+    in whole pages. users: requests that fit at a time.
     fits_on: the fewest cards (1, 2, 4, 8) on which one user fits, None if there is no such number: cards without a link
     are no two, and a model's heads do not divide over any number of them.
     """
@@ -62,6 +63,7 @@ class Users:
     total: float
     steps: tuple[Subtraction, ...]
     token: float
+    state: float
     request: float
     users: int
     texts: Texts
@@ -89,7 +91,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > cards])
     return Users(
         model, cards, memory.total, _subtract(case, workload, memory),
-        memory.kv_bytes_per_token, memory.request_bytes, memory.users,
+        memory.kv_bytes_per_token, memory.state_bytes, memory.request_bytes, memory.users,
         _texts(fields, device, cards, context), None if fewest is None else fewest.devices,
     )  # fmt: skip
 
@@ -181,7 +183,11 @@ def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
     texts = one.texts
     cards = f"{one.cards} of them" if one.cards > 1 else "it"
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
-    kept = f"A token keeps {one.token * one.cards:,.0f} bytes, {context:,} of them {say(one.request * one.cards, 'B')}"
+    kept, whole = f"A token keeps {one.token * one.cards:,.0f} bytes", say(one.request * one.cards, "B")
+    if one.state:
+        kept += f" and a user a state of {say(one.state * one.cards, 'B')}: {whole} with {context:,} tokens"
+    else:
+        kept += f", {context:,} of them {whole}"
     if one.users:
         rest = load_engine().memory.describe()
         return (

@@ -199,8 +199,9 @@ def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
     return fields | {
         "utilization": setup.utilization,
         "state_bytes": memory.state_bytes,
-        "kv_tokens": memory.kv_tokens,
-        "page_size": memory.page_size,
+        # Where layers keep a state, a page holds one or positions, and how many tokens fit depends on the requests.
+        "kv_tokens": None if memory.state_bytes else memory.kv_tokens,
+        "page_size": None if memory.state_bytes else memory.page_size,
         "pages": memory.pages,
         "page_bytes": memory.page_bytes,
         "request_bytes": memory.request_bytes,

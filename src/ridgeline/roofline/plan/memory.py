@@ -120,7 +120,10 @@ class Memory:
 
     @property
     def concurrency(self) -> float:
-        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank."""
+        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank. A state is whole
+        however many they are."""
+        if self.state_bytes:
+            return self.layout.nbytes / self.request_bytes
         whole = math.ceil(self.request_tokens / self.page_size) * self.page_size
         return self.layout.nbytes / self.request_bytes * whole / self.request_tokens
 

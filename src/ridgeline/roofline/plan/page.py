@@ -95,11 +95,13 @@ def _activations(plan: Plan) -> str:
 def _pages(plan: Plan) -> str:
     m = plan.memory
     line = f"{m.kv_bytes_per_token:,.0f} bytes a token"
-    line += f" and {m.state_bytes:,.0f} a request" if m.state_bytes else ""
+    line += f", and a state of {m.state_bytes:,.0f} bytes a request, however long it is" if m.state_bytes else ""
     if not m.fits:
         return line
+    # A page of a model with states holds a state or positions: so many tokens fit is not to be said without requests.
+    pages = f"{m.page_bytes:,} bytes" if m.state_bytes else f"{m.page_size} = {m.kv_tokens:,} tokens"
     return (
-        f"{line}: {m.pages:,} pages of {m.page_size} = {m.kv_tokens:,} tokens\n"
+        f"{line}: {m.pages:,} pages of {pages}\n"
         f"maximum concurrency for {m.request_tokens:,} tokens: {m.concurrency:,.2f}x{' a card' * (m.ranks > 1)}"
     )
 
