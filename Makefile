@@ -1,5 +1,6 @@
 # make demo: the built-in model tells a story, then a 0.6 B model shows decode at memory speed.
 # make test: linters, types, tests. make check: the linters and types alone. make slow: the tests that take minutes.
+# make sanitize: the tests of the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer.
 # make bench: the engine beside the roofs of this machine, in minutes; let it do nothing else meanwhile.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # On Linux, pip's own choice of torch brings gigabytes of CUDA, which nothing here uses.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: demo bench test slow check clean
+.PHONY: demo bench test slow check sanitize clean
 
 demo: $(VENV)/.base
 	@echo '$$ ridgeline run tales "Once upon a time"'
@@ -27,6 +28,14 @@ test: check
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+# The second library is for the exceptions of the first, which looks for them before Python has any C++.
+sanitize: $(VENV)/.dev
+	CXXFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined' \
+		$(BIN)/python setup.py --quiet build_py --build-lib build/sanitized
+	PYTHONPATH=build/sanitized ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+		$(BIN)/python -m pytest tests/ops/test_kernels.py tests/ops/test_kernels_attention.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

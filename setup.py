@@ -64,18 +64,19 @@ def compiler() -> str:
 
 
 def compile_kernels(source: Path, library: Path) -> None:
-    """Compile the kernels for each instruction set and link them. Raises CalledProcessError or OSError."""
-    cxx = compiler()
+    """Compile the kernels for each instruction set and link them, with $CXXFLAGS behind our own. Raises
+    CalledProcessError or OSError."""
+    cxx, added = compiler(), os.environ.get("CXXFLAGS", "").split()
     with tempfile.TemporaryDirectory() as folder:
         jobs = {Path(folder, f"{name}.o"): (source / f"{name}.cpp", []) for name in ("library", "pool")}
         for name, flags in SETS.items():
             own = [*flags.split(), f"-DNAME={name}", f'-DNAME_IN_QUOTES="{name}"']
             jobs[Path(folder, f"{name}.o")] = source / "kernels.cpp", own
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            commands = [[cxx, *FLAGS, *own, "-c", str(file), "-o", str(to)] for to, (file, own) in jobs.items()]
+            commands = [[cxx, *FLAGS, *own, *added, "-c", str(file), "-o", str(to)] for to, (file, own) in jobs.items()]
             list(pool.map(lambda command: subprocess.run(command, check=True), commands))
         library.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([cxx, *map(str, jobs), *LINK, "-o", str(library)], check=True)
+        subprocess.run([cxx, *map(str, jobs), *LINK, *added, "-o", str(library)], check=True)
 
 
 class BuildWithKernels(build_py):
