@@ -162,19 +162,19 @@ def _information(shares_SE: Tensor) -> float:
 def _touched(
     batch: int, picked: Sequence[Mapping[int, Tensor]], op: Experts, generator: torch.Generator
 ) -> TouchedExperts:
-    alone = [_distinct(batch, [own], generator) for own in picked]
-    return TouchedExperts(batch, _distinct(batch, picked, generator), mean(alone), op.touched(batch))
+    mixed, *alone = (_distinct(batch, texts, op.count, generator) for texts in (picked, *([own] for own in picked)))
+    return TouchedExperts(batch, mixed, mean(alone), op.touched(batch))
 
 
-def _distinct(batch: int, picked: Sequence[Mapping[int, Tensor]], generator: torch.Generator) -> float:
+def _distinct(batch: int, picked: Sequence[Mapping[int, Tensor]], count: int, generator: torch.Generator) -> float:
     """Of so many tokens drawn by chance, each of a text drawn by chance, as a decode step has one of each sequence."""
     hits = []
     for layer in picked[0]:
         every_NK = torch.cat([own[layer] for own in picked])
         sizes_S = torch.tensor([len(own[layer]) for own in picked])
         starts_S = sizes_S.cumsum(dim=0) - sizes_S
-        for _ in range(DRAWS):
-            source = torch.randint(len(picked), (batch,), generator=generator)
-            token = (torch.rand(batch, generator=generator, dtype=torch.double) * sizes_S[source]).long()
-            hits.append(len(torch.unique(every_NK[starts_S[source] + token])))
+        source = torch.randint(len(picked), (DRAWS, batch), generator=generator)
+        token = (torch.rand(DRAWS, batch, generator=generator, dtype=torch.double) * sizes_S[source]).long()
+        drawn = every_NK[starts_S[source] + token].flatten(1)
+        hits.append(float(torch.zeros(DRAWS, count).scatter_(1, drawn, 1.0).sum(dim=1).mean()))
     return mean(hits)
