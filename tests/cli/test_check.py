@@ -67,9 +67,12 @@ def test_a_sound_folder(ridgeline: Run, folder: Path, sharded: bool) -> None:
     assert told["facts"].keys() == {"config", "files", "tensors", "tokenizer", "chat template", "run"}
 
 
-def test_the_built_in_model_is_sound(ridgeline: Run) -> None:
-    ended = ridgeline("check", "tales", "--json")
-    assert (ended.code, ended.json["findings"], ended.json["notes"]) == (OK, [], [])
+@pytest.mark.parametrize(("name", "noted"), [("tales", []), ("mixture", ["chat template"])])
+def test_a_built_in_model_is_sound(ridgeline: Run, name: str, noted: list[str]) -> None:
+    """mixture has no chat template, and needs none."""
+    ended = ridgeline("check", name, "--json")
+    assert (ended.code, ended.json["findings"]) == (OK, [])
+    assert [note["part"] for note in ended.json["notes"]] == noted
 
 
 def test_a_name_without_a_folder(ridgeline: Run, tmp_path: Path) -> None:

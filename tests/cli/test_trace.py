@@ -119,6 +119,17 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert_one_line(ridgeline("trace", dense, *arguments, *device), USAGE, said)
 
 
+def test_whose_experts_of_the_built_in_mixture(ridgeline: Run, card: str) -> None:
+    texts = Path(__file__).parents[2] / "docs" / "texts"
+    sources = [part for name in ("story", "french") for part in ("--source", f"{name}={texts / name}.txt")]
+    ended = ridgeline(
+        "trace", "mixture", "Once", "--device", card, "--threads", 1, "--repeats", 1, "--experts", *sources
+    )
+    assert ended.code == OK, ended.err
+    for said in ("Experts: where", "Whose experts: percent of the picks of each text (story ", "Of 8 experts a batch"):
+        assert said in ended.out
+
+
 @pytest.mark.parametrize("arguments", [("--position", "99"), ("--experts",), ("--repeats", "0")])
 def test_what_cannot_be_shown_is_refused_before_the_machine_is_probed(
     ridgeline: Run, monkeypatch: pytest.MonkeyPatch, dense: str, arguments: tuple[str, ...]

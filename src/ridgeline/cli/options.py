@@ -24,7 +24,7 @@ _SAMPLING, _ENGINE = "Sampling", "Engine"
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
 _MODEL = (
-    "A checkpoint folder, a built-in model (tales, translate), an id in the Hugging Face cache, or with "
+    "A checkpoint folder, a built-in model (tales, translate, mixture), an id in the Hugging Face cache, or with "
     "--dummy-weights any config.json or catalogue name."
 )
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
