@@ -89,6 +89,15 @@ def test_gated_products(kernels: Library, activation: str, dtype: torch.dtype) -
         assert off(ours, exact) < 4 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_gates_of_any_size(kernels: Library, activation: str) -> None:
+    """Far to either side too, where fp32 has no number for the exponential."""
+    x_N1 = torch.tensor([-1e4, -300, -150, -100, -89, -87, -20, -1, 0, 1, 20, 87, 89, 100, 150, 300, 1e4])[:, None]
+    one, nothing = torch.ones(1, 1), torch.zeros(1, 1)
+    ours = kernels.gated_products(x_N1, (one, None), (nothing, torch.ones(1)), activation)
+    torch.testing.assert_close(ours, ACTIVATIONS[activation](x_N1), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.usefixtures("torch_only")  # what is expected would be ours too
 @pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("from_one", [False, True])

@@ -15,9 +15,14 @@ inline F error_function(F x) {
     return x;
 }
 
+// x / (1 + e^-x): 0 where the exponential is more than fp32 has a number for.
+inline F silu(F x) {
+    return where(x < -88.0f, F{}, x / (exponential(-x) + 1.0f));
+}
+
 inline F activated(int activation, F x) {
     switch (activation) {
-        case SILU: return x / (exponential(-x) + 1.0f);
+        case SILU: return silu(x);
         case GELU: return x * 0.5f * (error_function(x * 0.70710678118654752f) + 1.0f);
         case GELU_TANH: return x * 0.5f * (tanh_of((x + x * x * x * 0.044715f) * 0.79788456080286536f) + 1.0f);
         case RELU: return where(x > 0.0f, x, F{});
