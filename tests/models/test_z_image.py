@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
+from models.denoiser_configs import RELEASES
+from models.denoiser_configs import Z_IMAGE_TURBO as RELEASE
 from ridgeline.checkpoint import load_denoiser, load_model
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
@@ -43,15 +45,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-RELEASE: dict[str, Any] = {
-    "_class_name": "ZImageTransformer2DModel", "all_patch_size": [2], "all_f_patch_size": [1], "in_channels": 16,
-    "dim": 3840, "n_layers": 30, "n_refiner_layers": 2, "n_heads": 30, "n_kv_heads": 30, "norm_eps": 1e-5,
-    "qk_norm": True, "cap_feat_dim": 2560, "rope_theta": 256.0, "t_scale": 1000.0, "axes_dims": [32, 48, 48],
-    "axes_lens": [1536, 512, 512],
-}  # fmt: skip
-"""transformer/config.json of Tongyi-MAI/Z-Image-Turbo."""
-TFLOP = {512: 13.3, 1024: 56.1, 2048: 320.0}
-"""Of a pass over a square picture of so many pixels a side, with a text of 96 tokens; as research has them."""
+TFLOP = RELEASES["Z-Image-Turbo"].tflop
+"""Of a pass over a square picture of so many pixels a side, with a text of 96 tokens."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +150,15 @@ def test_every_parameter_matters(tiny: Subject) -> None:
     assert len(changes) == len(tiny.theirs.state_dict())
     assert {"latent_padding.weight", "text_padding.weight"} <= changes.keys()
     assert all(change > MATTERS for change in changes.values()), min(changes, key=lambda name: changes[name])
+
+
+def test_inputs_that_it_does_not_read_are_refused(tiny: Subject) -> None:
+    """Those of denoisers that have them: nothing is taken and ignored."""
+    latents, texts = BATCHES[3].given(tiny.ours)
+    with pytest.raises(ValueError, match="takes no pooled vector of a text; leave it out"):
+        tiny.ours(latents, 0.5, texts, pooled=torch.zeros(2, 8))
+    with pytest.raises(ValueError, match="takes no scale of guidance as an input; guide it in two passes"):
+        tiny.ours(latents, 0.5, texts, guidance=3.5)
 
 
 # -- checkpoints ------------------------------------------------------------------------------------------------------

@@ -24,19 +24,59 @@ class Denoiser(Network):
     al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
 
     channels: of latents. patch: latents on a side of what is one token. text_width: numbers of each token of a text.
+    pooled_width: of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance:
+    whether the scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142).
     """
 
     channels: int
     patch: int
     text_width: int
+    pooled_width: int | None = None
+    takes_guidance = False
 
     @abstractmethod
-    def forward(self, latents_PCHW: Tensor, t: float | Sequence[float], texts: Sequence[Tensor]) -> Tensor:
+    def forward(
+        self,
+        latents_PCHW: Tensor,
+        t: float | Sequence[float],
+        texts: Sequence[Tensor],
+        *,
+        pooled: Tensor | None = None,
+        guidance: float | Sequence[float] | None = None,
+    ) -> Tensor:
         """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts: the
-        states of each one's text [tokens, text_width] -> velocities, as latents. Raises ValueError for sizes that do
-        not divide into patches, or that the model has no positions for."""
+        states of each one's text [tokens, text_width]; pooled [pictures, pooled_width] and guidance, a scale for all of
+        them or for each, where the model takes them -> velocities, as latents. Raises ValueError for sizes that do not
+        divide into patches, or that the model has no positions for, and for an input that the model wants and is not
+        given, or that it would not read."""
 
     @abstractmethod
     def work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
         """A pass over pictures of `size` latents (height, width), whose texts have so many tokens. Raises ValueError as
         `forward`."""
+
+    def check_conditions(self, pictures: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
+        """Raises ValueError as `forward`, for what it is given beside latents and texts."""
+        if (pooled is None) != (self.pooled_width is None):
+            raise ValueError(
+                "this denoiser takes no pooled vector of a text; leave it out"
+                if self.pooled_width is None
+                else f"this denoiser takes a pooled vector of each text; give [{pictures}, {self.pooled_width}]"
+            )
+        if pooled is not None and pooled.shape != (pictures, self.pooled_width):
+            raise ValueError(
+                f"pooled vectors are {list(pooled.shape)}; give one a picture, [{pictures}, {self.pooled_width}]"
+            )
+        if (guidance is not None) != self.takes_guidance:
+            raise ValueError(
+                "this denoiser takes the scale of guidance as an input; give it one"
+                if self.takes_guidance
+                else "this denoiser takes no scale of guidance as an input; guide it in two passes, or leave it out"
+            )
+
+
+def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
+    """A number of each picture, where one stands for all of them."""
+    each = [value] * pictures if isinstance(value, int | float) else value
+    assert len(each) == pictures, "a number for each picture"
+    return each

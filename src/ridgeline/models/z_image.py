@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ridgeline.models.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.models.decoder import MLP, SelfAttention, wanted
-from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
+from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, for_each
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.fields import MAX_LAYERS, Fields
@@ -176,11 +176,20 @@ class ZImage(Denoiser):
             for layer in range(count)
         )
 
-    def forward(self, latents_PCHW: Tensor, t: float | Sequence[float], texts: Sequence[Tensor]) -> Tensor:
+    def forward(
+        self,
+        latents_PCHW: Tensor,
+        t: float | Sequence[float],
+        texts: Sequence[Tensor],
+        *,
+        pooled: Tensor | None = None,
+        guidance: float | Sequence[float] | None = None,
+    ) -> Tensor:
         """As Denoiser.forward. Checkpoints count time the other way, and give picture - noise."""
         pictures, _, *size = latents_PCHW.shape
-        levels = [t] * pictures if isinstance(t, int | float) else t
-        assert pictures == len(levels) == len(texts), "a noise level and a text for each picture"
+        self.check_conditions(pictures, pooled, guidance)
+        levels = for_each(t, pictures)
+        assert pictures == len(texts), "a text for each picture"
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, tuple(len(text) for text in texts), device)
         times_P = 1 - torch.tensor(levels, dtype=torch.float32, device=device)
