@@ -43,6 +43,23 @@ FLUX_2_DEV: Config = FLUX_2_KLEIN_4B | {
 }  # fmt: skip
 """black-forest-labs/FLUX.2-dev, whose texts are Mistral Small 3.2's."""
 
+PIXART_SIGMA: Config = {
+    "_class_name": "PixArtTransformer2DModel", "activation_fn": "gelu-approximate", "attention_bias": True,
+    "attention_head_dim": 72, "attention_type": "default", "caption_channels": 4096, "cross_attention_dim": 1152,
+    "dropout": 0.0, "in_channels": 4, "interpolation_scale": 2, "norm_elementwise_affine": False, "norm_eps": 1e-6,
+    "norm_num_groups": 32, "norm_type": "ada_norm_single", "num_attention_heads": 16, "num_embeds_ada_norm": 1000,
+    "num_layers": 28, "out_channels": 8, "patch_size": 2, "sample_size": 128, "upcast_attention": False,
+    "use_additional_conditions": False,
+}  # fmt: skip
+"""PixArt-alpha/PixArt-Sigma-XL-2-1024-MS."""
+
+PIXART_ALPHA: Config = {name: value for name, value in PIXART_SIGMA.items() if "additional" not in name} | {
+    "_class_name": "Transformer2DModel", "double_self_attention": False, "interpolation_scale": None,
+    "num_vector_embeds": None, "only_cross_attention": False, "use_linear_projection": False,
+}  # fmt: skip
+"""PixArt-alpha/PixArt-XL-2-1024-MS and PixArt-LCM-XL-2-1024-MS, from before diffusers had a class for them; it is told
+a picture's size beside the noise level."""
+
 AUTOENCODER_FLUX_1: Config = {
     "_class_name": "AutoencoderKL", "act_fn": "silu", "block_out_channels": [128, 256, 512, 512],
     "down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4, "force_upcast": True,
@@ -88,6 +105,60 @@ RELEASES: dict[str, Facts] = {
     "FLUX.1-schnell": Facts(FLUX_1_SCHNELL, 11_891_178_560, 256, {1024: 69.5}, 0.19, pixels=8, steps=4, guided=False),
     "FLUX.2-klein-4B": Facts(FLUX_2_KLEIN_4B, 3_875_544_576, 512, {1024: 34.8}, 0.19, pixels=16, steps=4, guided=False),
     "FLUX.2-klein-9B": Facts(FLUX_2_KLEIN_9B, 9_078_581_248, 512, {1024: 75.5}, 0.15, pixels=16, steps=4, guided=False),
+    "PixArt-Sigma": Facts(
+        PIXART_SIGMA, 610_856_096, 300, {512: 1.29, 1024: 6.63}, 0.35, pixels=8, steps=20, guided=True
+    ),
+    "PixArt-LCM": Facts(PIXART_ALPHA, 611_349_152, 300, {1024: 6.63}, 0.35, pixels=8, steps=4, guided=False),
     "FLUX.2-dev": Facts(FLUX_2_DEV, 32_223_281_152, 512, {1024: 283.0}, 0.10, pixels=16, steps=50, guided=False),
 }
 """By the names of releases. A guided one takes two passes a step; of these the bases of klein would, in 50 steps."""
+
+# -- clips ------------------------------------------------------------------------------------------------------------
+
+WAN_2_1_1_3B: Config = {
+    "_class_name": "WanTransformer3DModel", "added_kv_proj_dim": None, "attention_head_dim": 128,
+    "cross_attn_norm": True, "eps": 1e-6, "ffn_dim": 8960, "freq_dim": 256, "image_dim": None, "in_channels": 16,
+    "num_attention_heads": 12, "num_layers": 30, "out_channels": 16, "patch_size": [1, 2, 2],
+    "qk_norm": "rms_norm_across_heads", "rope_max_seq_len": 1024, "text_dim": 4096,
+}  # fmt: skip
+"""Wan-AI/Wan2.1-T2V-1.3B-Diffusers."""
+
+WAN_14B: Config = WAN_2_1_1_3B | {"ffn_dim": 13824, "num_attention_heads": 40, "num_layers": 40}
+"""Wan-AI/Wan2.1-T2V-14B-Diffusers, and each of the two experts of Wan2.2-T2V-A14B-Diffusers."""
+
+WAN_2_2_5B: Config = WAN_2_1_1_3B | {
+    "ffn_dim": 14336, "in_channels": 48, "num_attention_heads": 24, "num_layers": 30, "out_channels": 48,
+}  # fmt: skip
+"""Wan-AI/Wan2.2-TI2V-5B-Diffusers."""
+
+
+@dataclass(frozen=True)
+class ClipFacts:
+    """Of a released denoiser of clips: its config, its parameters, TFLOP of a pass and attention's share of it by
+    frames, width and height in pixels, with a text that is padded to so many tokens. pixels, frames: that one latent
+    stands for, each way and in time. steps, guided: as of Facts."""
+
+    config: Config
+    parameters: int
+    text: int
+    tflop: dict[tuple[int, int, int], float]
+    attention: dict[tuple[int, int, int], float]
+    pixels: int = 8
+    frames: int = 4
+    steps: int = 50
+    guided: bool = True
+
+
+CLIP_RELEASES: dict[str, ClipFacts] = {
+    "Wan2.1-T2V-1.3B": ClipFacts(
+        WAN_2_1_1_3B, 1_418_996_800, 512, {(81, 832, 480): 283.0}, {(81, 832, 480): 0.71}
+    ),
+    "Wan2.1-T2V-14B": ClipFacts(
+        WAN_14B, 14_288_491_584, 512, {(81, 832, 480): 1678.0, (81, 1280, 720): 6523.0},
+        {(81, 832, 480): 0.53, (81, 1280, 720): 0.72},
+    ),
+    "Wan2.2-TI2V-5B": ClipFacts(
+        WAN_2_2_5B, 4_999_787_712, 512, {(121, 1280, 704): 517.0}, {(121, 1280, 704): 0.54}, pixels=16
+    ),
+}  # fmt: skip
+"""By the names of releases."""
