@@ -133,7 +133,11 @@ class PhasePrice:
 def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
     """What a phase of the model that `price` is of takes on a device."""
     price = price if phase.ranks is None else price.gathering(phase.ranks)
-    steps = [price.on(device, work) for work in phase.works]
+    return sum_phase(phase, [price.on(device, work) for work in phase.works], device)
+
+
+def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> PhasePrice:
+    """A phase of steps that are priced already: of one model, or of several that take turns in it."""
     cost = sum((step.cost for step in steps), Cost())
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
