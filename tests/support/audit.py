@@ -24,6 +24,7 @@ from ridgeline.ops.experts import Experts
 from ridgeline.ops.latent import LatentAttention
 from ridgeline.ops.linear import Head, Linear, Projections
 from ridgeline.ops.modulation import Modulation
+from ridgeline.ops.nearest import NearestCode
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.ops.router import Router
@@ -186,6 +187,8 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
     if isinstance(op, Convolution):  # nor is its
         results = work.rows.get(space, 0) * op.results * op.outputs
         return op.cost(work, space).total_flops - op.FLOPS_PER_ELEMENT * results
+    if isinstance(op, NearestCode):
+        return op.product_flops(work.rows.get(space, 0))
     if isinstance(op, Modulation):
         return op.cost(work, space).total_flops - op.flops_around(work.rows[space])
     return op.cost(work, space).total_flops if isinstance(op, Linear | Experts | Convolution2d) else 0.0

@@ -1,16 +1,26 @@
-"""An autoencoder of pictures with its weights: the `vae` of a pipeline."""
+"""An autoencoder of pictures with its weights: the `vae` of a pipeline, or the one that is a part of Janus."""
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from ridgeline.checkpoint.fill import fill, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
-from ridgeline.models.autoencoder_kl import ARCHITECTURE, OLD_NAMES, AutoencoderKL, build
+from ridgeline.models import autoencoder_kl, vq_autoencoder
+from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.families import Family
-from ridgeline.models.fields import ModelRefused
+from ridgeline.models.fields import Fields, ModelRefused
+from ridgeline.models.image_autoencoder import ImageAutoencoder
 from ridgeline.models.storage import Storage
+from ridgeline.models.vq_autoencoder import VQAutoencoder
 
-_NAMED = Family(ARCHITECTURE, "", build, "", ignored=(), old_names=OLD_NAMES)
+_KL = Family(autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(), old_names=autoencoder_kl.OLD_NAMES)
+_VQ = Family(
+    vq_autoencoder.ARCHITECTURE, "", vq_autoencoder.build, "", vq_autoencoder.RENAMES,
+    ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",), prefixes=((vq_autoencoder.PREFIX, ""),),
+)  # fmt: skip
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -21,16 +31,30 @@ def load_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> A
     releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
     dtype.
     """
+    return _load(model, autoencoder_kl.build, _KL, dtype)
+
+
+def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
+    """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
+    of one that holds it alone."""
+    return _load(model, vq_autoencoder.build, _VQ, dtype)
+
+
+_Built = TypeVar("_Built", bound=ImageAutoencoder)
+
+
+def _load(
+    model: Source | str, build: Callable[[Fields, Storage], _Built], family: Family, dtype: torch.dtype | None
+) -> _Built:
     if dtype not in (None, *_DTYPES):
         raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
-    config = source.config
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
     checkpoint = open_checkpoint(source.folder)
     if dtype is None:
         dtype = checkpoint.dtype if checkpoint.dtype in _DTYPES else torch.float32
-    built = build(config, Storage(dtype))
+    built = build(source.config, Storage(dtype))
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, _NAMED, converts=True)
+    fill(built, checkpoint, family, converts=True)
     return built

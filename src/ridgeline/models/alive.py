@@ -36,11 +36,13 @@ class Alive:
         self.peak = max(self.peak, sum(nbytes for _, nbytes in self._held.values()))
 
 
-def peak_bytes(network: Network, shape: tuple[int, ...], run: Callable[[Tensor], object]) -> int:
-    """Most bytes of activations that are alive at once while `run` is called with an fp32 tensor of this shape, which
-    its caller holds. It calls the network on meta, at true sizes."""
+def peak_bytes(
+    network: Network, shape: tuple[int, ...], run: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
+) -> int:
+    """Most bytes of activations that are alive at once while `run` is called with a tensor of this shape, which its
+    caller holds. It calls the network on meta, at true sizes."""
     alive = Alive()
     with network.outlined(alive):
-        given = torch.empty(shape)
+        given = torch.empty(shape, dtype=dtype)
         run(given)
     return alive.peak

@@ -8,6 +8,7 @@ Shapes: P pixels of all images at a resolution, C channels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +28,18 @@ _EPS = 1e-6  # of every norm, which configs do not state
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """channels: at each resolution, the finest first. groups: of every norm. attends: whether there is attention at the
-    coarsest."""
+    """channels: at each resolution, the finest first. groups: of every norm. attends: whether there is attention in the
+    middle; attends_often: after each residual block at the coarsest resolution too. stem: channels of the encoder's
+    first convolution, where they are not those of the finest resolution. pointwise: whether checkpoints store the
+    matrices of attention as convolutions of single pixels."""
 
     channels: tuple[int, ...]
     groups: int
     attends: bool
     dtype: torch.dtype
+    attends_often: bool = False
+    stem: int | None = None
+    pointwise: bool = False
 
     def norm(self, channels: int, *, silu: bool = True) -> GroupNorm:
         """A norm of so many channels."""
@@ -70,7 +76,7 @@ class PixelAttention(nn.Module):
         """space: of the rows that are its pixels."""
         super().__init__()
         width, self.space = w.channels[-1], space
-        spec = MatrixSpec(width, width, w.dtype, bias=True)
+        spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
         self.group_norm = w.norm(width, silu=False)
         self.qkv = Projections({"to_q": spec, "to_k": spec, "to_v": spec})
         reach = Reach("full", space=space)
@@ -135,20 +141,27 @@ class Upsampler(nn.Module):
 class DownBlock(nn.Module):
     """Residual blocks at one resolution, and the way to the next."""
 
-    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool) -> None:
-        """depth: residual blocks. last: whether no resolution follows."""
+    def __init__(
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+    ) -> None:
+        """depth: residual blocks. last: whether no resolution follows. attends: whose rows attend after each of
+        them."""
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
+        self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
         self.downsamplers = nn.ModuleList([] if last else [Downsampler(w, outputs)])
 
 
 class UpBlock(nn.Module):
     """The same the other way."""
 
-    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool) -> None:
+    def __init__(
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+    ) -> None:
         """As DownBlock."""
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
+        self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
         self.upsamplers = nn.ModuleList([] if last else [Upsampler(w, outputs)])
 
 
@@ -158,12 +171,16 @@ class Encoder(nn.Module):
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
         """outputs: numbers of a latent pixel. depth: residual blocks at a resolution. space: of the latents' rows."""
         super().__init__()
-        widths = w.channels
-        self.conv_in = Convolution2d(inputs, widths[0], w.dtype)
+        widths, last = w.channels, len(w.channels) - 1
+        stem = w.stem or widths[0]
+        self.conv_in = Convolution2d(inputs, stem, w.dtype)
         self.down_blocks = nn.ModuleList(
-            DownBlock(w, widths[max(0, i - 1)], width, depth, last=i == len(widths) - 1)
+            DownBlock(
+                w, widths[i - 1] if i else stem, width, depth, last=i == last,
+                attends=space if w.attends_often and i == last else None,
+            )
             for i, width in enumerate(widths)
-        )
+        )  # fmt: skip
         self.mid_block = MiddleBlock(w, space)
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
@@ -173,8 +190,10 @@ class Encoder(nn.Module):
         x_PC = self.conv_in(x_PC, grids[0])
         for level, block in enumerate(self.down_blocks):
             assert isinstance(block, DownBlock)
-            for resnet in block.resnets:
+            for resnet, attention in zip_longest(block.resnets, block.attentions):
                 x_PC = resnet(x_PC, grids[level])
+                if attention is not None:
+                    x_PC = attention(x_PC, grids[level])
             for downsampler in block.downsamplers:
                 x_PC = downsampler(x_PC, grids[level], grids[level + 1])
         x_PC = self.mid_block(x_PC, grids[-1])
@@ -192,9 +211,12 @@ class Decoder(nn.Module):
         self.conv_in = Convolution2d(inputs, widths[0], w.dtype)
         self.mid_block = MiddleBlock(w, space)
         self.up_blocks = nn.ModuleList(
-            UpBlock(w, widths[max(0, i - 1)], width, depth + 1, last=i == len(widths) - 1)
+            UpBlock(
+                w, widths[max(0, i - 1)], width, depth + 1, last=i == len(widths) - 1,
+                attends=space if w.attends_often and not i else None,
+            )
             for i, width in enumerate(widths)
-        )
+        )  # fmt: skip
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
 
@@ -204,8 +226,10 @@ class Decoder(nn.Module):
         # One loop: a block that were called would have its input held by whoever called it, to its end.
         for level, block in zip(reversed(range(len(grids))), self.up_blocks, strict=True):
             assert isinstance(block, UpBlock)
-            for resnet in block.resnets:
+            for resnet, attention in zip_longest(block.resnets, block.attentions):
                 x_PC = resnet(x_PC, grids[level])
+                if attention is not None:
+                    x_PC = attention(x_PC, grids[level])
             for upsampler in block.upsamplers:
                 x_PC = upsampler(x_PC, grids[level], grids[level - 1])
         out: Tensor = self.conv_out(self.conv_norm_out(x_PC, grids[0]), grids[0])

@@ -16,13 +16,13 @@ from torch import Tensor
 from ridgeline.models.alive import peak_bytes
 from ridgeline.models.autoencoder_blocks import Decoder, Encoder, Widths
 from ridgeline.models.fields import MAX_LAYERS, MAX_WIDTH, Fields
-from ridgeline.models.network import Network
+from ridgeline.models.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
 from ridgeline.models.storage import Storage
 from ridgeline.models.tiling import Tiling, tiled
 from ridgeline.ops.affine import Affine
 from ridgeline.ops.convolution2d import Convolution2d
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.work import AttentionWork, Segment, Space, Work
+from ridgeline.ops.work import Space
 
 ARCHITECTURE = "AutoencoderKL"
 OLD_NAMES = tuple(
@@ -30,7 +30,6 @@ OLD_NAMES = tuple(
     for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
 )
 """Tensors of attention as checkpoints of Stable Diffusion 1 and 2 call them."""
-MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so many are told apart
 _LOGVAR = (-30.0, 20.0)  # what the encoder's is brought within
 
 
@@ -63,21 +62,12 @@ class Shape:
     post_quant: bool
 
 
-class AutoencoderKL(Network):
-    """An encoder of pictures and a decoder of latents. `factor`: pixels to a latent, each way.
-
-    The rows of either half are pixels at each of its resolutions, a space each, so that a step that decodes costs
-    nothing of the encoder.
-    """
+class AutoencoderKL(ImageAutoencoder):
+    """An autoencoder whose latents are numbers of a normal distribution."""
 
     def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
-        super().__init__()
-        self.storage, self.shape = storage, shape
-        levels = range(len(widths.channels))
-        self.factor = 2 ** levels[-1]
-        self.decoder_spaces: tuple[Space, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
-        self.encoder_spaces: tuple[Space, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
-        self.spaces = self.decoder_spaces + self.encoder_spaces
+        super().__init__(len(widths.channels), storage)
+        self.shape, self.inputs = shape, shape.inputs
         latents, dtype = shape.latents, widths.dtype
         self.encoder = Encoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[-1])
         self.quant_conv = Convolution2d(2 * latents, 2 * latents, dtype, kernel=1) if shape.quant else None
@@ -101,14 +91,9 @@ class AutoencoderKL(Network):
     def encode(self, pixels_BCHW: Tensor) -> Posterior:
         """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> the latents that they may be.
         Raises ValueError."""
-        grid = self._grid(pixels_BCHW, self.shape.inputs, "pixels")
-        if grid.height % self.factor or grid.width % self.factor:
-            raise ValueError(
-                f"a picture of {grid.width} x {grid.height} pixels; width and height are to be multiples of "
-                f"{self.factor}: crop it, or scale it"
-            )
-        latents = Grid(grid.images, grid.height // self.factor, grid.width // self.factor)
-        mean_PC, logvar_PC = self._encode(grid.to_rows(pixels_BCHW), self._grids(latents))
+        latents = self._latents_of(pixels_BCHW)
+        grids = self._grids(latents)
+        mean_PC, logvar_PC = self._encode(grids[0].to_rows(pixels_BCHW), grids)
         return Posterior(latents.to_images(mean_PC), latents.to_images(logvar_PC))
 
     def _decode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -127,34 +112,7 @@ class AutoencoderKL(Network):
         mean_PC, logvar_PC = x_PC.chunk(2, dim=1)
         return self.normalise_mean(mean_PC), self.normalise_logvar(logvar_PC)
 
-    def _grid(self, x_BCHW: Tensor, channels: int, what: str) -> Grid:
-        """The size of what came in. Raises ValueError."""
-        if x_BCHW.dim() != 4 or x_BCHW.shape[1] != channels or not x_BCHW.numel():
-            raise ValueError(f"{what} are {list(x_BCHW.shape)}; they are to be [images, {channels}, lines, columns]")
-        return Grid(x_BCHW.shape[0], *x_BCHW.shape[2:])
-
-    def _grids(self, latents: Grid) -> tuple[Grid, ...]:
-        """The pixels at each resolution, the finest first."""
-        return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
-
     # -- what it costs ------------------------------------------------------------------------------------------------
-
-    def decode_work(self, latents: Grid) -> Work:
-        """A step that decodes latents of this size; of a tiled decode one tile, `Tiling.tile`."""
-        return self._work(latents, self.decoder_spaces)
-
-    def encode_work(self, latents: Grid) -> Work:
-        """A step that encodes pictures whose latents are of this size."""
-        return self._work(latents, self.encoder_spaces)
-
-    def _work(self, latents: Grid, spaces: Sequence[Space]) -> Work:
-        rows = {space: grid.rows for space, grid in zip(spaces, self._grids(latents), strict=True)}
-        image = Segment(latents.each, latents.each)
-        attention = {
-            reach: AttentionWork.of([image.attention(reach)] * latents.images if reach.space in spaces else [])
-            for reach in self.reaches
-        }
-        return Work(rows, latents.images, attention)
 
     def decode_bytes(self, latents: Grid, tiling: Tiling | None = None) -> int:
         """Most bytes of activations at once while latents of this size are decoded, those included; of a tiled decode
@@ -164,11 +122,6 @@ class AutoencoderKL(Network):
             return self.decode_bytes(tile) + 4 * (numbers + self.shape.latents * (latents.rows - tile.rows))
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows, self.shape.latents), lambda x_PC: self._decode(x_PC, grids))
-
-    def encode_bytes(self, latents: Grid) -> int:
-        """Most bytes of activations at once while pictures are encoded whose latents are of this size."""
-        grids = self._grids(latents)
-        return peak_bytes(self, (grids[0].rows, self.shape.inputs), lambda x_PC: self._encode(x_PC, grids))
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         """As Network._outline: both halves."""

@@ -48,6 +48,7 @@ from ridgeline.models.network import Network
 from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
+from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
 from ridgeline.ops.formats import MXFP4
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
@@ -270,6 +271,11 @@ def family_of(fields: Fields) -> Family:
         raise fields.refuse(
             f"{name} makes pictures of latents, a part of a pipeline that draws; no command draws yet, and from Python "
             "ridgeline.checkpoint.load_autoencoder runs it; give the folder of a language model"
+        )
+    if name == VQ_AUTOENCODER:
+        raise fields.refuse(
+            f"{name} makes pictures of tokens, a part of Janus; from Python "
+            "ridgeline.checkpoint.load_vq_autoencoder runs it; give the folder of a language model"
         )
     called = name or kind
     if not called:

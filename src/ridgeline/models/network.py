@@ -105,9 +105,9 @@ class Network(nn.Module, ABC):
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
-        """The ops that hold parameters, with their paths, but for a tied head, whose are the embedding's."""
+        """The ops that hold parameters of their own, with their paths: a tied head's are the embedding's."""
         for path, op in self.ops():
-            if op.parameter_count() and not (isinstance(op, Head) and self.tied):
+            if op.parameter_count() and not (isinstance(op, Head) and self.tied) and f"{path}.weight" not in self.ties:
                 yield path, op
 
     def tensors(self) -> dict[str, tuple[Stored, str]]:
