@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from ridgeline.checkpoint.fill import fill, memory_beside
+from ridgeline.checkpoint.fill import Progress, fill, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import autoencoder_kl, vq_autoencoder
@@ -24,14 +24,16 @@ _VQ = Family(
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-def load_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> AutoencoderKL:
+def load_autoencoder(
+    model: Source | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
+) -> AutoencoderKL:
     """Build the autoencoder of a folder and fill it with its weights, memory-mapped where they need no conversion.
 
     dtype: fp32 or bf16; as they are stored where none is given, and fp32 for fp16, whose range activations of some
     releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
     dtype.
     """
-    return _load(model, autoencoder_kl.build, _KL, dtype)
+    return _load(model, autoencoder_kl.build, _KL, dtype, progress)
 
 
 def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
@@ -44,7 +46,11 @@ _Built = TypeVar("_Built", bound=ImageAutoencoder)
 
 
 def _load(
-    model: Source | str, build: Callable[[Fields, Storage], _Built], family: Family, dtype: torch.dtype | None
+    model: Source | str,
+    build: Callable[[Fields, Storage], _Built],
+    family: Family,
+    dtype: torch.dtype | None,
+    progress: Progress | None = None,
 ) -> _Built:
     if dtype not in (None, *_DTYPES):
         raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
@@ -56,5 +62,5 @@ def _load(
         dtype = checkpoint.dtype if checkpoint.dtype in _DTYPES else torch.float32
     built = build(source.config, Storage(dtype))
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, converts=True)
+    fill(built, checkpoint, family, progress, converts=True)
     return built

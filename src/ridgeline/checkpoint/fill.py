@@ -22,6 +22,7 @@ from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
 
@@ -49,17 +50,25 @@ def load_model(
     return built
 
 
-def load_denoiser(model: Source | str) -> Denoiser:
-    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its memory-mapped
-    weights, in the dtype that these have. Raises ModelRefused, as `load_model`."""
+def load_denoiser(
+    model: Source | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
+) -> Denoiser:
+    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
+    memory-mapped where they need no conversion.
+
+    dtype: fp32 or bf16; as they are stored where none is given, as language models run. Raises ModelRefused, as
+    `load_model`, and ValueError for another dtype.
+    """
+    if dtype not in (None, *DTYPES):
+        raise ValueError(f"a denoiser does not run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
     family = denoiser_of(source.config)
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     checkpoint = open_checkpoint(source.folder)
-    built = build_denoiser(source.config, checkpoint.dtype)
+    built = build_denoiser(source.config, dtype or checkpoint.dtype)
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family)
+    fill(built, checkpoint, family, progress, converts=dtype is not None)
     built.fuse()
     return built
 

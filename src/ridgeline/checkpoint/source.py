@@ -252,7 +252,7 @@ def _listed(components: Iterable[Component]) -> str:
 
 
 def _builtin_names() -> list[str]:
-    return sorted(path.parent.name for path in BUILTIN.glob("*/config.json"))
+    return sorted(path.parent.name for file in ("config.json", _PIPELINE) for path in BUILTIN.glob(f"*/{file}"))
 
 
 def _nowhere(name: str) -> ModelRefused:

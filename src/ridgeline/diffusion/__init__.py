@@ -1,6 +1,9 @@
-"""Pictures: noise becomes an image or a clip.
+"""Pictures: a prompt and noise become an image or a clip.
 
-`geometry.py` is how large everything is, `noise.py` what a seed draws. A sampler (`samplers.py`) walks a schedule
-(`schedules.py`) from noise to data, asking the denoiser at each step, with or without guidance (`guidance.py`).
-`scheduler_config.py` reads which of them a pipeline was released with.
+`loading.py` makes a `Pipeline` (`pipeline.py`) of a folder; `pipeline_class.py` is the table of those that are built. A
+`Request` becomes a `Plan` (`request.py`); its texts become states (`text_encoder.py`); `geometry.py` is how large
+everything is, `noise.py` what a seed draws, `batching.py` what the denoiser is asked for in one call. A sampler
+(`samplers.py`) walks a schedule (`schedules.py`) from noise to data, asking the denoiser at each step, with or without
+guidance (`guidance.py`); `scheduler_config.py` reads which of them a pipeline was released with. `price.py` says before
+all that what it will take.
 """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 MAX_SCALE = 100.0
@@ -112,3 +113,17 @@ def guide(
         return lambda x, t: denoiser(x, t, positive)
     assert guidance.negative is not None, "a text that no pass would read"
     return lambda x, t: guided(denoiser(x, t, positive), denoiser(x, t, negative), guidance.scale)
+
+
+def guide_paired(denoiser: Pass[Text], guidance: Guidance, both: Text) -> Callable[[Tensor, float], Tensor]:
+    """As `guide` with a second pass, both in one call of the denoiser, which is shown the latents twice.
+
+    both: the encoded texts of such a call: the positive one of each picture, then the negative ones.
+    """
+    assert guidance.negative is not None, "one pass is no pair"
+
+    def paired(x: Tensor, t: float) -> Tensor:
+        positive, negative = denoiser(torch.cat((x, x)), t, both).chunk(2)
+        return guided(positive, negative, guidance.scale)
+
+    return paired

@@ -123,7 +123,7 @@ FAMILIES = (
     Family("MistralForCausalLM", "mistral", mistral.build),
     Family("Ministral3ForCausalLM", "ministral3", ministral3.build),
     Family("Qwen2ForCausalLM", "qwen2", qwen2.build),
-    Family("Qwen3ForCausalLM", "qwen3", qwen3.build),
+    Family("Qwen3ForCausalLM", "qwen3", qwen3.build, also=("Qwen3Model",)),
     Family("Phi3ForCausalLM", "phi3", phi3.build),
     Family("MixtralForCausalLM", "mixtral", mistral.build_mixture, renames=((".block_sparse_moe.", ".mlp."),)),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", qwen3.build_mixture),

@@ -1,0 +1,134 @@
+"""From the folder of a pipeline to what draws: its parts, and what the folder says of requests that leave it open."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ridgeline.checkpoint import Source, load_autoencoder, load_denoiser
+from ridgeline.checkpoint.fill import Progress, memory_beside
+from ridgeline.checkpoint.folder import open_checkpoint
+from ridgeline.checkpoint.source import as_source
+from ridgeline.diffusion.geometry import Layout, Size
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.pipeline_class import PipelineClass, pipeline_class_of
+from ridgeline.diffusion.scheduler_config import read_scheduler
+from ridgeline.diffusion.text_encoder import TextEncoder
+from ridgeline.host import check_threads, threads_for
+from ridgeline.models import ModelRefused
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.fields import Fields
+
+_WEIGHTED = ("text_encoder", "transformer", "vae")
+_DEFAULTS = "generation_config.json"
+
+
+def load_pipeline(
+    model: Source | str,
+    dtype: torch.dtype | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Pipeline:
+    """Load the folder of a pipeline (a source, or a name as `open_source` takes it).
+
+    dtype: of the denoiser, fp32 or bf16; by default what it is stored in. The text encoder runs as it is stored, the
+    VAE in fp32, in which the CPU is fastest. threads: that torch computes with from now on; by default all cores, one
+    for small models. progress(bytes done, bytes in all): told while weights load.
+
+    Raises ModelRefused in one line: a class that is not built, a part that is missing, broken or does not fit the
+    others, more weights than memory.
+    """
+    if threads is not None:
+        check_threads(threads)
+    source = as_source(model)
+    kind = pipeline_class_of(source)
+    assert source.folder is not None
+    scheduler = read_scheduler(source.components["scheduler"].folder / "scheduler_config.json", shift=kind.shift)
+    folders = {part: source.components[part].folder for part in kind.parts if part in _WEIGHTED}
+    sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
+    memory_beside(source, sizes)
+    told = _each(sizes, progress)
+    encoder = kind.load_encoder(source, told["text_encoder"])
+    denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
+    autoencoder = load_autoencoder(str(folders["vae"]), torch.float32, progress=told["vae"])
+    _check_fits(source, encoder, denoiser, autoencoder)
+    kind = _with_defaults(kind, source)
+    layout = _layout(source, kind.layout, denoiser, autoencoder)
+    networks = (*encoder.models, denoiser, autoencoder)
+    weights = sum(parameter.nbytes for network in networks for parameter in network.parameters())
+    torch.set_num_threads(threads_for(weights, threads))
+    return Pipeline(source.title, kind, encoder, denoiser, autoencoder, scheduler, layout)
+
+
+def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
+    """What each part tells, so that `progress` is told of all parts as one. sizes: bytes of each, in their order."""
+    every, told, before = sum(sizes.values()), dict[str, Progress | None](), 0
+    for part, nbytes in sizes.items():
+        told[part] = None
+        if progress is not None:
+            told[part] = lambda done, _, before=before: progress(before + done, every)  # type: ignore[misc]
+        before += nbytes
+    return told
+
+
+def _check_fits(source: Source, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL) -> None:
+    """Raises ModelRefused for parts of different pipelines."""
+    if encoder.width != denoiser.text_width:
+        raise ModelRefused(
+            f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
+            f"{denoiser.text_width}; they are of two pipelines"
+        )
+    if autoencoder.shape.latents != denoiser.channels:
+        raise ModelRefused(
+            f"{source.folder}: the transformer's latents have {denoiser.channels} channels, the vae's "
+            f"{autoencoder.shape.latents}; they are of two pipelines"
+        )
+
+
+# -- what the folder says of requests ---------------------------------------------------------------------------------
+
+
+def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
+    """The class with the steps and the guidance that the folder's generation_config.json states, under the names of
+    diffusers' arguments."""
+    stated = _stated(source)
+    steps = stated.count("num_inference_steps", kind.steps)
+    guidance = stated.number("guidance_scale", 0.0) if stated.has("guidance_scale") else kind.guidance
+    return replace(kind, steps=steps, guidance=guidance)
+
+
+def _layout(source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL) -> Layout:
+    """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
+    what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's
+    releases. Raises ModelRefused for sizes that the parts cannot make."""
+    sizes = _sizes(_stated(source)) or released.sizes
+    grain = autoencoder.factor * denoiser.patch
+    for size in sizes:
+        if size.width % grain or size.height % grain:
+            raise ModelRefused(
+                f"{source.folder}: pictures of {size} do not divide into patches of {grain} x {grain} pixels; state "
+                f"others as `sizes` in {_DEFAULTS}"
+            )
+    patch = (1, denoiser.patch, denoiser.patch)
+    return replace(released, channels=denoiser.channels, sizes=sizes, spatial=autoencoder.factor, patch=patch)
+
+
+def _sizes(stated: Fields) -> tuple[Size, ...]:
+    """Those that a folder states; () for none. Raises ModelRefused."""
+    values = stated.value("sizes")
+    if values is None:
+        return ()
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise stated.refuse(f'sizes is {values!r}; it must be a list of sizes like "1024x768"')
+    try:
+        return tuple(Size.parse(value) for value in values)
+    except ValueError as error:
+        raise stated.refuse(str(error)) from None
+
+
+def _stated(source: Source) -> Fields:
+    values: Mapping[str, Any] = source.generation
+    return Fields(values, f"{source.folder}/{_DEFAULTS}")

@@ -1,0 +1,168 @@
+"""A pipeline: a folder with a text encoder, a denoiser and a VAE becomes what draws pictures of prompts.
+
+A request goes plan -> encode -> denoise -> decode. `denoise` gives way after every step, so that whoever drives it may
+show what has come so far, stop, or do something else in between.
+
+Shapes: B images, C channels of latents, H, W lines and columns.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import SystemRandom
+
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.batching import Seconds, batching_of, ridge_seconds
+from ridgeline.diffusion.geometry import Geometry, Layout
+from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
+from ridgeline.diffusion.noise import Noise
+from ridgeline.diffusion.pipeline_class import PipelineClass
+from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.samplers import State, data_of
+from ridgeline.diffusion.scheduler_config import Scheduler
+from ridgeline.diffusion.schedules import Schedule
+from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser
+from ridgeline.models.tiling import Tiling
+from ridgeline.ops.kernels import library
+
+SEEDS = 2**32  # that are drawn from where a request has none: short enough to be typed again
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What there is after a step.
+
+    Args:
+        images: which of the request's, counted from 0: those that are drawn side by side.
+        number, of: the step, counted from 1, and how many these images take.
+        latents: after it [B, C, H, W] fp32.
+    """
+
+    images: range
+    number: int
+    of: int
+    latents: Tensor
+    _shown: Tensor
+    _prediction: Tensor
+    _schedule: Schedule
+
+    @property
+    def guess(self) -> Tensor:
+        """What the finished latents would be if this step's prediction were right [B, C, H, W]: for a preview."""
+        level = self._schedule.levels[self.number - 1]
+        return data_of(self._shown, self._prediction, level, self._schedule.prediction)
+
+    @property
+    def last(self) -> bool:
+        """Whether these images' latents are finished."""
+        return self.number == self.of
+
+
+class Pipeline:
+    """A pipeline that is loaded. One caller at a time; requests may take turns between the steps of `denoise`."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: PipelineClass,
+        encoder: TextEncoder,
+        denoiser: Denoiser,
+        autoencoder: AutoencoderKL,
+        scheduler: Scheduler,
+        layout: Layout,
+    ) -> None:
+        """kind: with the steps and the guidance of requests that state none. layout: with the menu of sizes."""
+        self.name, self.kind, self.layout = name, kind, layout
+        self.encoder, self.denoiser, self.autoencoder = encoder, denoiser, autoencoder
+        self.scheduler = scheduler
+        self.texts = TextCache(encoder)
+
+    def plan(self, request: Request, seconds: Seconds | None = None) -> Plan:
+        """What a request comes to; nothing runs. seconds: what a call of the denoiser for so many pictures of the
+        request takes, where that is known better than by `ridge_seconds`.
+
+        Raises ValueError, in one line: a size off the menu, steps, guidance, a seed or a number of images that cannot
+        be, a negative prompt that could not act, a text that is too long.
+        """
+        kind = self.kind
+        geometry = self.layout.geometry(request.size or self.layout.sizes[0])
+        steps = kind.steps if request.steps is None else request.steps
+        schedule = self.scheduler.schedule(steps, geometry.tokens)
+        scale = kind.guidance if request.guidance is None else request.guidance
+        guidance = guidance_of(kind.convention, scale, request.negative)
+        seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
+        Noise(seed, request.images, geometry.latents)  # raises
+        texts = [tuple(self.encoder.ids(request.prompt))]
+        if guidance.negative is not None:
+            texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
+        seconds = seconds or ridge_seconds(self.rows(geometry, max(map(len, texts))))
+        batching = batching_of(request.images, len(texts), seconds)
+        return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching)
+
+    def rows(self, geometry: Geometry, text: int) -> int:
+        """Rows of a pass over a picture with a text of so many tokens, through most blocks of the denoiser."""
+        height, width = geometry.latents[-2:]
+        rows = self.denoiser.work((height, width), [text]).rows
+        return rows.get(JOINT, rows[LATENTS])
+
+    def encode(self, plan: Plan) -> tuple[Tensor, ...]:
+        """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one."""
+        self._share_threads()
+        return tuple(self.texts.states(ids) for ids in plan.texts)
+
+    def denoise(self, plan: Plan, texts: Sequence[Tensor]) -> Iterator[Step]:
+        """From noise to latents, step by step, group by group. texts: what `encode` gave."""
+        for images in plan.groups:
+            yield from self._denoise(plan, texts, images)
+
+    def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range) -> Iterator[Step]:
+        """The same of images that are drawn side by side."""
+        schedule, device = plan.schedule, next(self.denoiser.parameters()).device
+        noise = Noise(plan.seed + images.start, len(images), plan.geometry.latents)
+
+        def draw() -> Tensor:
+            return noise().to(device)
+
+        predict = guided_denoiser(self.denoiser, plan.guidance, texts, len(images), paired=plan.batching.paired)
+        state = State(draw())
+        for step in range(schedule.steps):
+            with torch.inference_mode():
+                self._share_threads()
+                prediction = predict(state.x, schedule.time(step))
+                shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
+            yield Step(images, step + 1, schedule.steps, state.x, shown, prediction, schedule)
+
+    @torch.inference_mode()
+    def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
+        """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other.
+        Raises ValueError for latents that are no numbers: what the denoiser gave was beyond its number format."""
+        if not torch.isfinite(latents).all():
+            raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
+        self._share_threads()
+        device = next(self.autoencoder.parameters()).device
+        each = [self.autoencoder.decode(one[None].to(device), tiling).float() for one in latents]
+        return torch.cat(each)
+
+    def draw(self, request: Request, tiling: Tiling | None = None) -> Tensor:
+        """All of it: pixels of every image, as `decode`. Raises ValueError as `plan` and `decode`."""
+        plan = self.plan(request)
+        finished = [step.latents for step in self.denoise(plan, self.encode(plan)) if step.last]
+        return self.decode(torch.cat(finished), tiling)
+
+    def _share_threads(self) -> None:
+        """Have our kernels use as many threads as torch does now."""
+        if (kernels := library()) is not None:
+            kernels.threads(torch.get_num_threads())
+
+
+def guided_denoiser(
+    denoiser: Denoiser, guidance: Guidance, texts: Sequence[Tensor], images: int, *, paired: bool
+) -> Callable[[Tensor, float], Tensor]:
+    """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity."""
+    positive, *negative = ([text] * images for text in texts)
+    if paired:
+        return guide_paired(denoiser, guidance, [*positive, *negative[0]])
+    return guide(denoiser, guidance, positive, negative[0] if negative else None)

@@ -1,0 +1,80 @@
+"""Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint.source import Source
+from ridgeline.diffusion.geometry import LAYOUTS, Layout
+from ridgeline.diffusion.guidance import Convention
+from ridgeline.diffusion.schedules import Shift
+from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
+from ridgeline.models import ModelRefused
+
+
+class LoadEncoder(Protocol):
+    """Loads the text encoder of a pipeline's folder. Raises ModelRefused."""
+
+    def __call__(self, pipeline: Source, progress: Progress | None = None) -> TextEncoder: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineClass:
+    """How pipelines of a class draw.
+
+    Args:
+        text_parts: of the folder, that `load_encoder` reads; a transformer, a vae and a scheduler are beside them.
+        load_encoder: how texts are read.
+        convention: how the scale of guidance is stated.
+        layout: the sizes that its releases take; the rest of it the parts of a folder say.
+        steps, guidance: of a request that states none, as the class has them.
+        shift: its own rule of dynamic shifting, in place of the scheduler's.
+    """
+
+    text_parts: tuple[str, ...]
+    load_encoder: LoadEncoder
+    convention: Convention
+    layout: Layout
+    steps: int
+    guidance: float | None
+    shift: Shift | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All that a folder is to have, in the order in which they are loaded."""
+        return (*self.text_parts, "transformer", "vae", "scheduler")
+
+
+PIPELINES: Mapping[str, PipelineClass] = {
+    "ZImagePipeline": PipelineClass(
+        ("text_encoder", "tokenizer"),
+        partial(load_chat_encoder, left_out=1, thinking=True),
+        Convention.ADDED,
+        LAYOUTS["z-image"],
+        steps=50,
+        guidance=5.0,
+    ),
+}
+"""By the `_class_name` of model_index.json."""
+
+
+def pipeline_class_of(source: Source) -> PipelineClass:
+    """The class of a pipeline's folder, which has every part of it. Raises ModelRefused for what is no pipeline, for a
+    class that is not built and for a folder that lacks a part."""
+    if not source.pipeline:
+        kind = source.model.kind or "a model of no stated architecture"
+        raise ModelRefused(
+            f"{source.name} is {kind} and draws no pictures; give the folder of a pipeline, with a model_index.json"
+        )
+    found = PIPELINES.get(source.pipeline)
+    if found is None:
+        raise ModelRefused(f"{source.folder} is a {source.pipeline}, which is not built; {', '.join(PIPELINES)} are")
+    for part in found.parts:
+        component = source.components.get(part)
+        if component is None:
+            raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
+        if not component.folder.is_dir():
+            raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
+    return found

@@ -1,0 +1,70 @@
+"""What is asked for, and what it comes to before anything runs."""
+
+from dataclasses import dataclass
+
+from ridgeline.diffusion.batching import Batching
+from ridgeline.diffusion.geometry import Geometry, Size
+from ridgeline.diffusion.guidance import Guidance
+from ridgeline.diffusion.schedules import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Pictures of a prompt. What is None is the model's to say, and the seed anyone's.
+
+    Args:
+        prompt: what is to be seen.
+        negative: what is not to be seen, where guidance acts.
+        size: width x height in pixels, one of the model's menu.
+        steps: how often noise is taken away.
+        guidance: how strongly the prompt is followed, as the model's pipeline states it (`Convention`).
+        seed: of the first image; image i has seed + i.
+        images: how many.
+    """
+
+    prompt: str
+    negative: str | None = None
+    size: Size | None = None
+    steps: int | None = None
+    guidance: float | None = None
+    seed: int | None = None
+    images: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request that can be drawn, with all that it left open.
+
+    Args:
+        request: as it was made.
+        seed: of the first image.
+        scale: of guidance, as the model's pipeline states it; None where it has none.
+        geometry, schedule, guidance: what size, steps and scale mean to the model.
+        texts: token ids of the prompt and, where guidance asks for a second pass, of the negative one.
+        batching: which pictures are drawn side by side.
+    """
+
+    request: Request
+    seed: int
+    scale: float | None
+    geometry: Geometry
+    schedule: Schedule
+    guidance: Guidance
+    texts: tuple[tuple[int, ...], ...]
+    batching: Batching
+
+    @property
+    def passes(self) -> int:
+        """How often a picture is shown to the denoiser: n steps are n passes, with guidance 2n."""
+        return self.guidance.passes(self.schedule.steps)
+
+    @property
+    def groups(self) -> tuple[range, ...]:
+        """The images that are drawn side by side, in order."""
+        every, size = range(self.request.images), self.batching.pictures
+        return tuple(every[first : first + size] for first in every[::size])
+
+    @property
+    def steps(self) -> int:
+        """Of all groups together: how many `Step`s there will be."""
+        return len(self.groups) * self.schedule.steps

@@ -1,0 +1,199 @@
+"""Folders of pipelines: what they say of requests, and those that are refused, in one line each."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import ZImagePipeline
+from safetensors.torch import load_file, save_file
+
+from diffusion.schedulers import relative
+from ridgeline.checkpoint import load_denoiser
+from ridgeline.diffusion.geometry import LAYOUTS, Size
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.request import Request
+from ridgeline.models import ModelRefused
+from support.checkpoints import edit_config
+from support.pipelines import CHANNELS, SIZES, generators, z_image
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    z_image(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy to be broken."""
+    shutil.copytree(whole, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; None removes one."""
+    values = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}), encoding="utf-8")
+
+
+def test_what_a_folder_says(folder: Path) -> None:
+    """Sizes, steps and guidance; channels, patches and pixels to a latent are the parts' own."""
+    edit(folder / "generation_config.json", num_inference_steps=3, guidance_scale=1.25)
+    pipeline = load_pipeline(str(folder))
+    plan = pipeline.plan(Request("a cat"))
+    assert (plan.schedule.steps, plan.scale, plan.guidance.scale) == (3, 1.25, 2.25)
+    assert plan.geometry.size == Size(96, 64)
+    assert plan.geometry.latents == (CHANNELS, 16, 24)
+    assert plan.geometry.tokens == 8 * 12
+    assert [str(size) for size in pipeline.layout.sizes] == list(SIZES)
+    assert 0 <= plan.seed < 2**32
+    assert plan.seed != pipeline.plan(Request("a cat")).seed, "seeds that nobody states differ"
+
+
+def test_what_a_release_leaves_to_its_class(folder: Path) -> None:
+    """diffusers' arguments by default, and the menu of the class. Not drawn: too large for these weights' places."""
+    (folder / "generation_config.json").unlink()
+    pipeline = load_pipeline(str(folder))
+    assert pipeline.layout.sizes == LAYOUTS["z-image"].sizes
+    assert (pipeline.kind.steps, pipeline.kind.guidance) == (50, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (Request("x", size=Size(80, 80)), r"size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
+        (Request("x", steps=0), "0 steps: this model takes 1 to 999"),
+        (Request("x", steps=10**6), "1000000 steps: this model takes 1 to 999"),
+        (Request("x", guidance=float("nan")), "guidance nan: it must be a number from 0 to 100"),
+        (Request("x", images=10**4), "10000 images: a request draws 1 to 100"),
+        (Request("x", images=0), "0 images: a request draws 1 to 100"),
+        (Request("x", seed=-1), r"seed -1: it must be an integer from 0 to \d+"),
+        (Request("x", "y", guidance=0.0), "the negative prompt could not act .* guidance is off at 0; .*"),
+    ],
+)
+def test_requests_that_cannot_be(whole: Path, request_: Request, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        load_pipeline(str(whole)).plan(request_)
+
+
+def _without(part: str) -> Callable[[Path], None]:
+    return lambda folder: shutil.rmtree(folder / part)
+
+
+def _unlisted(part: str) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "model_index.json", **{part: None})
+
+
+def _stating(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "generation_config.json", **values)
+
+
+def _reshaped(folder: Path) -> None:
+    """A text encoder of another width: the first three layers of another model's would do as well."""
+    tensors = load_file(folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    tensors["cap_embedder.0.weight"] = torch.ones(16)
+    tensors["cap_embedder.1.weight"] = torch.ones(32, 16)
+    save_file(tensors, folder / "transformer" / "diffusion_pytorch_model.safetensors")
+    edit_config(folder / "transformer", cap_feat_dim=16)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no vae": (_without("vae"), r"lacks the folder vae \(AutoencoderKL\); fetch it again"),
+    "no tokenizer": (_without("tokenizer"), r"lacks the folder tokenizer \(\w+\); fetch it again"),
+    "no scheduler": (_without("scheduler"), r"lacks the folder scheduler \(FlowMatch\w+\); fetch it again"),
+    "no transformer listed": (_unlisted("transformer"), "lists no transformer, which a ZImagePipeline has"),
+    "no config of the encoder": (
+        lambda folder: (folder / "text_encoder" / "config.json").unlink(),
+        "is not a model: it has no config.json",
+    ),
+    "no scheduler_config": (
+        lambda folder: (folder / "scheduler" / "scheduler_config.json").unlink(),
+        "scheduler_config.json",
+    ),
+    "another scheduler": (
+        lambda folder: edit(folder / "scheduler" / "scheduler_config.json", _class_name="DDIMScheduler"),
+        "_class_name is DDIMScheduler; samplers of .* are built",
+    ),
+    "no weights": (
+        lambda folder: (folder / "vae" / "diffusion_pytorch_model.safetensors").unlink(),
+        r"vae holds no \*.safetensors file",
+    ),
+    "no template": (
+        lambda folder: (folder / "tokenizer" / "chat_template.jinja").unlink(),
+        "tokenizer holds no chat template, which this pipeline's texts are put into; fetch it again",
+    ),
+    "another class": (
+        lambda folder: edit(folder / "model_index.json", _class_name="SanaPipeline"),
+        "is a SanaPipeline, which is not built; ZImagePipeline are",
+    ),
+    "an encoder of another": (_reshaped, "the text encoder's states have 24 numbers, the transformer reads 16"),
+    "no sizes": (_stating(sizes=[]), r"sizes is \[\]; it must be a list of sizes like \"1024x768\""),
+    "a size that is none": (_stating(sizes=["64x"]), "size '64x': it must be width x height in pixels"),
+    "a size between patches": (_stating(sizes=["64x60"]), "pictures of 64x60 do not divide into patches of 8 x 8"),
+    "steps that are none": (_stating(num_inference_steps=0), "num_inference_steps is 0; it must be an integer"),
+}
+
+
+@pytest.mark.parametrize(("breaks", "says"), BROKEN.values(), ids=BROKEN)
+def test_folders_that_are_refused(folder: Path, breaks: Callable[[Path], None], says: str) -> None:
+    breaks(folder)
+    with pytest.raises(ModelRefused, match=says) as refused:
+        load_pipeline(str(folder))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["tales", "qwen3-8b"])
+def test_models_that_draw_nothing(name: str) -> None:
+    with pytest.raises(
+        ModelRefused, match=rf"{name} is \w+ForCausalLM and draws no pictures; give the folder of a pip"
+    ):
+        load_pipeline(name)
+
+
+def test_a_denoiser_in_another_number_format(whole: Path) -> None:
+    """bf16 is fp32 rounded, and is what is run; fp16 is refused, as it would leave its range."""
+    stored, wide, rounded = (
+        dict(load_denoiser(str(whole / "transformer"), dtype).named_parameters())
+        for dtype in (None, torch.float32, torch.bfloat16)
+    )
+    for name, parameter in stored.items():
+        assert torch.equal(wide[name], parameter), name
+        assert rounded[name].dtype == torch.bfloat16
+        assert torch.equal(rounded[name], parameter.bfloat16()), name
+    with pytest.raises(ValueError, match=r"^a denoiser does not run in torch.float16; give torch.float32 or"):
+        load_denoiser(str(whole / "transformer"), torch.float16)
+
+
+def test_drawn_in_bf16(whole: Path) -> None:
+    """Near what fp32 gives: the pipeline keeps latents in fp32 between steps."""
+    request = Request("a cat", None, Size(64, 64), 2, 0.0, 3)
+    exact, rounded = (load_pipeline(str(whole), dtype).draw(request) for dtype in (None, torch.bfloat16))
+    assert exact.dtype == rounded.dtype == torch.float32
+    assert 1e-5 < relative(rounded, exact) < 0.1
+
+
+def test_grey(tmp_path: Path) -> None:
+    """A VAE of one channel gives pictures of one."""
+    theirs: ZImagePipeline = z_image(tmp_path, pixels=1)
+    request = Request("a cat", None, Size(64, 64), 2, 0.0, 3)
+    pixels = load_pipeline(str(tmp_path)).draw(request)
+    expected = theirs(
+        "a cat", height=64, width=64, num_inference_steps=2, guidance_scale=0.0, generator=generators(3, 1)[0],
+        output_type="pt",
+    ).images  # fmt: skip
+    assert pixels.shape == (1, 1, 64, 64)
+    assert relative((pixels / 2 + 0.5).clamp(0, 1), expected) < 1e-5
+
+
+def test_loading_is_told_as_one(whole: Path) -> None:
+    """Bytes done rise through all parts to those of all their files."""
+    told: list[tuple[int, int]] = []
+    load_pipeline(str(whole), progress=lambda done, every: told.append((done, every)))
+    (every,) = {every for _, every in told}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == every
