@@ -361,7 +361,7 @@ def test_a_refused_model_is_one_line_and_code_3(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("lama-3-8b", "did you mean llama-3-8b"), ("flux.1-schnell", "diffusion"), ("no/such", "plan --list")],
+    [("lama-3-8b", "did you mean llama-3-8b"), ("qwen-image", "diffusion"), ("no/such", "plan --list")],
 )
 def test_a_name_that_is_not_there_offers_the_nearest(plan: Any, name: str, said: str) -> None:
     code, _, err = plan(name, *CARD)

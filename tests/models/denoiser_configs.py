@@ -100,17 +100,27 @@ RELEASES: dict[str, Facts] = {
         Z_IMAGE_TURBO, 6_154_908_736, 96, {512: 13.3, 1024: 56.1, 2048: 320.0}, 0.15, pixels=8, steps=8, guided=False
     ),
     "FLUX.1-dev": Facts(
-        FLUX_1_DEV, 11_901_408_320, 512, {1024: 74.4, 2048: 418.0}, 0.20, pixels=8, steps=28, guided=False
+        FLUX_1_DEV, 11_901_408_320, 512, {512: 21.5, 1024: 74.4, 2048: 418.0}, 0.20, pixels=8, steps=28, guided=False
     ),
-    "FLUX.1-schnell": Facts(FLUX_1_SCHNELL, 11_891_178_560, 256, {1024: 69.5}, 0.19, pixels=8, steps=4, guided=False),
-    "FLUX.2-klein-4B": Facts(FLUX_2_KLEIN_4B, 3_875_544_576, 512, {1024: 34.8}, 0.19, pixels=16, steps=4, guided=False),
-    "FLUX.2-klein-9B": Facts(FLUX_2_KLEIN_9B, 9_078_581_248, 512, {1024: 75.5}, 0.15, pixels=16, steps=4, guided=False),
+    "FLUX.1-schnell": Facts(
+        FLUX_1_SCHNELL, 11_891_178_560, 256, {512: 17.7, 1024: 69.5, 2048: 409.0}, 0.19, pixels=8, steps=4, guided=False
+    ),
+    "FLUX.2-klein-4B": Facts(
+        FLUX_2_KLEIN_4B, 3_875_544_576, 512, {512: 10.2, 1024: 34.8, 2048: 191.0}, 0.19, pixels=16, steps=4,
+        guided=False,
+    ),
+    "FLUX.2-klein-9B": Facts(
+        FLUX_2_KLEIN_9B, 9_078_581_248, 512, {512: 22.7, 1024: 75.5, 2048: 386.0}, 0.15, pixels=16, steps=4,
+        guided=False,
+    ),
+    "FLUX.2-dev": Facts(
+        FLUX_2_DEV, 32_223_281_152, 512, {512: 87.8, 1024: 283.0, 2048: 1322.0}, 0.10, pixels=16, steps=50, guided=False
+    ),
     "PixArt-Sigma": Facts(
         PIXART_SIGMA, 610_856_096, 300, {512: 1.29, 1024: 6.63}, 0.35, pixels=8, steps=20, guided=True
     ),
     "PixArt-LCM": Facts(PIXART_ALPHA, 611_349_152, 300, {1024: 6.63}, 0.35, pixels=8, steps=4, guided=False),
-    "FLUX.2-dev": Facts(FLUX_2_DEV, 32_223_281_152, 512, {1024: 283.0}, 0.10, pixels=16, steps=50, guided=False),
-}
+}  # fmt: skip
 """By the names of releases. A guided one takes two passes a step; of these the bases of klein would, in 50 steps."""
 
 # -- clips ------------------------------------------------------------------------------------------------------------

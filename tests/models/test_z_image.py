@@ -199,7 +199,7 @@ def test_shards_and_number_formats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"_class_name": "FluxTransformer2DModel"}, "architecture FluxTransformer2DModel is no denoiser that is built"),
+        ({"_class_name": "SD3Transformer2DModel"}, "architecture SD3Transformer2DModel is no denoiser that is built"),
         ({"all_patch_size": [2, 4]}, r"all_patch_size \[2, 4\] is not supported; one size from 1 to 64 is"),
         ({"all_patch_size": [10**9]}, "is not supported; one size from 1 to 64 is"),
         ({"all_f_patch_size": [2]}, r"all_f_patch_size = \[2\] is not supported; \[1\] is"),

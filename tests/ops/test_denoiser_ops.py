@@ -1,5 +1,5 @@
-"""Modulated norms, sinusoids of times, positions of several coordinates, rows put together: against formulas in float64
-and against diffusers."""
+"""Modulated and gated norms, sinusoids of times, positions of several coordinates, rows put together: against formulas
+in float64 and against diffusers."""
 
 import math
 
@@ -9,10 +9,19 @@ from diffusers.models.embeddings import get_timestep_embedding
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
+from ridgeline.ops.activation import GatedActivation
+from ridgeline.ops.modulation import (
+    AddGated,
+    AddGatedLayerNorm,
+    AddModulatedLayerNorm,
+    AddModulatedRMSNorm,
+    ModulatedLayerNorm,
+    ModulatedRMSNorm,
+    Modulation,
+)
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import AxialRotaryTable, Rope, RotaryTable, rotate
-from ridgeline.ops.rows import JoinRows, PaddingRow
+from ridgeline.ops.rows import JoinColumns, JoinRows, PaddingRow
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import AttentionSum, Reach, Work
 
@@ -59,6 +68,36 @@ def test_a_modulated_layer_norm() -> None:
     assert (list(op.parameters()), op.parameter_count(), op.cost_of(9).weight_bytes) == ([], 0, 0)
 
 
+def test_a_gated_sum_and_its_shifted_norm() -> None:
+    """x + gate * y in the place of x, y left alone, and of the sum a norm that each picture scales and shifts."""
+    x, y, gate, scale, shift = (random(9, 7), random(9, 7, seed=1), *(random(3, 7, seed=s) for s in (2, 3, 4)))
+    added = x.double() + of_rows(gate) * y.double()
+
+    def normed(of: Tensor) -> Tensor:
+        return functional.layer_norm(of, (7,), eps=1e-2) * of_rows(scale) + of_rows(shift)
+
+    first, kept = x.clone(), y.clone()
+    total, out = AddGatedLayerNorm(7, 1e-2, FP32)(first, kept, gate, scale, shift, LENGTHS)
+    assert total is first
+    assert torch.equal(kept, y)
+    assert torch.allclose(total.double(), added, atol=1e-6)
+    assert torch.allclose(out.double(), normed(added), atol=1e-5)
+    alone = ModulatedLayerNorm(7, 1e-2, FP32)
+    assert torch.allclose(alone(x, scale, shift, LENGTHS).double(), normed(x.double()), atol=1e-5)
+    assert torch.allclose(AddGated(7, FP32)(x.clone(), y, gate, LENGTHS).double(), added, atol=1e-6)
+
+
+def test_what_gated_sums_cost() -> None:
+    """Two operations an entry for gate and sum, seven for the norm with its scale and shift."""
+    alone, adding, plain = ModulatedLayerNorm(7, 1e-2, BF16), AddGatedLayerNorm(7, 1e-2, BF16), AddGated(7, BF16)
+    assert alone.cost_of(9).total_flops == 7 * 9 * 7
+    assert adding.cost_of(9).total_flops == (7 + 2) * 9 * 7
+    assert plain.cost_of(9).total_flops == 2 * 9 * 7
+    assert (alone.cost_of(9).activation_bytes, adding.cost_of(9).activation_bytes) == (2 * 9 * 7 * 2, 4 * 9 * 7 * 2)
+    assert sum(kernel.cost.total_flops for kernel in adding.kernels_of(9)) == adding.cost_of(9).total_flops
+    assert adding.signature() != AddModulatedLayerNorm(7, 1e-2, BF16).signature()
+
+
 def test_what_modulated_norms_cost() -> None:
     """One operation an entry more than the norm, in the streams that it has."""
     plain, alone, adding = RMSNorm(7, 1e-2, BF16), ModulatedRMSNorm(7, 1e-2, BF16), AddModulatedRMSNorm(7, 1e-2, BF16)
@@ -71,18 +110,20 @@ def test_what_modulated_norms_cost() -> None:
 
 @pytest.mark.parametrize("activated", [False, True])
 def test_modulation(activated: bool) -> None:
-    """Scales are around 1, gates between -1 and 1; each is its own part of the product."""
-    condition, weight, bias = random(3, 5) * 3, random(12, 5, seed=1), random(12, seed=2)
-    op = Modulation(5, 4, ("gate", "scale", "gate"), FP32, activated=activated)
+    """Scales are around 1, bounded gates between -1 and 1, gates and shifts as they come; each its own part of the
+    product."""
+    condition, weight, bias = random(3, 5) * 3, random(16, 5, seed=1), random(16, seed=2)
+    op = Modulation(5, 4, ("bounded gate", "scale", "gate", "shift"), FP32, activated=activated)
     op.matrix.weight, op.matrix.bias = (nn.Parameter(x, requires_grad=False) for x in (weight, bias))
     wide = condition.double()
     wide = wide * wide.sigmoid() if activated else wide
-    gate, scale, last = (wide @ weight.double().T + bias.double()).chunk(3, dim=-1)
-    for own, reference in zip(op(condition), (gate.tanh(), 1 + scale, last.tanh()), strict=True):
+    bounded, scale, gate, shift = (wide @ weight.double().T + bias.double()).chunk(4, dim=-1)
+    for own, reference in zip(op(condition), (bounded.tanh(), 1 + scale, gate, shift), strict=True):
         assert torch.allclose(own.double(), reference, atol=1e-5)
-    assert op.cost_of(3).total_flops == 2 * 3 * 5 * 12 + op.flops_around(3)
-    assert op.flops_around(3) == 3 * (12 + (4 * 5 if activated else 0))
-    assert [part.shape for part in op(condition.to("meta"))] == [(3, 4)] * 3
+    assert op.cost_of(3).total_flops == 2 * 3 * 5 * 16 + op.flops_around(3)
+    assert op.flops_around(3) == 3 * (8 + (4 * 5 if activated else 0))
+    assert [part.shape for part in op(condition.to("meta"))] == [(3, 4)] * 4
+    assert Modulation(5, 4, ("scale",), FP32, bias=False).matrix.bias is None
 
 
 def test_sinusoids_are_diffusers() -> None:
@@ -132,6 +173,23 @@ def test_rows_are_replaced_and_joined() -> None:
     assert torch.equal(join(torch.tensor([0, 4, 1, 2, 5, 3]), x, y), torch.stack([x[0], y[0], x[1], x[2], y[1], x[3]]))
     assert join.cost_of(6).activation_bytes == 2 * 6 * 3 * 4
     assert pad.cost_of(6).weight_bytes == 3 * 4
+    heads = JoinRows(6, FP32)(torch.tensor([2, 0, 1]), x[:2].view(2, 1, 3).repeat(1, 2, 1), y[:1].expand(2, 3)[None])
+    assert torch.equal(heads[:, 1], torch.stack([y[0], x[0], x[1]]))
+    beside = JoinColumns(5, FP32)
+    assert torch.equal(beside(x[:, 1:], x), torch.stack([torch.cat([row[1:], row]) for row in x]))
+    assert beside(x[:, 1:].to("meta"), x.to("meta")).shape == (4, 5)
+    assert beside.cost_of(4).activation_bytes == 2 * 4 * 5 * 4
+
+
+def test_a_gated_activation() -> None:
+    """Of two parts of one product, which do not lie together."""
+    both = random(4, 6)
+    gate, up = both.split(3, dim=-1)
+    op = GatedActivation(3, "silu", FP32)
+    reference = gate.double() * gate.double().sigmoid() * up.double()
+    assert torch.allclose(op(gate, up).double(), reference, atol=1e-6)
+    assert op.cost_of(4).activation_bytes == 3 * 4 * 3 * 4
+    assert torch.equal(both, random(4, 6))
 
 
 def test_work_of_whole_sequences() -> None:

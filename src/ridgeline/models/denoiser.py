@@ -80,3 +80,21 @@ def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
     each = [value] * pictures if isinstance(value, int | float) else value
     assert len(each) == pictures, "a number for each picture"
     return each
+
+
+def patched(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Rows and columns of the patches of `size` latents (height, width), `side` x `side` each. Raises ValueError where
+    there are none that fit."""
+    height, width = size
+    if not height or not width or height % side or width % side:
+        raise ValueError(
+            f"latents of {height} x {width} do not divide into patches of {side} x {side}; "
+            f"give a height and a width that {side} divides"
+        )
+    return height // side, width // side
+
+
+def check_texts(texts: Sequence[int]) -> None:
+    """Raises ValueError unless each picture has a text, of so many tokens."""
+    if not texts or min(texts) < 1:
+        raise ValueError("a text has no tokens; give at least one for each picture")

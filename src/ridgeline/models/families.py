@@ -13,6 +13,7 @@ from ridgeline.models import (
     cohere,
     deepseek,
     exaone4,
+    flux,
     gemma2,
     gemma3,
     glm,
@@ -248,7 +249,11 @@ ENCODER_DECODERS = (
 SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build, renames=whisper.RENAMES),)
 """The families whose encoder reads sound."""
 
-DENOISERS = (Family("ZImageTransformer2DModel", "", z_image.build, "", z_image.RENAMES, ()),)
+DENOISERS = (
+    Family("ZImageTransformer2DModel", "", z_image.build, "", z_image.RENAMES, ()),
+    Family("FluxTransformer2DModel", "", flux.build, "", flux.RENAMES, ()),
+    Family("Flux2Transformer2DModel", "", flux.build_second, "", flux.RENAMES_OF_SECOND, ()),
+)
 """The families that draw, with a text encoder and a VAE beside them. A config names them as its `_class_name`."""
 
 

@@ -18,6 +18,7 @@ from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, 
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.fields import MAX_LAYERS, Fields
+from ridgeline.models.joint_rows import JointRows
 from ridgeline.models.storage import Storage
 from ridgeline.models.z_image_layout import Grid, Layout, with_padding
 from ridgeline.ops.attention import Attention, Uncached
@@ -90,7 +91,7 @@ class ModulatedBlock(SandwichBlock):
         )
         super().__init__(attention, _feed_forward(d), first=first, norms=norms)
         self.space = space
-        self.modulation = Modulation(condition, d.hidden, ("scale", "gate") * 2, d.dtype)
+        self.modulation = Modulation(condition, d.hidden, ("scale", "bounded gate") * 2, d.dtype)
 
     def forward(  # type: ignore[override]
         self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
@@ -208,10 +209,10 @@ class ZImage(Denoiser):
         angles = self.rotary(layout.positions[TEXT])
         for block in self.context_refiner:
             x_MD, y_MD = block(x_MD, y_MD, angles, kv)
-        joint_JD = self.join(layout.order, x_ND, self.text_add(x_MD, y_MD))
+        joint_JD = self.join(layout.joint.order, x_ND, self.text_add(x_MD, y_MD))
         x_JD, y_JD = self._through(self.layers, joint_JD, condition_PC, layout, kv, JOINT)
         final = self.all_final_layer[self.sizes.name]
-        own = wanted(x_JD, layout.latents), wanted(y_JD, layout.latents)
+        own = wanted(x_JD, layout.joint.first), wanted(y_JD, layout.joint.first)
         out_NF: Tensor = final(*own, condition_PC, layout.lengths[LATENTS])
         return out_NF
 
@@ -249,8 +250,7 @@ class ZImage(Denoiser):
             {space: [count] for space, count in rows.items()},
             {space: torch.empty(count, len(self.sizes.axes), dtype=torch.int64) for space, count in rows.items()},
             empty,
-            empty[JOINT],
-            empty[LATENTS],
+            JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT]),
         )
         patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=self.storage.dtype)
         texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=self.storage.dtype)

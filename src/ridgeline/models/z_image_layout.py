@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
+from ridgeline.models.denoiser import JOINT, LATENTS, TEXT, check_texts, patched
+from ridgeline.models.joint_rows import JointRows
 from ridgeline.ops.work import Space
 
 _MULTIPLE = 32
@@ -24,15 +25,14 @@ _MULTIPLE = 32
 class Layout:
     """The rows of a pass.
 
-    lengths: by space, rows of each picture. positions: of each row, int64 [rows, 3]. padding: which rows are. order: of
-    joint rows, as JoinRows has it. latents: which joint rows are of pictures.
+    lengths: by space, rows of each picture. positions: of each row, int64 [rows, 3]. padding: which rows are. joint:
+    the rows of both, a picture's first.
     """
 
     lengths: Mapping[Space, Sequence[int]]
     positions: Mapping[Space, Tensor]
     padding: Mapping[Space, Tensor]
-    order: Tensor
-    latents: Tensor
+    joint: JointRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,7 @@ class Grid:
         """The patches of `size` latents (height, width). Raises ValueError where there are none that fit, or more than
         places."""
         height, width = size
-        if not height or not width or height % side or width % side:
-            raise ValueError(
-                f"latents of {height} x {width} do not divide into patches of {side} x {side}; "
-                f"give a height and a width that {side} divides"
-            )
-        grid = cls(height // side, width // side, side, places)
+        grid = cls(*patched(size, side), side, places)
         if grid.rows > places[1] or grid.columns > places[2]:
             raise ValueError(
                 f"latents of {height} x {width} are more than the model has positions for; "
@@ -71,8 +66,7 @@ class Grid:
     def lengths(self, texts: Sequence[int]) -> dict[Space, list[int]]:
         """By space, the rows of each picture whose texts have so many tokens. Raises ValueError for a text of none, or
         of more than there are places."""
-        if not texts or min(texts) < 1:
-            raise ValueError("a text has no tokens; give at least one for each picture")
+        check_texts(texts)
         if padded(max(texts)) + 2 > self.places[0]:
             most = (self.places[0] - 2) // _MULTIPLE * _MULTIPLE
             raise ValueError(f"a text has {max(texts)} tokens, and the model has positions for {most}; shorten it")
@@ -83,22 +77,16 @@ class Grid:
         """The rows of a pass over pictures whose texts have so many tokens. Raises ValueError as `lengths`."""
         lengths = self.lengths(texts)
         positions = [self._positions(text) for text in lengths[TEXT]]
-        pairs = list(zip(lengths[LATENTS], lengths[TEXT], strict=True))
-        is_text = torch.cat([torch.arange(own + text) >= own for own, text in pairs])
-        order = torch.empty(len(is_text), dtype=torch.int64)
-        order[~is_text] = torch.arange(sum(lengths[LATENTS]))
-        order[is_text] = torch.arange(sum(lengths[LATENTS]), len(is_text))
-        joint = torch.cat(positions)
+        joint, own = JointRows.of(lengths[LATENTS], lengths[TEXT], device), torch.cat(positions).to(device)
         patches = [self.count] * len(texts)
         return Layout(
             lengths,
-            {LATENTS: joint[~is_text].to(device), TEXT: joint[is_text].to(device), JOINT: joint.to(device)},
+            {LATENTS: own[joint.first], TEXT: own[joint.second], JOINT: own},
             {
                 LATENTS: _padding(patches, lengths[LATENTS]).to(device),
                 TEXT: _padding(texts, lengths[TEXT]).to(device),
             },
-            order.to(device),
-            (~is_text).nonzero()[:, 0].to(device),
+            joint,
         )
 
     def _positions(self, text: int) -> Tensor:

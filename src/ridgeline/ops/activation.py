@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.linear import Projections, native_product_kernel, products_cost
@@ -166,3 +167,18 @@ class ActivatedProjections(Projections):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.activation}"
+
+
+class GatedActivation(Elementwise):
+    """act(gate) * up, where both are parts of a product that gave more than them."""
+
+    kernel_name = "elementwise.gated"
+    FLOPS_PER_ELEMENT = ActivatedProjections.FLOPS_PER_ELEMENT
+
+    def __init__(self, width: int, activation: str, dtype: torch.dtype) -> None:
+        super().__init__(width, dtype)
+        self.activation, self.function = activation, ACTIVATIONS[activation]
+
+    def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
+        """Two of [rows, width] -> [rows, width]."""
+        return gate_TF.new_empty(gate_TF.shape) if gate_TF.is_meta else self.function(gate_TF) * up_TF

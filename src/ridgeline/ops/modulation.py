@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
 
-Factor = Literal["scale", "gate"]
-"""scale: 1 + s. gate: tanh(g)."""
+Factor = Literal["scale", "shift", "gate", "bounded gate"]
+"""scale: 1 + s. bounded gate: tanh(g). Shifts and gates are as the product has them."""
 
 
 class Modulation(Linear):
@@ -26,9 +27,16 @@ class Modulation(Linear):
     SILU_FLOPS = 4  # a negation, exp, a sum with the division
 
     def __init__(
-        self, inputs: int, width: int, factors: Sequence[Factor], dtype: torch.dtype, *, activated: bool = False
+        self,
+        inputs: int,
+        width: int,
+        factors: Sequence[Factor],
+        dtype: torch.dtype,
+        *,
+        activated: bool = False,
+        bias: bool = True,
     ) -> None:
-        super().__init__(MatrixSpec(inputs, width * len(factors), dtype, bias=True))
+        super().__init__(MatrixSpec(inputs, width * len(factors), dtype, bias))
         self.width, self.factors, self.activated = width, tuple(factors), activated
 
     def forward(self, condition_PC: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
@@ -38,9 +46,7 @@ class Modulation(Linear):
         parts = torch.split(super().forward(condition_PC), self.width, dim=-1)
         if condition_PC.is_meta:
             return parts
-        return tuple(
-            1 + part if factor == "scale" else part.tanh() for factor, part in zip(self.factors, parts, strict=True)
-        )
+        return tuple(map(_finished, self.factors, parts))
 
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with what comes before the product and after it."""
@@ -49,10 +55,20 @@ class Modulation(Linear):
     def flops_around(self, rows: int) -> int:
         """Of what is no product."""
         silu = self.SILU_FLOPS * self.matrix.inputs if self.activated else 0
-        return rows * (silu + self.matrix.outputs)
+        return rows * (silu + self.width * self.changed)
+
+    @property
+    def changed(self) -> int:
+        """How many of its factors are not as the product has them."""
+        return sum(factor in ("scale", "bounded gate") for factor in self.factors)
 
     def signature(self) -> Hashable:
-        return super().signature(), self.activated
+        return super().signature(), self.activated, self.changed
+
+
+def _finished(factor: Factor, part_PW: Tensor) -> Tensor:
+    """A factor of its part of the product."""
+    return 1 + part_PW if factor == "scale" else part_PW.tanh() if factor == "bounded gate" else part_PW
 
 
 class ModulatedRMSNorm(RMSNorm):
@@ -81,20 +97,42 @@ class AddModulatedRMSNorm(AddRMSNorm):
         return sum_NW, _modulated(normed_NW, factor_PW, lengths)
 
 
-class AddModulatedLayerNorm(AddNorm, LayerNorm):
-    """(x - mean) / sqrt(variance + eps) * factor, of a sum: what is learned of it is the factor."""
+class UnlearnedLayerNorm(LayerNorm):
+    """(x - mean) / sqrt(variance + eps), of which nothing is learned."""
 
-    FLOPS_PER_ELEMENT = 6  # mean, difference, square, sum, scale, and the product
+    FLOPS_PER_ELEMENT = 5  # mean, difference, square, sum, scale
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         Norm.__init__(self, width, eps, dtype)
         del self.weight
         self.register_buffer("weight", torch.ones(width, dtype=dtype, device="cpu"), persistent=False)
-        self.bias, self.multiplier = None, 1.0
+        self.bias = None
 
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed."""
         return functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps).to(x_xD.dtype)
+
+
+class ModulatedLayerNorm(UnlearnedLayerNorm):
+    """norm(x) * scale + shift, of each picture's own."""
+
+    FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 2
+
+    def forward(  # type: ignore[override]
+        self, x_NW: Tensor, scale_PW: Tensor, shift_PW: Tensor, lengths: Sequence[int]
+    ) -> Tensor:
+        """x_NW [rows, width]; scale and shift [pictures, width], whose rows are so many each -> as x."""
+        return _modulated(self.normalise(x_NW), scale_PW, lengths, shift_PW)
+
+
+class AddModulatedLayerNorm(AddNorm, UnlearnedLayerNorm):
+    """norm(x + y) * factor, of each picture's own."""
+
+    FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 1
+    multiplier = 1.0
+
+    def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
+        UnlearnedLayerNorm.__init__(self, width, eps, dtype)
 
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
@@ -104,9 +142,57 @@ class AddModulatedLayerNorm(AddNorm, LayerNorm):
         return sum_NW, _modulated(normed_NW, factor_PW, lengths)
 
 
-def _modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:
-    """The rows of each picture times its factor, in their place."""
-    if not normed_NW.is_meta:
-        for own_NW, factor_W in zip(torch.split(normed_NW, list(lengths)), factor_PW, strict=True):
-            own_NW.mul_(factor_W)
+class AddGatedLayerNorm(AddModulatedLayerNorm):
+    """norm(x + gate * y) * scale + shift, of each picture's own: how a block goes on from the part before it."""
+
+    FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
+
+    def forward(  # type: ignore[override]
+        self,
+        x_NW: Tensor,
+        y_NW: Tensor,
+        gate_PW: Tensor,
+        scale_PW: Tensor,
+        shift_PW: Tensor,
+        lengths: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        """x, y [rows, width]; gate, scale and shift as ModulatedLayerNorm has them -> the sum, in the place of x, and
+        what becomes of it."""
+        sum_NW = _add_gated(x_NW, y_NW, gate_PW, lengths)
+        return sum_NW, _modulated(self.normalise(sum_NW), scale_PW, lengths, shift_PW)
+
+    @property
+    def _add_flops(self) -> int:
+        """As AddNorm._add_flops, the gate among them."""
+        return 2
+
+
+class AddGated(Elementwise):
+    """x + gate * y, of each picture's own, in the place of x: where no norm follows."""
+
+    kernel_name = "elementwise.add"
+    FLOPS_PER_ELEMENT = 2
+
+    def forward(self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
+        """As AddGatedLayerNorm.forward -> the sum."""
+        return _add_gated(x_NW, y_NW, gate_PW, lengths)
+
+
+def _modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None) -> Tensor:
+    """The rows of each picture times its factor, and its shift added, in their place."""
+    if normed_NW.is_meta:
+        return normed_NW
+    for picture, own_NW in enumerate(torch.split(normed_NW, list(lengths))):
+        own_NW.mul_(factor_PW[picture])
+        if shift_PW is not None:
+            own_NW.add_(shift_PW[picture])
     return normed_NW
+
+
+def _add_gated(x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
+    """x + gate * y, in the place of x."""
+    if not x_NW.is_meta:
+        each = zip(torch.split(x_NW, list(lengths)), torch.split(y_NW, list(lengths)), gate_PW, strict=True)
+        for own_NW, added_NW, gate_W in each:
+            own_NW.addcmul_(added_NW, gate_W)
+    return x_NW

@@ -1,4 +1,5 @@
-"""What is done with whole rows: some are replaced by a learned one, and those of two sources put into one order."""
+"""What is done with whole rows: some are replaced by a learned one, those of two sources put into one order, or side by
+side."""
 
 from collections.abc import Hashable
 
@@ -43,8 +44,8 @@ class PaddingRow(Op):
         return tuple(self.weight.shape), self.weight.dtype
 
 
-class JoinRows(Op):
-    """Rows of two sources as one."""
+class Join(Op):
+    """Two sources as one, of rows of `width` numbers: read and written once."""
 
     kind = "elementwise"
 
@@ -52,15 +53,8 @@ class JoinRows(Op):
         super().__init__()
         self.width, self.dtype = width, dtype
 
-    def forward(self, order_J: Tensor, x_NW: Tensor, y_MW: Tensor) -> Tensor:
-        """order_J int64 [rows]: of each, which one of x_NW [N, width] it is, or which of y_MW [M, width], counted on
-        from N -> [rows, width]."""
-        if x_NW.is_meta:
-            return x_NW.new_empty(len(order_J), self.width)
-        return torch.cat([x_NW, y_MW]).index_select(0, order_J)
-
     def cost_of(self, rows: int) -> Cost:
-        """Read and written once."""
+        """As Op.cost_of."""
         return Cost(activation_bytes=2 * rows * self.width * self.dtype.itemsize)
 
     def kernel(self, rows: int) -> str:
@@ -74,3 +68,24 @@ class JoinRows(Op):
 
     def signature(self) -> Hashable:
         return self.width, self.dtype
+
+
+class JoinRows(Join):
+    """Rows of two sources in one order."""
+
+    def forward(self, order_J: Tensor, x_NW: Tensor, y_MW: Tensor) -> Tensor:
+        """order_J int64 [rows]: of each, which one of x_NW [N, ...] it is, or which of y_MW [M, ...], counted on from
+        N -> [rows, ...]; a row is `width` numbers in whatever shape."""
+        if x_NW.is_meta:
+            return x_NW.new_empty(len(order_J), *x_NW.shape[1:])
+        return torch.cat([x_NW, y_MW]).index_select(0, order_J)
+
+
+class JoinColumns(Join):
+    """The numbers of two sources side by side in a row."""
+
+    def forward(self, x_NV: Tensor, y_NW: Tensor) -> Tensor:
+        """x_NV [rows, V], y_NW [rows, W] -> [rows, V + W], which is the width."""
+        if x_NV.is_meta:
+            return x_NV.new_empty(len(x_NV), self.width)
+        return torch.cat([x_NV, y_NW], dim=-1)
