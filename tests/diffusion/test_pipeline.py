@@ -128,6 +128,20 @@ def _two_at_a_time(pictures: int) -> float:
     return 1.0 if pictures <= 2 else 10.0 * pictures
 
 
+@pytest.mark.parametrize(("guidance", "calls"), [(0.0, 1), (2.0, 2)])
+def test_texts_are_prepared_once_a_request(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, guidance: float, calls: int
+) -> None:
+    """However many steps there are: a pass runs no block of the texts'."""
+    prepared, prepare = list[int](), subject.ours.denoiser.prepare
+    monkeypatch.setattr(subject.ours.denoiser, "prepare", lambda texts: prepared.append(len(texts)) or prepare(texts))
+    subject.latents(Request("a cat", None, Size(64, 64), 4, guidance, 5), _one_by_one)
+    assert prepared == [1] * calls
+    prepared.clear()
+    subject.latents(Request("a cat", None, Size(64, 64), 4, guidance, 5), _all_at_once)
+    assert prepared == [calls]
+
+
 @pytest.mark.parametrize("guidance", [0.0, 2.0])
 @pytest.mark.parametrize("seconds", [_one_by_one, _two_at_a_time, _all_at_once])
 def test_batches_change_no_picture(subject: Subject, seconds: Callable[[int], float], guidance: float) -> None:

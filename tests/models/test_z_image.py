@@ -137,6 +137,16 @@ def test_a_picture_is_the_same_whoever_is_beside_it(tiny: Subject) -> None:
             assert off(together[index], alone[0]) <= 1e-6
 
 
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_what_is_prepared_changes_no_bit(subject: Subject, batch: Batch) -> None:
+    """Refined texts, computed once and read by passes at several levels, which leave them as they are."""
+    latents, texts = batch.given(subject.ours)
+    with torch.inference_mode():
+        prepared = subject.ours.prepare(texts)
+        for level in (0.7, 0.1, 0.7):
+            assert torch.equal(subject.ours(latents, level, prepared), subject.ours(latents, level, texts))
+
+
 def test_every_parameter_matters(tiny: Subject) -> None:
     """Parity would prove nothing about a gate that the result does not depend on; both padding rows among them."""
     latents, texts = Batch((6, 10), (0.4,), (21,)).given(tiny.ours)
@@ -318,6 +328,23 @@ def test_the_outline_is_the_pass(tiny: Subject) -> None:
     assert seen == [(path, work.rows[space]) for path, _, space in traced_calls(tiny.ours)]
     assert work.rows == {LATENTS: 64, TEXT: 96, JOINT: 160, PICTURES: 2}
     assert work.sequences == 2
+
+
+def test_a_request_is_one_preparation_and_its_passes(tiny: Subject) -> None:
+    """Calls over rows of texts are those of the preparation, the others those of every pass; a pass that is given texts
+    costs what both cost, in each number."""
+    batch, calls = BATCHES[3], list[tuple[str, int]]()
+    latents, texts = batch.given(tiny.ours)
+    works = tiny.ours.prepare_work(batch.texts), tiny.ours.pass_work(batch.size, batch.texts)
+    told: Told = lambda path, _, inputs, __: calls.append((path, len(inputs[0])))  # noqa: E731
+    for work, run in zip(works, (tiny.ours.prepare, lambda texts: tiny.ours(latents, 0.71, texts)), strict=True):
+        calls.clear()
+        with listening(tiny.ours.ops(), told), torch.inference_mode():
+            texts = run(texts)
+        assert calls == [(p, work.rows[space]) for p, _, space in traced_calls(tiny.ours) if space in work.rows]
+    assert works[0].rows == {TEXT: 96}
+    price = Price(tiny.ours)
+    assert price.step(works[0]) + price.step(works[1]) == price.step(tiny.ours.work(batch.size, batch.texts))
 
 
 def test_the_price_of_the_release() -> None:

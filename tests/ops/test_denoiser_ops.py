@@ -5,11 +5,13 @@ import math
 
 import pytest
 import torch
-from diffusers.models.embeddings import get_timestep_embedding
+from diffusers.models.embeddings import get_2d_sincos_pos_embed, get_timestep_embedding
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.ops.activation import GatedActivation
+from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
+from ridgeline.ops.embedding import GridPositions
 from ridgeline.ops.modulation import (
     AddGated,
     AddGatedLayerNorm,
@@ -124,6 +126,61 @@ def test_modulation(activated: bool) -> None:
     assert op.flops_around(3) == 3 * (8 + (4 * 5 if activated else 0))
     assert [part.shape for part in op(condition.to("meta"))] == [(3, 4)] * 4
     assert Modulation(5, 4, ("scale",), FP32, bias=False).matrix.bias is None
+
+
+def test_a_condition_and_what_a_block_adds_to_it() -> None:
+    """Scales are around 1; a condition as wide as one factor is in all of them."""
+    table, condition = random(3, 4), random(2, 12, seed=1)
+    op = ConditionTable(("shift", "scale", "gate"), 4, FP32)
+    (taken,) = op.take("scale_shift_table", table[None]).values()
+    assert torch.equal(taken, next(iter(op.take("scale_shift_table", table).values())))
+    op.scale_shift_table = nn.Parameter(taken, requires_grad=False)
+    reference = condition.double().view(2, 3, 4) + table.double() + torch.tensor([[0.0], [1.0], [0.0]])
+    assert torch.allclose(torch.stack(op(condition), 1).double(), reference, atol=1e-6)
+    assert [part.shape for part in op(condition.to("meta"))] == [(2, 4)] * 3
+    assert op.cost_of(2).total_flops == 2 * (12 + 4)
+    assert (op.cost_of(2).weight_bytes, op.cost_of(2).activation_bytes) == (12 * 4, 2 * 2 * 12 * 4)
+    spread = ConditionTable(("shift", "scale", "gate"), 4, FP32, spread=True)
+    spread.scale_shift_table = op.scale_shift_table
+    same = condition[:, :4].repeat(1, 3)
+    assert all(torch.equal(a, b) for a, b in zip(spread(condition[:, :4]), op(same), strict=True))
+    assert spread.cost_of(2).activation_bytes == 2 * (4 + 12) * 4
+
+
+def test_norms_between_additions() -> None:
+    """A plain sum whose norm is scaled and shifted; a gated sum whose norm is learned. Both sums in the place of x."""
+    x, y, gate, scale, shift = (random(9, 7), random(9, 7, seed=1), *(random(3, 7, seed=s) for s in (2, 3, 4)))
+    weight, bias, first = random(7, seed=5), random(7, seed=6), x.clone()
+    shifted, gated = AddShiftedLayerNorm(7, 1e-2, FP32), GatedAddLayerNorm(7, 1e-2, FP32)
+    total, out = shifted(first, y, scale, shift, LENGTHS)
+    added = x.double() + y.double()
+    reference = functional.layer_norm(added, (7,), eps=1e-2) * of_rows(scale) + of_rows(shift)
+    assert total is first
+    assert torch.allclose(out.double(), reference, atol=1e-5)
+    gated.weight, gated.bias = (nn.Parameter(each, requires_grad=False) for each in (weight, bias))
+    first = x.clone()
+    total, out = gated(first, y, gate, LENGTHS)
+    added = x.double() + of_rows(gate) * y.double()
+    assert total is first
+    assert torch.allclose(total.double(), added, atol=1e-6)
+    reference = functional.layer_norm(added, (7,), weight.double(), bias.double(), 1e-2)
+    assert torch.allclose(out.double(), reference, atol=1e-5)
+    assert shifted.cost_of(9).total_flops == (7 + 1) * 9 * 7
+    assert gated.cost_of(9).total_flops == (7 + 2) * 9 * 7
+    for op in (shifted, gated):
+        assert sum(kernel.cost.total_flops for kernel in op.kernels_of(9)) == op.cost_of(9).total_flops
+
+
+@pytest.mark.parametrize("size", [(8, 8), (3, 11), (16, 5)])
+def test_positions_of_a_grid_are_diffusers(size: tuple[int, int]) -> None:
+    """Of any size, spread over that of training."""
+    lines, columns = size
+    op = GridPositions(24, FP32, 8, 2.0)
+    places = torch.cartesian_prod(torch.arange(1), torch.arange(lines), torch.arange(columns))
+    x = random(len(places), 24)
+    theirs = get_2d_sincos_pos_embed(24, size, base_size=8, interpolation_scale=2.0).float()
+    assert torch.allclose(op(x, places, lines, columns), x + theirs, atol=1e-6)
+    assert op.cost_of(len(x)).total_flops == 3 * x.numel()
 
 
 def test_sinusoids_are_diffusers() -> None:

@@ -37,7 +37,14 @@ PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution}
 OTHER_PRODUCTS = {aten.mv, aten.addmv, aten.dot, aten.vdot, aten.addbmm, aten.addr, aten._addmm_activation}
 # What a model does between its ops: it looks at tensors in other shapes and picks rows, and computes nothing.
 MOVES = {"index", "view", "split", "split_with_sizes", "detach", "alias", "arange", "permute", "unsqueeze"}
-HALVES = ("encode", "hidden", "head", "denoise", "decode")  # all that runs, whoever calls a model, of those that it has
+HALVES = (
+    "encode",
+    "hidden",
+    "head",
+    "read",
+    "denoise",
+    "decode",
+)  # all that runs, whoever calls a model, of those that it has
 
 
 class Audit(TorchDispatchMode):

@@ -161,8 +161,10 @@ class Pipeline:
 def guided_denoiser(
     denoiser: Denoiser, guidance: Guidance, texts: Sequence[Tensor], images: int, *, paired: bool
 ) -> Callable[[Tensor, float], Tensor]:
-    """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity."""
-    positive, *negative = ([text] * images for text in texts)
-    if paired:
-        return guide_paired(denoiser, guidance, [*positive, *negative[0]])
+    """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity. What
+    of the texts no noise level changes is computed now, once for all steps."""
+    with torch.inference_mode():
+        if paired:
+            return guide_paired(denoiser, guidance, denoiser.prepare([text for text in texts for _ in range(images)]))
+        positive, *negative = (denoiser.prepare([text] * images) for text in texts)
     return guide(denoiser, guidance, positive, negative[0] if negative else None)

@@ -2,11 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from ridgeline.models.network import Network
-from ridgeline.ops.work import Space, Work
+from ridgeline.ops.work import AttentionWork, Space, Work
 
 LATENTS: Space = "latents"
 """Tokens of pictures: patches of latents, padding included."""
@@ -18,19 +20,39 @@ PICTURES: Space = "pictures"
 """What is computed once a picture: what comes of its noise level."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a denoiser made of texts that is the same at every noise level (`Denoiser.prepare`).
+
+    lengths: tokens of each text. rows: what it made of all of them, for itself to read.
+    """
+
+    lengths: tuple[int, ...]
+    rows: tuple[Tensor, ...]
+
+
+Texts = Sequence[Tensor] | Prepared
+"""The states of each text [tokens, text_width], or what was prepared of them."""
+
+
 class Denoiser(Network):
     """Latents and texts in, velocities out, in one convention whatever a release has: latents are
     (1 - t) x picture + t x noise, t from 0 to 1, and the velocity is their derivative by t, noise - picture (Lipman et
     al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
 
     channels: of latents. patch: latents on a side of what is one token. text_width: numbers of each token of a text.
-    pooled_width: of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance:
-    whether the scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142).
+    predicts: noise, of a model whose latents are alpha x picture + sigma x noise with alpha^2 + sigma^2 = 1 and whose t
+    is a step of its training, of all of them (Ho et al., arXiv:2006.11239); it says nothing of velocities. clips:
+    whether latents have frames, [pictures, channels, frames, height, width]; a size has them first too. pooled_width:
+    of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance: whether the
+    scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142).
     """
 
     channels: int
     patch: int
     text_width: int
+    predicts: Literal["velocity", "noise"] = "velocity"
+    clips = False
     pooled_width: int | None = None
     takes_guidance = False
 
@@ -39,21 +61,38 @@ class Denoiser(Network):
         self,
         latents_PCHW: Tensor,
         t: float | Sequence[float],
-        texts: Sequence[Tensor],
+        texts: Texts,
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
     ) -> Tensor:
         """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts: the
-        states of each one's text [tokens, text_width]; pooled [pictures, pooled_width] and guidance, a scale for all of
-        them or for each, where the model takes them -> velocities, as latents. Raises ValueError for sizes that do not
-        divide into patches, or that the model has no positions for, and for an input that the model wants and is not
-        given, or that it would not read."""
+        states of each one's text [tokens, text_width], or what `prepare` made of them; pooled [pictures, pooled_width]
+        and guidance, a scale for all of them or for each, where the model takes them -> velocities, or what it
+        `predicts`, as latents. Raises ValueError for sizes that do not divide into patches, or that the model has no
+        positions for, and for an input that the model wants and is not given, or that it would not read."""
 
     @abstractmethod
     def work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
         """A pass over pictures of `size` latents (height, width), whose texts have so many tokens. Raises ValueError as
         `forward`."""
+
+    def prepare(self, texts: Sequence[Tensor]) -> Prepared:
+        """What becomes of texts whatever the noise level is, once a request, to be given to its passes in their place:
+        the result is the same bit for bit. Of a model in which all of it depends on the level, the texts."""
+        return Prepared(tuple(map(len, texts)), tuple(texts))
+
+    def prepared(self, texts: Texts) -> Prepared:
+        """What was prepared, or is to be now."""
+        return texts if isinstance(texts, Prepared) else self.prepare(texts)
+
+    def prepare_work(self, texts: Sequence[int]) -> Work:
+        """`prepare` of texts with so many tokens."""
+        return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
+
+    def pass_work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+        """As `work`, of a pass that is given what was prepared: a request is one `prepare_work` and its passes."""
+        return self.work(size, texts)
 
     def check_conditions(self, pictures: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
         """Raises ValueError as `forward`, for what it is given beside latents and texts."""
@@ -80,6 +119,19 @@ def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
     each = [value] * pictures if isinstance(value, int | float) else value
     assert len(each) == pictures, "a number for each picture"
     return each
+
+
+def only(work: Work, space: Space) -> Work:
+    """What of a step runs over rows of this space."""
+    attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
+    return Work({space: work.rows[space]}, work.sequences, attention)
+
+
+def without(work: Work, space: Space) -> Work:
+    """What of a step runs over rows of other spaces."""
+    rows = {other: count for other, count in work.rows.items() if other != space}
+    attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}
+    return Work(rows, work.sequences, attention)
 
 
 def patched(size: tuple[int, int], side: int) -> tuple[int, int]:

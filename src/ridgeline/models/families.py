@@ -30,6 +30,7 @@ from ridgeline.models import (
     olmo2,
     phi,
     phi3,
+    pixart,
     qwen2,
     qwen3,
     qwen3_5,
@@ -37,6 +38,7 @@ from ridgeline.models import (
     smollm3,
     starcoder2,
     t5,
+    wan,
     whisper,
     z_image,
 )
@@ -253,6 +255,10 @@ DENOISERS = (
     Family("ZImageTransformer2DModel", "", z_image.build, "", z_image.RENAMES, ()),
     Family("FluxTransformer2DModel", "", flux.build, "", flux.RENAMES, ()),
     Family("Flux2Transformer2DModel", "", flux.build_second, "", flux.RENAMES_OF_SECOND, ()),
+    Family("WanTransformer3DModel", "", wan.build, "", wan.RENAMES, ()),
+    Family(
+        "PixArtTransformer2DModel", "", pixart.build, "", pixart.RENAMES, pixart.IGNORED, also=("Transformer2DModel",)
+    ),
 )
 """The families that draw, with a text encoder and a VAE beside them. A config names them as its `_class_name`."""
 
@@ -267,7 +273,7 @@ def family_of(fields: Fields) -> Family:
     kin = kin_of(name, kind)
     if kin is not None:
         return _of_kin(kin, fields)
-    if any(name == family.architecture for family in DENOISERS):
+    if any(name in (family.architecture, *family.also) for family in DENOISERS):
         raise fields.refuse(
             f"{name} is a denoiser, a part of a pipeline that draws; no command draws yet, and from Python "
             "ridgeline.checkpoint.load_denoiser runs it; give the folder of a language model"
@@ -359,7 +365,7 @@ def build(
 def denoiser_of(fields: Fields) -> Family:
     """The family of the config of a denoiser. Raises ModelRefused."""
     for family in DENOISERS:
-        if fields.architecture == family.architecture:
+        if fields.architecture in (family.architecture, *family.also):
             return family
     names = ", ".join(family.architecture for family in DENOISERS)
     raise fields.refuse(f"architecture {fields.architecture or '(none)'} is no denoiser that is built; {names} are")

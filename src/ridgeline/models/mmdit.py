@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.models.decoder import MLP, wanted
-from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, for_each
+from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.joint_rows import JointRows
 from ridgeline.models.mmdit_blocks import PART, DoubleBlock, Pass, SingleBlock, Stream, Style, modulation
@@ -106,7 +106,7 @@ class MMDiT(Denoiser):
         self,
         latents_PCHW: Tensor,
         t: float | Sequence[float],
-        texts: Sequence[Tensor],
+        texts: Texts,
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
@@ -114,15 +114,16 @@ class MMDiT(Denoiser):
         """As Denoiser.forward, whose convention is that of checkpoints."""
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
-        assert pictures == len(texts), "a text for each picture"
+        prepared = self.prepared(texts)
+        assert pictures == len(prepared.lengths), "a text for each picture"
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
-        layout = self._layout(grid, tuple(len(text) for text in texts), device)
+        layout = self._layout(grid, prepared.lengths, device)
         times_P, guidance_P = (
             None if given is None else torch.tensor(for_each(given, pictures), dtype=torch.float32, device=device)
             for given in (t, guidance)
         )
         assert times_P is not None
-        patches_NF, texts_MC = grid.patches(latents_PCHW).to(dtype), torch.cat(list(texts)).to(dtype)
+        patches_NF, texts_MC = grid.patches(latents_PCHW).to(dtype), torch.cat(prepared.rows).to(dtype)
         pooled_PV = None if pooled is None else pooled.to(dtype)
         rows_NF = self.denoise(patches_NF, times_P, texts_MC, layout, guidance_P=guidance_P, pooled_PV=pooled_PV)
         return grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)

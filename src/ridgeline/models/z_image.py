@@ -14,13 +14,23 @@ from torch import Tensor, nn
 
 from ridgeline.models.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.models.decoder import MLP, SelfAttention, wanted
-from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, for_each
+from ridgeline.models.denoiser import (
+    JOINT,
+    LATENTS,
+    PICTURES,
+    TEXT,
+    Denoiser,
+    Prepared,
+    Texts,
+    for_each,
+    without,
+)
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.fields import MAX_LAYERS, Fields
 from ridgeline.models.joint_rows import JointRows
 from ridgeline.models.storage import Storage
-from ridgeline.models.z_image_layout import Grid, Layout, with_padding
+from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
@@ -181,7 +191,7 @@ class ZImage(Denoiser):
         self,
         latents_PCHW: Tensor,
         t: float | Sequence[float],
-        texts: Sequence[Tensor],
+        texts: Texts,
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
@@ -190,26 +200,40 @@ class ZImage(Denoiser):
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
         levels = for_each(t, pictures)
-        assert pictures == len(texts), "a text for each picture"
+        prepared = self.prepared(texts)
+        assert pictures == len(prepared.lengths), "a text for each picture"
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
-        layout = self._layout(grid, tuple(len(text) for text in texts), device)
+        layout = self._layout(grid, prepared.lengths, device)
         times_P = 1 - torch.tensor(levels, dtype=torch.float32, device=device)
-        texts_MC = torch.cat([with_padding(text) for text in texts])
-        rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, texts_MC.to(dtype), layout)
+        (text_MD,) = prepared.rows
+        rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout)
         return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
 
-    def denoise(self, patches_NF: Tensor, times_P: Tensor, texts_MC: Tensor, layout: Layout) -> Tensor:
-        """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has, with whatever numbers where they
-        are padding; times_P fp32: 1 - t -> picture - noise of each patch [N, F]."""
-        kv = Uncached([], layout.lengths)
-        condition_PC = self.t_embedder(times_P)
-        x_ND = self.latent_padding(self.all_x_embedder[self.sizes.name](patches_NF), layout.padding[LATENTS])
-        x_ND = self.latent_add(*self._through(self.noise_refiner, x_ND, condition_PC, layout, kv, LATENTS))
-        x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding[TEXT]), None
-        angles = self.rotary(layout.positions[TEXT])
+    def prepare(self, texts: Sequence[Tensor]) -> Prepared:
+        """As Denoiser.prepare: rows of texts, refined."""
+        lengths = tuple(map(len, texts))
+        layout = TextLayout.of(lengths, self.sizes.places, texts[0].device)
+        texts_MC = torch.cat([with_padding(text) for text in texts])
+        return Prepared(lengths, (self.read(texts_MC.to(self.storage.dtype), layout),))
+
+    def read(self, texts_MC: Tensor, layout: TextLayout) -> Tensor:
+        """Rows of texts [M, text_width], as many as the layout has, with whatever numbers where they are padding ->
+        refined [M, hidden]."""
+        kv, angles = Uncached([], {TEXT: layout.lengths}), self.rotary(layout.positions)
+        x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding), None
         for block in self.context_refiner:
             x_MD, y_MD = block(x_MD, y_MD, angles, kv)
-        joint_JD = self.join(layout.joint.order, x_ND, self.text_add(x_MD, y_MD))
+        out_MD: Tensor = self.text_add(x_MD, y_MD)
+        return out_MD
+
+    def denoise(self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: Layout) -> Tensor:
+        """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
+        times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
+        kv = Uncached([], layout.lengths)
+        condition_PC = self.t_embedder(times_P)
+        x_ND = self.latent_padding(self.all_x_embedder[self.sizes.name](patches_NF), layout.padding)
+        x_ND = self.latent_add(*self._through(self.noise_refiner, x_ND, condition_PC, layout, kv, LATENTS))
+        joint_JD = self.join(layout.joint.order, x_ND, text_MD)
         x_JD, y_JD = self._through(self.layers, joint_JD, condition_PC, layout, kv, JOINT)
         final = self.all_final_layer[self.sizes.name]
         own = wanted(x_JD, layout.joint.first), wanted(y_JD, layout.joint.first)
@@ -232,6 +256,15 @@ class ZImage(Denoiser):
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
+    def prepare_work(self, texts: Sequence[int]) -> Work:
+        """As Denoiser.prepare_work."""
+        own, nothing = Work.whole({TEXT: text_lengths(texts, self.sizes.places)}), super().prepare_work(texts)
+        return replace(own, attention={**nothing.attention, **own.attention})
+
+    def pass_work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+        """As Denoiser.pass_work."""
+        return without(self.work(size, texts), TEXT)
+
     def grid(self, size: tuple[int, int]) -> Grid:
         """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
         return Grid.of(size, self.patch, self.sizes.places)
@@ -245,16 +278,15 @@ class ZImage(Denoiser):
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         """As Network._outline."""
-        empty = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
-        layout = Layout(
-            {space: [count] for space, count in rows.items()},
-            {space: torch.empty(count, len(self.sizes.axes), dtype=torch.int64) for space, count in rows.items()},
-            empty,
-            JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT]),
-        )
-        patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=self.storage.dtype)
-        texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=self.storage.dtype)
-        self.denoise(patches_NF, torch.empty(rows[PICTURES]), texts_MC, layout)
+        axes, dtype = len(self.sizes.axes), self.storage.dtype
+        positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}
+        padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
+        texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=dtype)
+        text_MD = self.read(texts_MC, TextLayout([rows[TEXT]], positions[TEXT], padding[TEXT]))
+        joint = JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
+        layout = Layout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
+        patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype)
+        self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
 
 
 def _attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:

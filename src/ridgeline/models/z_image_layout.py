@@ -22,16 +22,33 @@ _MULTIPLE = 32
 
 
 @dataclass(frozen=True, slots=True)
+class TextLayout:
+    """The rows of texts. lengths: of each. positions: of each row, int64 [rows, 3]. padding: which rows are."""
+
+    lengths: Sequence[int]
+    positions: Tensor
+    padding: Tensor
+
+    @classmethod
+    def of(cls, texts: Sequence[int], places: Sequence[int], device: torch.device) -> "TextLayout":
+        """Of texts that have so many tokens. places: as of Grid. Raises ValueError as `text_lengths`."""
+        lengths = text_lengths(texts, places)
+        positions = torch.zeros(sum(lengths), 3, dtype=torch.int64)
+        positions[:, 0] = torch.cat([torch.arange(1, length + 1) for length in lengths])
+        return cls(lengths, positions.to(device), _padding(texts, lengths).to(device))
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The rows of a pass.
 
-    lengths: by space, rows of each picture. positions: of each row, int64 [rows, 3]. padding: which rows are. joint:
-    the rows of both, a picture's first.
+    lengths: by space, rows of each picture. positions: of each row, int64 [rows, 3]. padding: which rows of latents
+    are. joint: the rows of both, a picture's first.
     """
 
     lengths: Mapping[Space, Sequence[int]]
     positions: Mapping[Space, Tensor]
-    padding: Mapping[Space, Tensor]
+    padding: Tensor
     joint: JointRows
 
 
@@ -64,13 +81,8 @@ class Grid:
         return self.rows * self.columns
 
     def lengths(self, texts: Sequence[int]) -> dict[Space, list[int]]:
-        """By space, the rows of each picture whose texts have so many tokens. Raises ValueError for a text of none, or
-        of more than there are places."""
-        check_texts(texts)
-        if padded(max(texts)) + 2 > self.places[0]:
-            most = (self.places[0] - 2) // _MULTIPLE * _MULTIPLE
-            raise ValueError(f"a text has {max(texts)} tokens, and the model has positions for {most}; shorten it")
-        latents, own = [padded(self.count)] * len(texts), [padded(tokens) for tokens in texts]
+        """By space, the rows of each picture whose texts have so many tokens. Raises ValueError as `text_lengths`."""
+        latents, own = [padded(self.count)] * len(texts), text_lengths(texts, self.places)
         return {LATENTS: latents, TEXT: own, JOINT: [a + b for a, b in zip(latents, own, strict=True)]}
 
     def layout(self, texts: Sequence[int], device: torch.device) -> Layout:
@@ -81,11 +93,8 @@ class Grid:
         patches = [self.count] * len(texts)
         return Layout(
             lengths,
-            {LATENTS: own[joint.first], TEXT: own[joint.second], JOINT: own},
-            {
-                LATENTS: _padding(patches, lengths[LATENTS]).to(device),
-                TEXT: _padding(texts, lengths[TEXT]).to(device),
-            },
+            {LATENTS: own[joint.first], JOINT: own},
+            _padding(patches, lengths[LATENTS]).to(device),
             joint,
         )
 
@@ -112,6 +121,16 @@ class Grid:
         own = rows_NF.view(pictures, padded(self.count), -1)[:, : self.count]
         cut = own.reshape(pictures, self.rows, self.columns, self.side, self.side, -1).permute(0, 5, 1, 3, 2, 4)
         return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
+
+
+def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
+    """Rows of texts that have so many tokens. places: as of Grid. Raises ValueError for a text of none, or of more than
+    there are places."""
+    check_texts(texts)
+    if padded(max(texts)) + 2 > places[0]:
+        most = (places[0] - 2) // _MULTIPLE * _MULTIPLE
+        raise ValueError(f"a text has {max(texts)} tokens, and the model has positions for {most}; shorten it")
+    return [padded(tokens) for tokens in texts]
 
 
 def padded(rows: int) -> int:

@@ -269,10 +269,9 @@ class Uncached:
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend; nothing is stored."""
         assert k_NKD is not None, "nothing is kept from an earlier step"
-        queries = self.lengths[op.reach.space]
-        return attend_each(
-            op, q_THD, k_NKD, v_NKW, queries, self.lengths[ENCODER] if op.reach.kind == "cross" else queries
-        )
+        reach = op.reach
+        seen = reach.keys if reach.kind == "cross" else reach.space
+        return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
 
     def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """As KVContext.attend_latent."""

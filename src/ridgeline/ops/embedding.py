@@ -132,6 +132,44 @@ class SinusoidalPositions(Elementwise):
         return f"{self.entries} x {self.width}"
 
 
+class GridPositions(Elementwise):
+    """Rows plus the sines and cosines of their columns, then of their lines (Dosovitskiy et al., arXiv:2010.11929, in
+    two coordinates as He et al., arXiv:2111.06377, have them), half of a row each.
+
+    Positions of a picture of any size are spread over those of the one that a model was first trained on (PixArt-alpha,
+    arXiv:2310.00426, section 2.4), `base` to a side, and divided by `interpolation`.
+    """
+
+    kind = "embedding"
+    kernel_name = "elementwise.angles"
+    FLOPS_PER_ELEMENT = 3  # the angle, cos or sin counted as one, the sum
+
+    def __init__(self, width: int, dtype: torch.dtype, base: int, interpolation: float) -> None:
+        """width: a multiple of 4."""
+        super().__init__(width, dtype)
+        self.base, self.interpolation = base, interpolation
+
+    def forward(self, x_ND: Tensor, places_N3: Tensor, lines: int, columns: int) -> Tensor:
+        """x_ND [rows, width], places_N3 int64 [rows, 3]: frame, line and column of each, in a picture of so many ->
+        [rows, width]."""
+        if x_ND.is_meta:
+            return x_ND.new_empty(x_ND.shape)
+        quarter = self.width // 4
+        exponents_Q = torch.arange(quarter, dtype=torch.float64, device=x_ND.device) / quarter
+        halves = []
+        for places_N, count in ((places_N3[:, 2], columns), (places_N3[:, 1], lines)):
+            spread_N = places_N.float() / (count / self.base) / self.interpolation  # in fp32, as the reference
+            angles_NQ = spread_N[:, None].double() * (1.0 / 10_000**exponents_Q)
+            halves += [angles_NQ.sin(), angles_NQ.cos()]
+        return (x_ND + torch.cat(halves, dim=1).float()).to(x_ND.dtype)
+
+    def signature(self) -> Hashable:
+        return super().signature(), self.base, self.interpolation
+
+    def extra_repr(self) -> str:
+        return f"{self.base} x {self.base}, divided by {self.interpolation:g}"
+
+
 def sinusoids(entries: int, width: int) -> Tensor:
     """fp32 [entries, width]: sin(p / 10000^(2i / width)) for each i below half the width, then the cosines."""
     position = torch.arange(entries, dtype=torch.float64)[:, None]

@@ -79,7 +79,7 @@ class ModulatedRMSNorm(RMSNorm):
 
     def forward(self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:  # type: ignore[override]
         """x_NW [rows, width], factor_PW [pictures, width], whose rows are so many each -> as x."""
-        return _modulated(self.normalise(x_NW), factor_PW, lengths)
+        return modulated(self.normalise(x_NW), factor_PW, lengths)
 
 
 class AddModulatedRMSNorm(AddRMSNorm):
@@ -94,7 +94,7 @@ class AddModulatedRMSNorm(AddRMSNorm):
         """Two of [rows, width], factor_PW as ModulatedRMSNorm -> their sum, in the place of x, and what becomes of
         it."""
         sum_NW, normed_NW = super().forward(x_NW, y_NW)
-        return sum_NW, _modulated(normed_NW, factor_PW, lengths)
+        return sum_NW, modulated(normed_NW, factor_PW, lengths)
 
 
 class UnlearnedLayerNorm(LayerNorm):
@@ -122,7 +122,7 @@ class ModulatedLayerNorm(UnlearnedLayerNorm):
         self, x_NW: Tensor, scale_PW: Tensor, shift_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
         """x_NW [rows, width]; scale and shift [pictures, width], whose rows are so many each -> as x."""
-        return _modulated(self.normalise(x_NW), scale_PW, lengths, shift_PW)
+        return modulated(self.normalise(x_NW), scale_PW, lengths, shift_PW)
 
 
 class AddModulatedLayerNorm(AddNorm, UnlearnedLayerNorm):
@@ -139,7 +139,7 @@ class AddModulatedLayerNorm(AddNorm, UnlearnedLayerNorm):
     ) -> tuple[Tensor, Tensor]:
         """As AddModulatedRMSNorm.forward."""
         sum_NW, normed_NW = super().forward(x_NW, y_NW)
-        return sum_NW, _modulated(normed_NW, factor_PW, lengths)
+        return sum_NW, modulated(normed_NW, factor_PW, lengths)
 
 
 class AddGatedLayerNorm(AddModulatedLayerNorm):
@@ -158,8 +158,8 @@ class AddGatedLayerNorm(AddModulatedLayerNorm):
     ) -> tuple[Tensor, Tensor]:
         """x, y [rows, width]; gate, scale and shift as ModulatedLayerNorm has them -> the sum, in the place of x, and
         what becomes of it."""
-        sum_NW = _add_gated(x_NW, y_NW, gate_PW, lengths)
-        return sum_NW, _modulated(self.normalise(sum_NW), scale_PW, lengths, shift_PW)
+        sum_NW = add_gated(x_NW, y_NW, gate_PW, lengths)
+        return sum_NW, modulated(self.normalise(sum_NW), scale_PW, lengths, shift_PW)
 
     @property
     def _add_flops(self) -> int:
@@ -175,10 +175,10 @@ class AddGated(Elementwise):
 
     def forward(self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
         """As AddGatedLayerNorm.forward -> the sum."""
-        return _add_gated(x_NW, y_NW, gate_PW, lengths)
+        return add_gated(x_NW, y_NW, gate_PW, lengths)
 
 
-def _modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None) -> Tensor:
+def modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None) -> Tensor:
     """The rows of each picture times its factor, and its shift added, in their place."""
     if normed_NW.is_meta:
         return normed_NW
@@ -189,7 +189,7 @@ def _modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shi
     return normed_NW
 
 
-def _add_gated(x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
+def add_gated(x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
     """x + gate * y, in the place of x."""
     if not x_NW.is_meta:
         each = zip(torch.split(x_NW, list(lengths)), torch.split(y_NW, list(lengths)), gate_PW, strict=True)

@@ -35,12 +35,13 @@ class Reach:
     causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
     `size` positions (Llama 4). full: all of its sequence. local: of these the ones at most `size` away, on either side
     (ModernBERT). cross: all of the encoder's. recurrent: all before it, through a state; those of the step itself that
-    lie within `size` rows in pairs. space: the rows that ask.
+    lie within `size` rows in pairs. space: the rows that ask. keys: of cross, the rows that are seen.
     """
 
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
     space: Space = TOKENS
+    keys: Space = ENCODER
 
     def __post_init__(self) -> None:
         sized = self.kind in ("window", "chunked", "local", "recurrent")

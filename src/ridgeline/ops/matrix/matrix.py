@@ -22,7 +22,8 @@ class MatrixSpec:
     split: "column" holds a part of the outputs, "row" a part of the inputs (then an AllReduce adds the ranks up).
     parts: the outputs of each matrix that the checkpoint fused into this one; one entry where it did not.
     transposed: whether the checkpoint stores it [in, out]. kernel: pixels of a side, where the checkpoint stores it as
-    a convolution whose places do not overlap, [out, channels, kernel, kernel]; 0 where it does not.
+    a convolution whose places do not overlap, [out, channels, kernel, kernel], of frames [out, channels, 1, kernel,
+    kernel]; 0 where it does not.
     """
 
     inputs: int
@@ -103,7 +104,8 @@ class Matrix(Stored, ABC):
         spec = self.spec
         if name == "bias" and full.dim() == 2 and len(full) == 1:  # as BART's checkpoints store that of the logits
             full = full[0]
-        if name == "weight" and spec.kernel and full.shape[2:] == (spec.kernel, spec.kernel):
+        square = (spec.kernel, spec.kernel)
+        if name == "weight" and spec.kernel and full.shape[2:] in (square, (1, *square)):
             full = full.flatten(1)
         if spec.split is None or (name == "bias" and spec.split == "row"):
             return full
