@@ -18,7 +18,7 @@ from pathlib import Path
 
 import accuracy_loop
 from accuracy_loop import Loop
-from ridgeline.checkpoint.source import CATALOGUE
+from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import PLAIN, uniform
 from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named

@@ -8,8 +8,9 @@ import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
 from models.configs import CONFIGS
+from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.checkpoint.embedding import model_of, pooled, read_embedding
-from ridgeline.checkpoint.source import CATALOGUE, open_source
+from ridgeline.checkpoint.source import open_source
 from ridgeline.models import Fields, build
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.cards import load_card

@@ -580,7 +580,8 @@ def test_the_list_names_every_model_and_card(plan: Any) -> None:
     code, out, err = plan("--list")
     assert (code, err) == (0, "")
     shown = [line.split()[0] for line in out.splitlines() if line.strip()]
-    assert {*sizes, *names()} <= set(shown)
+    assert {pipeline["name"] for pipeline in listed["pipelines"]} >= {"z-image", "z-image-turbo"}
+    assert {*sizes, *names(), *(pipeline["name"] for pipeline in listed["pipelines"])} <= set(shown)
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
     assert re.search(r"h100-sxm +NVIDIA H100 SXM 80GB +80 +3,350 +989 +2.29 to 12.29", out)
     h100 = next(card for card in listed["cards"] if card["name"] == "h100-sxm")

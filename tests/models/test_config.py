@@ -15,7 +15,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import yarn_apply_msca
 
 from models.configs import CONFIGS
 from ridgeline.checkpoint import load_model, read_config
-from ridgeline.checkpoint.source import CATALOGUE
+from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.models import FAMILIES, Fields, ModelRefused, build
 from ridgeline.models.decoder import SelfAttention, Trunk
 from ridgeline.models.model import Model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.checkpoint import read_config
-from ridgeline.checkpoint.source import CATALOGUE
+from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.bill import bill
@@ -85,7 +85,7 @@ SOURCES = {row[0]: row[2] for row in rows_of("Where the catalogue's figures are 
 
 def test_every_config_of_the_catalogue_has_a_source() -> None:
     """A release that is named, or one whose config.json it is compared with."""
-    names = {path.stem for path in CATALOGUE.glob("*.json")}
+    names = set(model_names())
     assert names - RELEASES.keys() <= SOURCES.keys() <= names
 
 

@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 from transformers import BertConfig, Ministral3Config, ModernBertConfig, PreTrainedConfig, WhisperConfig
 
-from ridgeline.checkpoint.source import CATALOGUE, read_config
+from models.denoiser_configs import CLIP_RELEASES
+from models.denoiser_configs import RELEASES as RELEASES_THAT_DRAW
+from ridgeline.checkpoint.catalogue import known_names, model_names, parameter_counts, pipeline_names, spelt_as
+from ridgeline.checkpoint.source import open_source, read_config
+from ridgeline.diffusion.guidance import guidance_of
+from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.models import build, family_of
 from ridgeline.models.bill import bill
 from ridgeline.models.families import build_denoiser
-from ridgeline.models.fields import Fields
+from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.unsupported import missing_for
 
-NAMES = sorted(path.stem for path in CATALOGUE.glob("*.json"))
+NAMES = model_names()
 
 _PIPELINE = "stabilityai__stable-diffusion-3-medium-diffusers"
 RELEASES = {
@@ -160,12 +165,42 @@ def test_parameters_are_the_published_ones(name: str) -> None:
         assert counted.active / 1e9 == pytest.approx(active, rel=ACTIVE_WITHIN.get(name, 0.005))
 
 
-def test_every_entry_builds_and_names_a_family() -> None:
+def test_every_entry_builds_and_its_parameters_are_those_that_are_listed() -> None:
+    """Of every model and pipeline; the list builds nothing."""
     assert len(NAMES) >= 20
+    built: dict[str, tuple[int, int]] = {}
     for name in NAMES:
         fields = read_config(name)
         assert family_of(fields).architecture == fields.architecture
-        assert build(fields).ops()
+        counted = bill(build(fields))
+        built[name] = counted.total, counted.active
+    for name in pipeline_names():
+        parts = outline(open_source(name))
+        each = [sum(op.parameter_count() for _, op in model.weighted_ops()) for model in parts.denoisers]
+        built[name] = sum(each), each[0]
+    assert parameter_counts() == built
+
+
+def test_no_two_entries_have_one_name() -> None:
+    assert not set(model_names()) & set(pipeline_names())
+    assert {spelt_as(name) for name in known_names()} == set(known_names())
+    assert spelt_as("Tongyi-MAI/Z-Image-Turbo") == "z-image-turbo"
+
+
+@pytest.mark.parametrize("name", pipeline_names())
+def test_a_pipeline_is_its_release(name: str) -> None:
+    """Its denoiser is the config that is held to diffusers' class elsewhere; what it is usually asked for can be."""
+    source = open_source(name)
+    with pytest.raises(ModelRefused, match=f"{name} is a {source.pipeline} of several components"):
+        _ = source.config
+    config = source.components["transformer"].config
+    assert config is not None
+    known = [facts.config for facts in RELEASES_THAT_DRAW.values()] + [facts.config for facts in CLIP_RELEASES.values()]
+    assert config.values in known
+    usual = Usual.of(source)
+    geometry = usual.layout.geometry(usual.size, usual.frames)
+    assert geometry.tokens > 1000
+    assert 1 <= guidance_of(usual.convention, usual.guidance, None).passes(usual.steps) <= 100
 
 
 def test_what_is_not_covered_says_what_is_missing() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 from torch import nn
 
 from ridgeline import untrusted
-from ridgeline.checkpoint.source import CATALOGUE, Source
+from ridgeline.checkpoint.catalogue import CATALOGUE
+from ridgeline.checkpoint.source import Source
 from ridgeline.models.embedder import Dense, Embedder
 from ridgeline.models.encoder import Encoder
 from ridgeline.models.families import build_to_run

@@ -1,6 +1,5 @@
 """Source: what the name of a model stands for, found and read once: its components, their configs, its defaults."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -8,6 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ridgeline.checkpoint.catalogue import (
+    CATALOGUE,
+    config_of,
+    is_listed,
+    is_pipeline,
+    known_names,
+    pipeline_entry,
+    spelt_as,
+)
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.models.families import not_built
 from ridgeline.models.fields import Fields, ModelRefused, read_object
@@ -15,7 +23,6 @@ from ridgeline.models.recipes import SECTIONS
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 BUILTIN = _PACKAGE / "builtin"
-CATALOGUE = _PACKAGE / "catalogue"
 
 MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
 _PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
@@ -27,8 +34,6 @@ _QUANTISED = {
 }
 _WEIGHTS = "*.safetensors"
 _INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
-# Words in the names of publishers that say nothing of a model's shape.
-_ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 _SHOWN = 8
 
 
@@ -51,7 +56,8 @@ class Source:
     """A model as it was named, and what was found there.
 
     folder: where weights and tokenizer are; None for a config of the catalogue, which has neither. pipeline: the class
-    of a pipeline of several components; "" for a folder that is one model. generation: its generation_config.json.
+    of a pipeline of several components; "" for a folder that is one model. generation: its generation_config.json; of a
+    pipeline of the catalogue what its release is usually asked for.
     """
 
     name: str
@@ -75,7 +81,8 @@ class Source:
         """The one model that it is. Raises ModelRefused where it is something else, and says what."""
         if self.pipeline:
             raise ModelRefused(
-                f"{self.folder} is a {self.pipeline} of several components ({_listed(self.components.values())}); "
+                f"{self.folder or self.name} is a {self.pipeline} of several components "
+                f"({_listed(self.components.values())}); "
                 "pipelines are not supported: give the folder of a language model"
             )
         if ADAPTER in self.components:
@@ -136,9 +143,12 @@ def open_source(name: str) -> Source:
 
 def _named(name: str) -> Source:
     """A model of a name that is no path."""
-    listed = CATALOGUE / f"{name}.json"
-    if "/" not in name and listed.is_file():
-        config = Fields(read_object(listed), name)  # errors name the model, not where its config is installed
+    if is_pipeline(name):
+        pipeline, configs, usual = pipeline_entry(name)
+        parts = {part: Component(part, CATALOGUE, config.architecture, config) for part, config in configs.items()}
+        return Source(name, None, parts, usual, pipeline)
+    if is_listed(name):
+        config = config_of(name)
         return Source(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
     if name in _builtin_names():
         return _of_folder(name, BUILTIN / name, BUILTIN / name / "config.json")
@@ -170,7 +180,7 @@ def _known(name: str) -> str:
     """The model that a name which is no path stands for, in words; "" for none."""
     if name in _builtin_names():
         return f"the built-in model {name}"
-    if "/" not in name and (CATALOGUE / f"{name}.json").is_file():
+    if is_listed(name):
         return f"the config {name} of the catalogue"
     return f"the model {name} in the Hugging Face cache" if name in cached_ids(hub_cache()) else ""
 
@@ -191,14 +201,7 @@ def catalogue_name(name: str) -> str | None:
     None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint."""
     if Path(name).exists() or name in (*_builtin_names(), *cached_ids(hub_cache())):
         return None
-    spelt = _letters(name.rpartition("/")[2])
-    return next((path.stem for path in CATALOGUE.glob("*.json") if _letters(path.stem) == spelt), None)
-
-
-def _letters(name: str) -> str:
-    """A name without its hyphens, and without the words that publishers add to what has the same config."""
-    words = re.split(r"[-_ ]+", name.lower())
-    return "".join(word for word in words if word not in _ADDED)
+    return spelt_as(name)
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> Source:
@@ -284,7 +287,7 @@ def _wanted() -> str:
 
 def _near(name: str) -> list[str]:
     """The names most like one, of all that are known; a model's own name counts, whoever publishes it."""
-    known = [*_builtin_names(), *(path.stem for path in CATALOGUE.glob("*.json")), *cached_ids(hub_cache())]
+    known = [*_builtin_names(), *known_names(), *cached_ids(hub_cache())]
     by_name = {each.rpartition("/")[2].lower(): each for each in known}
     near = get_close_matches(name.rpartition("/")[2].lower(), by_name, 3, 0.5)
     return [by_name[each] for each in near]

@@ -1,7 +1,8 @@
 """The tokenizer and the chat templates of a model. Apart from source.py: a plan needs configs and should not wait for
 text."""
 
-from ridgeline.checkpoint.source import CATALOGUE, MODEL, Source, as_source
+from ridgeline.checkpoint.catalogue import CATALOGUE
+from ridgeline.checkpoint.source import MODEL, Source, as_source
 from ridgeline.models.fields import ModelRefused
 from ridgeline.text import ChatTemplates, Tokenizer, load_templates, load_tokenizer
 from ridgeline.text.bytes import BYTE_SYMBOLS

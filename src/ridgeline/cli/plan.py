@@ -12,15 +12,19 @@ from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
 from ridgeline.cli.plan_options import (
     MoneyFlags,
+    PictureFlags,
     SetupFlags,
     ShownFlags,
     WorkloadFlags,
     beside_of,
     compared_cards,
+    given_flags,
+    listed_options,
     quoted_cards,
     sections_of,
     with_price,
 )
+from ridgeline.cli.plan_pictures import plan_pictures
 from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import show
 from ridgeline.models import family_of
@@ -39,6 +43,7 @@ from ridgeline.roofline.prices import priced
 def plan(
     setup: SetupFlags,
     workload: WorkloadFlags,
+    pictures: PictureFlags,
     money: MoneyFlags,
     shown: ShownFlags,
     model: options.OptionalConfigName = None,
@@ -49,6 +54,7 @@ def plan(
 
     TTFT: time to the first token. ITL: one decode step. TPOT: time per output token after the first on average, with
     the prefills of other users in between. Decode is priced at the running context, input + output / 2.
+    Of a pipeline that draws: seconds and dollars of a picture or a clip, stage by stage.
     """
     if shown.listed:
         known = list_json()
@@ -58,6 +64,11 @@ def plan(
     if model is None or (setup.device is None and devices is None):
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     source = open_source(catalogue_name(model) or model)
+    if source.pipeline:
+        plan_pictures(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
+        return
+    if names := given_flags(pictures):
+        raise ValueError(f"{source.title} draws no pictures: {listed_options(names)} for pipelines that do")
     said = read_embedding(source)
     if said is not None or not family_of(source.config).writes:
         plan_embedding(source, said, setup, workload, money, shown, lora, as_json=as_json)

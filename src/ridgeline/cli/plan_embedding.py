@@ -13,6 +13,8 @@ from ridgeline.cli.plan_options import (
     ShownFlags,
     WorkloadFlags,
     compared_cards,
+    given_flags,
+    listed_options,
     quoted_cards,
     sections_of,
     with_price,
@@ -64,17 +66,8 @@ def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> N
     """Raises ValueError for what is asked of models that generate, and for adapters, which the engine refuses too."""
     if lora:
         raise ValueError(f"{title} embeds, beside which no adapter runs; merge it into the model, and leave out --lora")
-    given = {
-        "--output": workload.output != "256",
-        "--batch": workload.batch != "1",
-        "--users": workload.users is not None,
-        "--rate": workload.rate is not None,
-        "--slo": workload.slo is not None,
-        "--ttft": workload.ttft is not None,
-        "--tpot": workload.tpot is not None,
-    }
-    if names := [name for name, is_given in given.items() if is_given]:
+    if names := given_flags(workload, "input"):
         raise ValueError(
-            f"{title} writes no text: {' and '.join(names)} {'is' if len(names) == 1 else 'are'} for models that "
-            "generate; give --input, the tokens of a text, and --max-batch-tokens"
+            f"{title} writes no text: {listed_options(names)} for models that generate; "
+            " give --input, the tokens of a text, and --max-batch-tokens"
         )

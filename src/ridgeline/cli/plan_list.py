@@ -1,24 +1,21 @@
-"""What `ridgeline plan --list` shows: the models and cards of the catalogue."""
+"""What `ridgeline plan --list` shows: the models, pipelines and cards of the catalogue."""
 
 from typing import Any
 
-from ridgeline.checkpoint.source import CATALOGUE, read_config
+from ridgeline.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
 from ridgeline.document.numbers import gib
 from ridgeline.document.page import Document, Paragraph, Row, Table, columns
-from ridgeline.models import build
-from ridgeline.models.bill import bill
 from ridgeline.roofline.cards import cards
 from ridgeline.roofline.prices import snapshots
 
 
 def list_json() -> dict[str, Any]:
-    """Models with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour by seller."""
-    models, sellers = [], snapshots()
-    for name in sorted(path.stem for path in CATALOGUE.glob("*.json")):
-        counted = bill(build(read_config(name)))
-        models.append({"name": name, "parameters": counted.total, "active_parameters": counted.active})
+    """Models and pipelines with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour by
+    seller."""
+    sellers = snapshots()
     return {
-        "models": models,
+        "models": [_counted(name) for name in model_names()],
+        "pipelines": [_counted(name) for name in pipeline_names()],
         "cards": [
             {
                 "name": card.name,
@@ -34,13 +31,19 @@ def list_json() -> dict[str, Any]:
     }
 
 
+def _counted(name: str) -> dict[str, Any]:
+    total, active = parameter_counts()[name]
+    return {"name": name, "parameters": total, "active_parameters": active}
+
+
 def list_document(known: dict[str, Any]) -> Document:
-    """Both as tables."""
-    models, card_list = known["models"], known["cards"]
+    """All of them as tables."""
+    models, pipelines, card_list = known["models"], known["pipelines"], known["cards"]
     return Document(
-        f"{len(models)} models and {len(card_list)} cards",
+        f"{len(models)} models, {len(pipelines)} pipelines that draw, and {len(card_list)} cards",
         (
             Table(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
+            Table(columns("pipeline", "denoiser", "active"), tuple(_model_row(model) for model in pipelines)),
             Table(
                 columns("card", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
                 tuple(_card_row(card) for card in card_list),

@@ -1,7 +1,7 @@
 """The options of `ridgeline plan`, and what they ask for."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +60,9 @@ def beside_of(source: Source, lora: Sequence[str] | None) -> Beside | None:
     return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
 
 
-_setup, _workload, _money, _shown = map(_panel, ("How it is set up", "Workload", "Money", "What is shown"))
+_setup, _workload, _pictures, _money, _shown = map(
+    _panel, ("How it is set up", "Workload", "Of a pipeline that draws", "Money", "What is shown")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,28 @@ class WorkloadFlags:
 def _in_seconds(limit: int | None) -> float | None:
     """Of nanoseconds."""
     return None if limit is None else limit / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFlags:
+    """What is asked of a pipeline that draws."""
+
+    size: Annotated[str | None, _pictures("Width x height in pixels, one of the model's sizes, like 1024x1024.")] = None
+    steps: Annotated[int | None, _pictures("How often noise is taken away; with guidance each is two passes.")] = None
+    guidance: Annotated[float | None, _pictures("How strongly the prompt acts, as the release states it.")] = None
+    frames: Annotated[int | None, _pictures("Of a clip, like 81.")] = None
+    count: Annotated[int, _pictures("Pictures of one prompt, one after the other.")] = 1
+
+
+def given_flags(group: Any, *but: str) -> list[str]:
+    """The options of a group that were given, as they are typed, without those of the fields `but`."""
+    given = (each.name for each in fields(group) if getattr(group, each.name) != each.default)
+    return [f"--{name.replace('_', '-')}" for name in given if name not in but]
+
+
+def listed_options(names: Sequence[str]) -> str:
+    """`--batch is`, `--batch and --users are`."""
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 @dataclass(frozen=True, slots=True)

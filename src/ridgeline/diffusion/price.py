@@ -5,9 +5,10 @@ texts, patches of latents or pixels. n steps are n passes of the denoiser, with 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.diffusion.division import WHOLE, DividedPass, Division, divisions, exchange, heads_of, message_bytes
 from ridgeline.diffusion.geometry import Geometry
 from ridgeline.models.alive import Alive
 from ridgeline.models.autoencoder_kl import AutoencoderKL
@@ -19,7 +20,10 @@ from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Reach, Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
-from ridgeline.roofline.price import Price
+from ridgeline.roofline.price import Price, StepPrice
+from ridgeline.roofline.time import communication_seconds
+
+_NOTHING = Estimate(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,12 @@ class Stage:
     """A part of a request on one card: encode, denoise or decode.
 
     once: what is done `count` times: all texts read, a step with all its passes, a picture or a tile of it decoded.
+    talk, message_bytes: what cards exchange in it takes, and the bytes of it that a card has in the end.
     """
 
     once: PhasePrice
+    talk: Estimate = _NOTHING
+    message_bytes: float = 0.0
 
     @property
     def name(self) -> str:
@@ -83,7 +90,7 @@ class Stage:
     @property
     def seconds(self) -> Estimate:
         """Of all of it."""
-        return self.once.seconds * self.count
+        return (self.once.seconds + self.talk) * self.count
 
     @property
     def flops(self) -> float:
@@ -103,7 +110,7 @@ class Stage:
     @property
     def limit(self) -> str:
         """The roof that most of its time is under: compute, memory (activations count), communication."""
-        under: dict[str, float] = defaultdict(float)
+        under: dict[str, float] = defaultdict(float, communication=self.talk.bound)
         for row in self.once.classes:
             under[row.limit] += row.bound
         return max(under, key=lambda roof: under[roof])
@@ -113,7 +120,7 @@ class Stage:
 class Memory:
     """Bytes on one card, where every part stays there. weights: by part. encode, denoise: activations of a run of
     either. decode: those of the decode that was asked for; whole, tiled: without tiles, and with such as are cut where
-    nobody says otherwise."""
+    nobody says otherwise. experts: how many denoisers there are."""
 
     weights: Mapping[str, float]
     encode: float
@@ -121,6 +128,7 @@ class Memory:
     decode: float
     whole: float
     tiled: float
+    experts: int = 1
 
     @property
     def all_weights(self) -> float:
@@ -142,6 +150,7 @@ class RequestPrice:
     """A request on a device, stage by stage."""
 
     job: Job
+    division: Division
     encode: Stage
     denoise: Stage
     decode: Stage
@@ -155,7 +164,7 @@ class RequestPrice:
     @property
     def seconds(self) -> Estimate:
         """Of all pictures."""
-        return sum((stage.seconds for stage in self.stages), Estimate(0.0, 0.0, 0.0))
+        return sum((stage.seconds for stage in self.stages), _NOTHING)
 
 
 class PipelinePrice:
@@ -166,26 +175,51 @@ class PipelinePrice:
         self._encoders = tuple(Price(encoder) for encoder in parts.encoders)
         self._denoiser, self._autoencoder = Price(parts.denoisers[0]), Price(parts.autoencoder)
 
-    def on(self, device: Device, job: Job, tiling: Tiling | None = None) -> RequestPrice:
-        """What a request takes on a device. tiling: of its decode; None for none.
+    def on(self, device: Device, job: Job, tiling: Tiling | None = None, division: Division = WHOLE) -> RequestPrice:
+        """What a request takes on a device. tiling: of its decode; None for none. division: of its passes among cards;
+        all else each card does for itself.
 
-        Raises ValueError for a size or a text that the denoiser cannot take.
+        Raises ValueError for a size or a text that the denoiser cannot take, and for cards that nothing joins.
         """
-        encode, denoise = self._encode(device, job), self._denoise(device, job)
-        return RequestPrice(job, encode, denoise, self._decode(device, job, tiling), self._memory(job, tiling))
+        denoise = self._denoise(device, job, division)
+        return RequestPrice(
+            job,
+            division,
+            self._encode(device, job),
+            denoise,
+            self._decode(device, job, tiling),
+            self._memory(job, tiling),
+        )
+
+    def call(self, device: Device, geometry: Geometry, texts: Sequence[int]) -> StepPrice:
+        """One call of the denoiser for pictures of a geometry side by side, one for each of the texts."""
+        return self._denoiser.on(device, _pass(self.parts.denoisers[0], geometry, texts))
+
+    def divisions(self, job: Job, cards: int) -> list[Division]:
+        """The ways in which a request is divided among so many cards."""
+        return divisions(cards, len(job.texts), heads_of(self._denoiser))
 
     def _encode(self, device: Device, job: Job) -> Stage:
         """Every text through every encoder, one after the other, once a request."""
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
         steps = [(price, _reading(price.reaches, tokens)) for price, texts in read for tokens in texts]
-        about = f"{sum(tokens for texts in job.read or (job.texts,) for tokens in texts):,} tokens"
+        about = f"{sum(tokens for texts in self._texts_read(job) for tokens in texts):,} tokens"
         phase = Phase("encode", tuple(work for _, work in steps), 1, about)
         return Stage(sum_phase(phase, [price.on(device, work) for price, work in steps], device))
 
-    def _denoise(self, device: Device, job: Job) -> Stage:
-        """A step is a pass for each of its texts."""
-        about = f"{len(job.texts)} x {job.geometry.tokens:,} tokens of latents"
-        return Stage(price_phase(self._denoiser, device, Phase("denoise", self._passes(job), self._steps(job), about)))
+    def _denoise(self, device: Device, job: Job, division: Division) -> Stage:
+        """A step is a pass for each of its texts; where two halves of the cards have one each, the longer of them."""
+        own, each = DividedPass(self._denoiser, division.sequence), job.texts
+        if division.guidance > 1:
+            each = (max(job.texts),)
+        works = tuple(own.of(_pass(self.parts.denoisers[0], job.geometry, [tokens])) for tokens in each)
+        once = price_phase(self._denoiser, device, Phase("denoise", works, job.steps * job.pictures, _about(job, each)))
+        talks = [(message, division.sequence) for work in works for message in own.messages(work)]
+        if division.guidance > 1:
+            talks.append((exchange(job.geometry.latents), division.guidance))
+        seconds = [communication_seconds(message, device, cards) for message, cards in talks]
+        bound, expected = (sum(times) for times in zip(*seconds, strict=True)) if seconds else (0.0, 0.0)
+        return Stage(once, Estimate(bound, bound, expected), message_bytes(message for message, _ in talks))
 
     def _decode(self, device: Device, job: Job, tiling: Tiling | None) -> Stage:
         autoencoder, latents = self.parts.autoencoder, self._latents(job)
@@ -205,19 +239,11 @@ class PipelinePrice:
             _alive(encoder, _reading(encoder.reaches, tokens))
             for encoder, tokens in zip(encoders, longest, strict=True)
         ]
-        passes = [_alive(self.parts.denoisers[0], work) for work in self._passes(job)]
+        denoiser = self.parts.denoisers[0]
+        passes = [_alive(denoiser, _pass(denoiser, job.geometry, [tokens])) for tokens in set(job.texts)]
         latents = self._latents(job)
         whole, asked, usual = (autoencoder.decode_bytes(latents, tiles) for tiles in (None, tiling, Tiling()))
-        return Memory(weights, max(reads, default=0), max(passes), asked, whole, usual)
-
-    def _steps(self, job: Job) -> int:
-        """Of all pictures."""
-        return job.steps * job.pictures
-
-    def _passes(self, job: Job) -> tuple[Work, ...]:
-        """Those of a step."""
-        _, *size = job.geometry.latents
-        return tuple(self.parts.denoisers[0].work((size[0], size[1]), [tokens]) for tokens in job.texts)
+        return Memory(weights, max(reads, default=0), max(passes), asked, whole, usual, len(self.parts.denoisers))
 
     def _texts_read(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """By encoder, tokens of each text."""
@@ -227,6 +253,17 @@ class PipelinePrice:
         """Of a picture, as the autoencoder has them, before a denoiser packs several into one."""
         factor, size = self.parts.autoencoder.factor, job.geometry.size
         return Grid(1, size.height // factor, size.width // factor)
+
+
+def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
+    """A call for pictures side by side, of these texts."""
+    _, *size = geometry.latents
+    return denoiser.work((size[0], size[1]), texts)
+
+
+def _about(job: Job, passes: Sequence[int]) -> str:
+    """`2 x 4,096 tokens of latents`."""
+    return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
 
 
 def _reading(reaches: Iterable[Reach], tokens: int) -> Work:

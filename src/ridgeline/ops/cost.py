@@ -10,7 +10,7 @@ class Cost:
 
     Compulsory figures only: a multiply-add is 2 FLOPs, a weight is read once a step at its stored width,
     activations are an op's inputs and outputs once each. A faster kernel changes the time, never the cost.
-    communication: bytes that all ranks have in the end, by collective (`all_reduce`, `all_gather`).
+    communication: bytes that each rank has in the end, by collective (`all_reduce`, `all_gather`, `all_to_all`).
     """
 
     flops: Mapping[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from ridgeline.ops.op import Kernel
 from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 
-_ROUNDS = {"all_reduce": 2, "all_gather": 1}
+_ROUNDS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
 
 
 @dataclass(frozen=True, slots=True)

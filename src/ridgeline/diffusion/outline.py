@@ -1,0 +1,109 @@
+"""Outlines: the parts of a pipeline on meta, from its configs alone, and what its release is usually asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ridgeline.checkpoint.source import Source
+from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size
+from ridgeline.diffusion.guidance import Convention
+from ridgeline.diffusion.price import Parts
+from ridgeline.models import Fields, ModelRefused
+from ridgeline.models import autoencoder_kl as autoencoders
+from ridgeline.models.decoder import Decoder
+from ridgeline.models.families import build, build_denoiser
+from ridgeline.models.model import Model
+from ridgeline.models.storage import Storage
+
+PROMPT, NEGATIVE = 96, 32
+"""Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one encoder of a pipeline reads texts. part: its component. layers: how many of its layers are run, from the
+    end where it is negative; 0 for all. tokens: that it pads every text to, where that is not what the denoiser is
+    given; 0 where it is."""
+
+    part: str
+    layers: int = 0
+    tokens: int = 0
+
+
+READINGS: Mapping[str, tuple[Reading, ...]] = {
+    "ZImagePipeline": (Reading("text_encoder", layers=-1),),
+}
+"""By the class of a pipeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What a release is usually asked for.
+
+    layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
+    clip. tokens: of a text; 0 where texts are read as long as they are.
+    """
+
+    readings: tuple[Reading, ...]
+
+    layout: Layout
+    size: Size
+    steps: int
+    convention: Convention
+    guidance: float | None
+    frames: int = 1
+    rate: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, source: Source) -> "Usual":
+        """As the catalogue states it. Raises ModelRefused for what is no pipeline of the catalogue."""
+        if source.pipeline not in READINGS:
+            raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
+        stated: Mapping[str, Any] = source.generation
+        if "layout" not in stated:
+            raise ModelRefused(f"{source.name} is no pipeline of the catalogue; `ridgeline plan --list` names them")
+        return cls(
+            READINGS[source.pipeline],
+            LAYOUTS[stated["layout"]],
+            Size.parse(stated["size"]),
+            stated["steps"],
+            Convention[stated["convention"]],
+            stated["guidance"],
+            stated.get("frames", 1),
+            stated.get("rate", 0),
+            stated.get("tokens", 0),
+        )
+
+    def texts(self, passes: int) -> tuple[int, ...]:
+        """Tokens of the texts of so many passes of a step: a prompt and, with guidance, an empty one."""
+        return ((self.tokens or PROMPT), (self.tokens or NEGATIVE))[:passes]
+
+    def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Tokens of the same texts as each encoder reads them."""
+        return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
+
+
+def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
+    """The models of a pipeline on meta, all in one number format. Raises ModelRefused for what is not built."""
+    configs = {name: component.config for name, component in source.components.items() if component.config is not None}
+    encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
+    names = [name for name in ("transformer", "transformer_2") if name in configs]
+    denoisers = tuple(build_denoiser(_unread(configs[name]), dtype) for name in names)
+    return Parts(encoders, denoisers, autoencoders.build(_unread(configs["vae"]), Storage(dtype)))
+
+
+def _encoder(configs: Mapping[str, Fields], reading: Reading, dtype: torch.dtype) -> Model:
+    config = configs[reading.part]
+    model = build(config, dtype)
+    if reading.layers:
+        assert isinstance(model, Decoder), "encoders of texts run whole"
+        model.stop_after(reading.layers + (config.layers if reading.layers < 0 else 0))
+    return model
+
+
+def _unread(config: Fields) -> Fields:
+    """The same of which nothing has been read, for another number format's build."""
+    return Fields(config.values, config.source)

@@ -1,0 +1,88 @@
+"""`ridgeline plan` of a pipeline: the answer, its JSON, its comparison, and one line for what it does not take."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from cli.test_plan import plan  # noqa: F401
+from ridgeline.diffusion.plan_page import SECTIONS
+
+TURBO, CARD = "Tongyi-MAI/Z-Image-Turbo", ("--device", "h100-sxm")
+
+
+def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
+    """Seconds, pictures an hour and dollars, then passes, memory and what would help; then stages."""
+    code, out, err = plan(TURBO, *CARD)
+    assert (code, err) == (0, "")
+    title, answer, cost = out.splitlines()[:3]
+    assert title == "z-image-turbo on 1 x NVIDIA H100 SXM 80GB: 1024x1024, 8 steps"
+    assert re.match(r"picture +\d+ ms \(floor \d+ ms, bound \d+ ms\); [\d,]+ an hour", answer)
+    assert cost.startswith("cost")
+    assert "4,096 tokens; 8 steps, one pass each: 8 passes of 56.1 TFLOP, 15% of it attention" in " ".join(out.split())
+    assert re.search(r"\nencode .*memory\ndenoise .*compute\na pass .*\ndecode .*\nall ", out)
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_fields_of_json_are_a_contract(plan: Any) -> None:  # noqa: F811
+    shown = json.loads(plan("z-image", *CARD, "--price", "3.6", "--count", "2", "--devices", "2", "--json")[1])
+    assert set(shown) == {
+        "pipeline", "device", "request", "answer", "stages", "memory", "changes", "cards", "notes"
+    }  # fmt: skip
+    request, answer = shown["request"], shown["answer"]
+    assert (request["steps"], request["passes"], request["tokens"]) == (50, 100, 4096)
+    assert (request["latents"], request["size"], request["count"]) == ([16, 128, 128], [1024, 1024], 2)
+    assert [stage["name"] for stage in shown["stages"]] == ["encode", "denoise", "decode"]
+    assert [stage["runs"] for stage in shown["stages"]] == [2, 100, 2]  # each half of the cards runs one of both passes
+    for figure in ("floor", "bound", "expected"):
+        total = sum(stage["seconds"][figure] for stage in shown["stages"])
+        assert answer["seconds"][figure] * 2 == pytest.approx(total)
+    assert answer["dollars"] == pytest.approx(3.6 * 2 * answer["seconds"]["expected"] / 3600)
+    assert answer["division"] == {"guidance": 2, "sequence": 1}
+    assert shown["pipeline"]["parameters"]["denoisers"] == 6_154_908_736
+
+
+def test_every_section_and_all_of_them(plan: Any) -> None:  # noqa: F811
+    full = plan("z-image", "--device", "l40s", "--full")[1]
+    assert all(heading in full for heading, _ in SECTIONS.values())
+    assert "-84%" in full
+    assert "-92%" in full
+    assert "guidance 2 x sequence 4" in full
+    memory = plan(TURBO, *CARD, "--section", "memory")[1]
+    assert [heading in memory for heading, _ in SECTIONS.values()] == [name == "memory" for name in SECTIONS]
+    code, _, err = plan(TURBO, *CARD, "--section", "users")
+    assert (code, "stages, memory" in err) == (2, True)
+
+
+def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
+    words = (TURBO, "--cards", "l40s,h100-sxm,rtx-3060", "--seller", "nebius")
+    out = plan(*words)[1]
+    assert out.index("h100-sxm ") < out.index("l40s ")
+    assert "does not fit, by GiB a card: rtx-3060 by" in out
+    shown = json.loads(plan(*words, "--json")[1])["cards"]
+    assert [card["name"] for card in shown] == ["h100-sxm", "l40s", "rtx-3060"]
+    assert [card["fits"] for card in shown] == ["yes", "yes", "no"]
+    assert shown[0]["dollars"] < shown[1]["dollars"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((TURBO, *CARD, "--batch", "8", "--input", "2k"), "--input and --batch are for models that write"),
+        ((TURBO, *CARD, "--kv", "fp8"), "--kv is for models that write"),
+        ((TURBO, *CARD, "--weights", "int4"), "of a pipeline it must be one of fp32, fp16, bf16"),
+        ((TURBO, *CARD, "--size", "1000x1000"), "is not one of this model's: 1024x1024"),
+        ((TURBO, *CARD, "--size", "large"), "width x height in pixels"),
+        ((TURBO, *CARD, "--guidance", "nan"), "guidance nan"),
+        ((TURBO, *CARD, "--frames", "81"), "this model makes pictures alone"),
+        (("gpt2", *CARD, "--steps", "4", "--size", "1024x1024"), "--size and --steps are for pipelines"),
+        (("bert-base-uncased", *CARD, "--count", "4"), "--count is for pipelines"),
+        ((TURBO, "--device", "tpu-v4", "--devices", "0"), "devices is 0"),
+    ],
+)
+def test_what_does_not_apply_is_refused_in_one_line(plan: Any, words: tuple[str, ...], said: str) -> None:  # noqa: F811
+    code, out, err = plan(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
