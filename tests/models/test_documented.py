@@ -11,7 +11,7 @@ from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.bill import bill
-from ridgeline.models.families import DENOISERS, ENCODER_DECODERS
+from ridgeline.models.families import DENOISERS, DRAWERS, ENCODER_DECODERS, VISION
 from ridgeline.models.kin import KIN
 from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
 from roofline.test_catalogue import RELEASES
@@ -48,6 +48,12 @@ def test_what_encodes() -> None:
 def test_what_hears() -> None:
     """Every family whose encoder reads sound."""
     assert [row[0] for row in rows_of("Speech")] == [family.architecture for family in SPEECH]
+
+
+def test_what_sees_and_what_writes_images() -> None:
+    """Every family whose prompts have images in them; those that write them are built of the same folders."""
+    assert [row[0] for row in rows_of("Vision")] == [family.architecture for family in VISION]
+    assert {family.architecture for family in DRAWERS} <= {family.architecture for family in VISION}
 
 
 def test_what_draws() -> None:

@@ -14,35 +14,17 @@ from torch import Tensor, nn
 
 from models.configs import CONFIGS, ENCODER_DECODERS
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models import FAMILIES, Fields, build
 from ridgeline.models.model import Model
 from ridgeline.ops.attention import Uncached
-from ridgeline.ops.kv import KVLayout
 from ridgeline.ops.work import ENCODER, Segment, Work
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
 from support.checkpoints import random_ours
-from support.engines import complete, token_engine
+from support.engines import AuditedRunner, complete, token_engine
 from support.wall_models import HEADLESS, MODELS, wall_model
 
 pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
-
-
-class AuditedRunner(Runner):
-    """A Runner whose every forward is audited."""
-
-    def __init__(self, model: Model, layout: KVLayout) -> None:
-        super().__init__(model, layout)
-        self.runs: list[Run] = []
-
-    def forward(self, plan: StepPlan) -> Tensor:
-        with routed(self.model) as routers, audited(self.model) as audit:
-            logits = super().forward(plan)
-        segments = [item.segment for item in plan.items]
-        self.runs.append(Run(self.model, audit, plan.work(self.model.reaches), segments, routers))
-        return logits
 
 
 def whole_sequences(model: Model, device: str) -> Run:

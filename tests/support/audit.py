@@ -265,9 +265,14 @@ def latent_flops(run: Run, op: LatentAttention) -> int:
 def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
     """Query and key positions of every pair that the mask leaves."""
     queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
-    if reach.space == ENCODER:
-        queries = keys = range(segment.encoded if segment.encodes else 0)
-    elif reach == CROSS:
+    if reach.space == ENCODER:  # an input does not see another
+        each = segment.encoded // segment.inputs if segment.encodes else 0
+        return {
+            (first + query, first + key)
+            for first in range(0, each * segment.inputs, each or 1)
+            for query, key in product(range(each), repeat=2)
+        }
+    if reach == CROSS:
         keys = range(segment.encoded)
     sees = {
         "causal": lambda query, key: key <= query,

@@ -11,7 +11,7 @@ from ridgeline.engine.bare import engine_around
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.features import EncoderInput
+from ridgeline.engine.features import EncoderInput, Features
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
@@ -20,6 +20,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
+from support.audit import Run, audited, routed
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
@@ -42,6 +43,21 @@ class RecordingRunner(Runner):
             wanted += [start + offset for offset in item.logits]
             start += len(item.tokens)
         return sample(logits_TV[wanted], rows) if rows else []
+
+
+class AuditedRunner(Runner):
+    """A Runner whose every forward is audited."""
+
+    def __init__(self, model: Model, layout: KVLayout) -> None:
+        super().__init__(model, layout)
+        self.runs: list[Run] = []
+
+    def forward(self, plan: StepPlan) -> Tensor:
+        with routed(self.model) as routers, audited(self.model) as audit:
+            logits = super().forward(plan)
+        segments = [item.segment for item in plan.items]
+        self.runs.append(Run(self.model, audit, plan.work(self.model.reaches), segments, routers))
+        return logits
 
 
 def token_engine(
@@ -71,12 +87,14 @@ def complete(
     *,
     encoders: Sequence[EncoderInput] = (),
     adapters: Sequence[str] = (),
+    images: Sequence[Features | None] = (),
 ) -> list[list[int]]:
-    """Run `prompts` together to their ends, with these inputs of an encoder, by these adapters; the tokens sampled for
-    each. A request that fails fails the test."""
-    each = zip_longest(prompts, encoders, adapters, fillvalue="")
+    """Run `prompts` together to their ends, with these inputs of an encoder, by these adapters, with these images in
+    them; the tokens sampled for each. A request that fails fails the test."""
+    each = zip_longest(prompts, encoders, adapters, images, fillvalue="")
     outputs: dict[int, list[int]] = {
-        engine.add(prompt, params, encoder=encoder or (), adapter=adapter): [] for prompt, encoder, adapter in each
+        engine.add(prompt, params, encoder=encoder or (), images=own or None, adapter=adapter): []
+        for prompt, encoder, adapter, own in each
     }
     while engine.has_work:
         for event in engine.step():

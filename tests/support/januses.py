@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
-from transformers import JanusVQVAEConfig
+from torch import Tensor, nn
+from transformers import JanusConfig, JanusForConditionalGeneration, JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
+
+from ridgeline.engine.features import Features
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -48,3 +50,55 @@ def their_vq(values: dict[str, Any], folder: Path, seed: int = 0) -> JanusVQVAE:
         theirs.quantize.embedding.weight.copy_(latents[rows])
     theirs.save_pretrained(folder)
     return theirs
+
+
+TEXT: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 91,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5,
+}
+VISION: dict[str, Any] = {
+    "hidden_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 12,
+    "patch_size": 4,
+    "num_image_tokens": 9,
+    "projection_dim": 24,
+    "mlp_ratio": 2.0,
+    "hidden_act": "gelu",
+}
+PLACEHOLDER = 88
+
+
+def config(**other: Any) -> dict[str, Any]:
+    """The keys of a small Janus: images of 12 x 12 pixels are 9 places in a prompt; it draws 9 tokens of 37."""
+    vq = {**VQ, "projection_dim": 24, "image_token_embed_dim": 24, "num_hidden_layers": 2}
+    sections = {"text_config": dict(TEXT), "vision_config": dict(VISION), "vq_config": vq}
+    for name, change in other.items():
+        if name in sections:
+            sections[name] |= change
+    others = {name: value for name, value in other.items() if name not in sections}
+    return {"image_token_id": PLACEHOLDER, "tie_word_embeddings": False, **sections, **others}
+
+
+def their_janus(folder: Path, seed: int = 0, **other: Any) -> JanusForConditionalGeneration:
+    """Transformers' model of a config, every weight drawn so that it matters, also saved as a folder."""
+    theirs = redrawn(JanusForConditionalGeneration(JanusConfig(**config(**other))), seed)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def patches_of(pixels_BCHW: Tensor, size: int = 4) -> Features:
+    """The patches of images, line by line: what a tower reads."""
+    patches = pixels_BCHW.unfold(2, size, size).unfold(3, size, size)  # images, channels, lines, columns, size, size
+    rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, pixels_BCHW.shape[1] * size**2)
+    return Features(rows.contiguous().numpy().tobytes(), rows.shape[1], len(pixels_BCHW))

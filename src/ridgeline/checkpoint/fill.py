@@ -16,7 +16,7 @@ from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, tot
 from ridgeline.models.bill import bill
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import Family, build_denoiser, build_to_run, denoiser_of, family_of
+from ridgeline.models.families import Family, build_denoiser, build_to_run, denoiser_of, drawer_of, family_of
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
@@ -35,18 +35,24 @@ _HEAD = "lm_head.weight"
 
 
 def load_model(
-    model: Source | str, *, shard: Shard = WHOLE, dummy_weights: bool = False, progress: Progress | None = None
+    model: Source | str,
+    *,
+    shard: Shard = WHOLE,
+    dummy_weights: bool = False,
+    progress: Progress | None = None,
+    draws: bool = False,
 ) -> Model:
     """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
     or with random ones.
 
-    shard: the part that this rank of a tensor-parallel model holds. Raises ModelRefused for anything that cannot become
-    a model here, in one line.
+    shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
+    image, where a folder holds one. Raises ModelRefused for anything that cannot become a model here, in one line.
     """
     source = as_source(model)
-    built = build_to_run(source.config, shard=shard)
+    family = drawer_of(source.config) if draws else family_of(source.config)
+    built = build_to_run(source.config, shard=shard, family=family)
     memory_beside(source, {"weights": weight_bytes(built)})
-    load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
+    load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     return built
 
 
@@ -97,17 +103,23 @@ def memory_beside(source: Source, needs: Mapping[str, float]) -> float:
 
 
 def load_weights(
-    model: Model, source: Source, *, dummy_weights: bool = False, progress: Progress | None = None
+    model: Model,
+    source: Source,
+    *,
+    dummy_weights: bool = False,
+    progress: Progress | None = None,
+    family: Family | None = None,
 ) -> Loading | None:
     """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
-    ones. Raises ModelRefused, also where memory for them is refused."""
+    ones. family: what it was built as, by default what its config says. Raises ModelRefused, also where memory for them
+    is refused."""
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"
         )
     try:
         if not dummy_weights and source.folder is not None:
-            loading = _fill_measured(model, source.folder, family_of(source.config), progress)
+            loading = _fill_measured(model, source.folder, family or family_of(source.config), progress)
             if isinstance(model, Embedder):
                 for name, folder in model.elsewhere.items():
                     _fill_stage(model.tensors_of(name), open_checkpoint(folder))

@@ -45,6 +45,8 @@ def engine_around(
         pooled=model.pooled,
         encoder_width=model.encoder_width,
         encoder_context=model.encoder_context,
+        outputs=model.outputs,
+        images=model.images,
         eos_ids=eos_ids,
         seed=seed,
         guides=guides,

@@ -3,7 +3,7 @@
 Shapes: T rows of tokens, E rows of an encoder.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ class BatchBuilder:
         """The batch of a plan. Plans must come in the order in which they were made."""
         self.hear(plan)
         items = plan.items
-        tokens = self._rows((item.start, item.tokens) for item in items)
+        tokens = self._rows(self._placed(items))
         starts = list(zip(items, tokens.starts, strict=False))
         wanted = [start + offset for item, start in starts for offset in item.logits]
         wanted += [start + offset for item, start in starts if item.scored for offset in item.scored.rows]
@@ -62,11 +62,26 @@ class BatchBuilder:
             starts.append(len(ids))
         return Rows(self._tensor(ids), self._tensor(positions), starts)
 
+    @staticmethod
+    def _placed(items: Iterable[PlanItem]) -> Iterator[tuple[int, Sequence[int]]]:
+        """Where each item begins and its tokens, rows of an encoder counted over all items."""
+        before = 0
+        for item in items:
+            tokens = item.tokens
+            if before and isinstance(item.encoder, Features):
+                tokens = [token if token >= 0 else token - before for token in tokens]
+            yield item.start, tokens
+            before += len(item.encoder)
+
     def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
-        """Rows of encoders that run: ids, or the numbers of features."""
+        """Rows of encoders that run: ids, or the numbers of features, whose inputs are apart."""
         inputs = [item.encoder for item in items]
         features = [each.values for each in inputs if isinstance(each, Features)]
-        rows = self._rows((0, range(len(each)) if isinstance(each, Features) else each) for each in inputs)
+        rows = self._rows(
+            (0, part)
+            for each in inputs
+            for part in ([range(each.each)] * each.inputs if isinstance(each, Features) else [each])
+        )
         if not features:
             return rows
         return replace(rows, ids_N=torch.from_numpy(np.concatenate(features)).to(self.device))

@@ -9,6 +9,7 @@ from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
+from ridgeline.models.model import PlacedRows
 
 
 @contextmanager
@@ -33,6 +34,8 @@ class Bounds:
     has_head: bool
     encoder_width: int
     encoder_context: int
+    outputs: int
+    images: PlacedRows | None
 
     def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
         """How many tokens may be sampled behind a prompt, beside what an encoder is to read. Raises ValueError for a
@@ -50,7 +53,9 @@ class Bounds:
             self._check_ids(prompt)
         if params.stop:
             raise ValueError("stop strings need a tokenizer; give stop_token_ids instead, or use LLM")
-        params.check_vocab(self.vocabulary)
+        params.check_vocab(self.outputs)
+        if params.prompt_logprobs is not None and self.outputs < self.vocabulary:
+            raise ValueError("prompt_logprobs: the model writes none of the tokens of a prompt; leave it out")
         if needed > self.context:
             raise ValueError(f"the prompt has {length} tokens, the model's context is {self.context}; shorten it")
         if self.scheduler.whole and length > most:
@@ -68,6 +73,24 @@ class Bounds:
             )
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
+
+    def places(self, prompt: Sequence[int], images: Features) -> tuple[int, ...]:
+        """The positions in a prompt at which rows of these images stand. Raises ValueError where they do not fit."""
+        if self.images is None:
+            raise ValueError("the model reads no images; leave them out, or give one that has a vision tower")
+        rows, width = self.images.rows, self.images.width
+        if (images.each, images.width) != (rows, width):
+            raise ValueError(
+                f"an image is given as {images.each} patches of {images.width} numbers; "
+                f"the model's is {rows} of {width}"
+            )
+        places = tuple(place for place, token in enumerate(prompt) if token == self.images.placeholder)
+        if len(places) != len(images):
+            raise ValueError(
+                f"the prompt has {len(places)} places for rows of images, and the {images.inputs} given have "
+                f"{len(images)}; give as many images as it has places for, {rows} each"
+            )
+        return places
 
     def _check_encoder(self, encoder: Sequence[int] | Features) -> None:
         """Raises ValueError for what the encoder does not read."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.events import GuideStats, Stats, StepRecord, TokenEvent
-from ridgeline.engine.features import EncoderInput, Features
+from ridgeline.engine.features import EncoderInput, Features, PlacedImages
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.kv.prefix import names_of_blocks, root_of
 from ridgeline.engine.params import SamplingParams
@@ -25,6 +25,7 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
 from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
+from ridgeline.models.model import PlacedRows
 from ridgeline.ops.work import TOKENS, Reach
 
 if TYPE_CHECKING:
@@ -60,21 +61,24 @@ class Engine:
         pooled: bool = False,
         encoder_width: int = 0,
         encoder_context: int = 0,
+        outputs: int | None = None,
+        images: PlacedRows | None = None,
         guides: "Guides | None" = None,
         adapters: Mapping[str, bytes] | None = None,
         on_step: Observer | None = None,
         seed: int | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of
-        the model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else
-        a request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
+        """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of the
+        model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else a
+        request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
         gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_width:
         numbers of a position that an encoder reads, which then reads `encoder_context` of them, no more and no fewer; 0
-        where it reads ids. guides: hold answers to a form, where they are asked to be. adapters: by their names what
-        stands for the contents of each; their order is that of their numbers. on_step: told of each step that ran.
-        seed: where the seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine
-        knows no other, and orders nothing by it."""
+        where it reads ids. outputs: how many ids are sampled from, the first of the vocabulary, where those are not
+        all. images: how images stand in a prompt, where they may. guides: hold answers to a form, where they are asked
+        to be. adapters: by their names what stands for the contents of each; their order is that of their numbers.
+        on_step: told of each step that ran. seed: where the seeds of requests that state none come from. clock: the
+        time in integer nanoseconds; the engine knows no other, and orders nothing by it."""
         self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
@@ -88,7 +92,10 @@ class Engine:
         whole = both_ways if whole is None else whole
         assert not (whole and has_head), "positions that see later ones cannot be computed one after the other"
         self.scheduler = Scheduler(ledger, limits, whole=whole)
-        self._bounds = Bounds(ledger, self.scheduler, context, vocabulary, has_head, encoder_width, encoder_context)
+        self.outputs, self.images = vocabulary if outputs is None else outputs, images
+        self._bounds = Bounds(
+            ledger, self.scheduler, context, vocabulary, has_head, encoder_width, encoder_context, self.outputs, images
+        )
         self.requests: dict[int, Request] = {}
         self._next_id = 1
         self._suspects = Suspects()
@@ -131,13 +138,15 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         encoder: EncoderInput = (),
+        images: Features | None = None,
         root: bytes = b"",
         adapter: str = "",
     ) -> int:
         """Queue a request of token ids; returns its id. Raises ValueError for what cannot run, and queues nothing.
 
         The prompt is not copied: leave it as it is while the request runs. params: how to sample; none where the model
-        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. root: what the request's prefix
+        has no head. encoder: ids, or features, for the encoder of an encoder-decoder. images: the
+        patches of those that stand in the prompt, in their order. root: what the request's prefix
         is apart for beside tokens (a tenant): prefixes are shared under equal roots only. adapter: the name of the one
         that it asks; none for the model as it is.
         """
@@ -147,9 +156,10 @@ class Engine:
         prompt = token_ids(prompt)
         encoder = encoder if isinstance(encoder, Features) else tuple(token_ids(encoder))
         limit = self._bounds.room(prompt, params, encoder)
+        placed = None if images is None else PlacedImages(images, self._bounds.places(prompt, images))
         number = self.number_of(adapter)
-        root = root_of(root, encoder, self.adapters[adapter] if number else b"")
-        first, *others = self._choices(prompt, params, limit, encoder, root, number)
+        root = root_of(root, encoder if images is None else images, self.adapters[adapter] if number else b"")
+        first, *others = self._choices(prompt, params, limit, encoder, root, number, placed)
         self._next_id += params.n
         self.requests |= {request.id: request for request in (first, *others)}
         first.children = others  # they start from its pages, once its prompt is computed
@@ -164,6 +174,7 @@ class Engine:
         encoder: tuple[int, ...] | Features,
         root: bytes,
         adapter: int,
+        images: PlacedImages | None,
     ) -> list[Request]:
         """A request for each choice. What is said of the prompt itself, the first one says."""
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
@@ -185,13 +196,19 @@ class Engine:
                 adapter,
                 root,
                 names,
-                history=History(prompt) if params.uses_history else None,
+                images=images,
+                history=self._history(prompt) if params.uses_history else None,
                 guide=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
                 hidden=None if self.has_head or self.pooled else [],
             )
             for choice in range(params.n)
         ]
+
+    def _history(self, prompt: Sequence[int]) -> History:
+        """What penalties count of a prompt: the ids that may be sampled too."""
+        known = prompt if self.outputs == self.vocabulary else [token for token in prompt if token < self.outputs]
+        return History(known)
 
     def number_of(self, name: str) -> int:
         """The number of an adapter, 0 for none. Raises ValueError for one that is not loaded."""
@@ -206,7 +223,7 @@ class Engine:
         """What holds the answers to the form, or the rules, that were asked for. Raises ValueError for one that cannot
         be followed."""
         if params.rules is not None:
-            return RuleGuide(params.rules, self.vocabulary)
+            return RuleGuide(params.rules, self.outputs)
         if params.structured_outputs is None:
             return None
         if self.guides is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.engine.features import Features
+from ridgeline.engine.features import Features, PlacedImages
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.row import History, PromptLogprob
 
@@ -169,7 +169,7 @@ class Request:
     log-probabilities of its prompt's tokens so far, from the second one on; None if nobody waits for them. hidden:
     where the model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its
     answer to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter:
-    the number of the one that it asks, counted from 1; 0 for none.
+    the number of the one that it asks, counted from 1; 0 for none. images: those of its prompt.
     """
 
     id: int
@@ -199,6 +199,7 @@ class Request:
     scores: list[PromptLogprob] | None = None
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
+    images: PlacedImages | None = None
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)

@@ -254,6 +254,9 @@ class Scheduler:
             encoder = () if request.encoded else request.encoder
             request.encoded = True
             item = item._replace(encoder=encoder, encoded=len(request.encoder))
+        if request.images is not None and (placed := request.images.of_step(start, tokens)) is not None:
+            tokens, encoder = placed
+            item = item._replace(tokens=tokens, encoder=encoder, encoded=len(encoder))
         if request.scores is not None:
             item = item._replace(scored=self._scoring(request, start, end))
         return item

@@ -25,6 +25,7 @@ from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
 from ridgeline.host import GIB, MIB, check_threads, threads_for
 from ridgeline.models import family_of
 from ridgeline.models.embedder import Embedder
+from ridgeline.models.families import build_to_run, drawer_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout
@@ -154,17 +155,19 @@ def load_engine(
     dummy_weights: bool = False,
     progress: Progress | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
+    draws: bool = False,
 ) -> Loaded:
     """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
 
     dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
-    bytes in all): told while weights load. on_step: told of each step that ran. Raises ModelRefused (a ValueError) in
+    bytes in all): told while weights load. on_step: told of each step that ran. draws: the
+    model that writes the tokens of an image, where a folder holds one. Raises ModelRefused (a ValueError) in
     one line.
     """
     settings, source = settings or EngineSettings(), as_source(model)
-    said = read_embedding(source)
-    built = model_of(source, said)
-    family = family_of(source.config)
+    family = drawer_of(source.config) if draws else family_of(source.config)
+    said = None if draws else read_embedding(source)
+    built = build_to_run(source.config, family=family) if draws else model_of(source, said)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)
@@ -173,11 +176,12 @@ def load_engine(
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
     price = Price(built)
     layout = _layout(source, built, price, settings, context, adapters)
-    loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress)
+    loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     fill_adapters(built, family, adapters)
     texts = load_texts(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
+    guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
     engine = engine_around(
         built,
         layout,
@@ -185,9 +189,9 @@ def load_engine(
         context=context,
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
-        eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary],
+        eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
         adapters={adapter.name: adapter.digest for adapter in adapters},
-        guides=Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes),
+        guides=None if draws else guides,  # of text
         on_step=on_step,
     )
     return Loaded(engine, built, price, layout, texts, loading, tuple(source.config.unread()), tuple(adapters))
@@ -235,6 +239,9 @@ def _layout(
     encoded = model.encoder_context
     # Several inputs of an encoder fill a step, or one that is longer runs alone.
     step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
+    if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
+        parts = -(-limits.tokens // limits.most_of_one)
+        step_encoded = limits.tokens + 2 * parts * model.images.rows
     step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
     taken = {"weights": weight_bytes(model), activations: step}

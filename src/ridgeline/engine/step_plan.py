@@ -33,7 +33,8 @@ class PlanItem(NamedTuple):
     """One request's part of a step. A tuple, because a step makes one for each request.
 
     Runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group by
-    group; `first` says that they are the whole table. `logits`: which of the positions need logits, counted from start.
+    group; `first` says that they are the whole table. Of `tokens` those below 0 are rows of what the encoder gives in
+    this step for the request's images, -1 the first. `logits`: which of the positions need logits, counted from start.
     `encoder`: ids or features that the encoder reads in this step; later steps find what they need of its output in KV
     memory. `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose
     logits are wanted for what they say of tokens that are known; nothing is sampled there. `adapter`: the
@@ -54,7 +55,9 @@ class PlanItem(NamedTuple):
     @property
     def segment(self) -> Segment:
         """What attention sees of it."""
-        return Segment(len(self.tokens), self.start + len(self.tokens), self.encoded, encodes=bool(self.encoder))
+        inputs = self.encoder.inputs if isinstance(self.encoder, Features) else 1
+        end = self.start + len(self.tokens)
+        return Segment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)

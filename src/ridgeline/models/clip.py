@@ -4,13 +4,15 @@ the last one, the end of the text, has seen it all and stands for it.
 Diffusion models read prompts with it too, of whose states they take every one.
 """
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from ridgeline.models.decoder import MLP, wanted
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.embedder import Embedder
 from ridgeline.models.encoder import Encoder, looks_at
-from ridgeline.models.encoder_decoder import PROJECTIONS, SelfAttention
+from ridgeline.models.encoder_decoder import PROJECTIONS, Names, SelfAttention
 from ridgeline.models.fields import Fields
 from ridgeline.models.llama import divided, read_activation
 from ridgeline.models.storage import Storage
@@ -41,11 +43,11 @@ class Embeddings(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
 
-    def __init__(self, d: Dimensions, layer: int) -> None:
+    def __init__(self, d: Dimensions, attend: Attention, names: Names = PROJECTIONS, *, bias: bool = True) -> None:
+        """names: of the projections. bias: whether those to queries, keys and values have one."""
         super().__init__()
         self.layer_norm1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
-        attend = Attention(layer, d.own_heads, looks_at(d, CAUSAL))
-        self.self_attn = SelfAttention(d, attend, PROJECTIONS, bias=True)
+        self.self_attn = SelfAttention(d, attend, names, bias=bias, output_bias=True)
         self.layer_norm2 = AddLayerNorm(d.hidden, d.eps, d.dtype)
         up = {"fc1": d.column(d.hidden, d.width, bias=True)}
         self.mlp = MLP(d, up, "fc2", d.row(d.width, d.hidden, bias=True))
@@ -60,9 +62,9 @@ class Block(nn.Module):
 class Layers(nn.Module):
     """The blocks: what checkpoints call `encoder`."""
 
-    def __init__(self, d: Dimensions) -> None:
+    def __init__(self, blocks: Iterable[Block]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(d, layer) for layer in range(d.layers))
+        self.layers = nn.ModuleList(blocks)
 
 
 class Trunk(nn.Module):
@@ -71,7 +73,7 @@ class Trunk(nn.Module):
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
         self.embeddings = Embeddings(d)
-        self.encoder = Layers(d)
+        self.encoder = Layers(Block(d, Attention(layer, d.own_heads, looks_at(d, CAUSAL))) for layer in range(d.layers))
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:

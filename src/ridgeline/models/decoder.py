@@ -160,7 +160,9 @@ class Trunk(nn.Module):
         """rope: None where no layer turns. blocks: called as Block is. norm: the last one, by default AddRMSNorm.
         local: a second rope, and which layers turn by it (Gemma 3). query_scale: of the layers that scale queries."""
         super().__init__()
-        self.embed_tokens = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale)
+        self.embed_tokens: nn.Module = Embedding(
+            d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=embedding_scale
+        )
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.vocabulary_shard)
         self.rotary = None if rope is None else RotaryTable(rope)
         self.local_rotary = None if local is None else RotaryTable(local[0])
@@ -175,9 +177,13 @@ class Trunk(nn.Module):
         self.norm = Add(self.norm.width, self.norm.weight.dtype)
         self.layers, self.is_local = self.layers[:layers], self.is_local[:layers]
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
-        x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
+    def forward(
+        self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
+    ) -> Tensor:
+        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden].
+        placed_ED: of a PlacedEmbedding, the rows that stand for ids below 0."""
+        embedded_TD = self.embed_tokens(ids_T) if placed_ED is None else self.embed_tokens(ids_T, placed_ED)
+        x_TD: Tensor = self.all_reduce(embedded_TD)
         y_TD: Tensor | None = None
         angles: Angles | None = None if self.rotary is None else self.rotary(positions_T)
         if angles is not None and self.query_scale is not None:

@@ -44,15 +44,24 @@ class SelfAttention(nn.Module):
     part = "attention"
 
     def __init__(
-        self, d: Dimensions, attend: Attention, names: Names, *, bias: bool = False, key_bias: bool | None = None
+        self,
+        d: Dimensions,
+        attend: Attention,
+        names: Names,
+        *,
+        bias: bool = False,
+        key_bias: bool | None = None,
+        output_bias: bool | None = None,
     ) -> None:
-        """key_bias: whether the projection to keys has one, where it is apart from the others."""
+        """key_bias, output_bias: whether the projection to keys, and the last, has one, where it is apart from the
+        others."""
         super().__init__()
         self.head_dim, self.output_name = d.head_dim, names.output
         q, k, v = _columns(d, bias, key_bias)
         self.qkv = Projections({names.q: q, names.k: k, names.v: v})
         self.attend = attend
-        self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
+        output_bias = bias if output_bias is None else output_bias
+        self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias)))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
     def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:

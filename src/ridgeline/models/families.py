@@ -20,6 +20,7 @@ from ridgeline.models import (
     gpt2,
     gpt_oss,
     granite,
+    janus,
     llama,
     llama4,
     minimax_m2,
@@ -251,6 +252,14 @@ ENCODER_DECODERS = (
 SPEECH = (Family("WhisperForConditionalGeneration", "whisper", whisper.build, renames=whisper.RENAMES),)
 """The families whose encoder reads sound."""
 
+VISION = (Family(janus.ARCHITECTURE, "janus", janus.build, ignored=janus.PASSED_OVER_BY_READERS, prefixes=janus.READS),)
+"""The families whose prompts may have images in them."""
+
+DRAWERS = (
+    Family(janus.ARCHITECTURE, "janus", janus.build_drawer, ignored=janus.PASSED_OVER_BY_DRAWERS, prefixes=janus.DRAWS),
+)
+"""The families that write the tokens of an image."""
+
 DENOISERS = (
     Family("ZImageTransformer2DModel", "", z_image.build, "", z_image.RENAMES, ()),
     Family("FluxTransformer2DModel", "", flux.build, "", flux.RENAMES, ()),
@@ -267,7 +276,7 @@ def family_of(fields: Fields) -> Family:
     """The family of a config. Raises ModelRefused naming what it is and what there is."""
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
-    for family in (*FAMILIES, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
+    for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
         if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
             return family
     kin = kin_of(name, kind)
@@ -294,7 +303,7 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    families = (*FAMILIES, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
+    families = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
@@ -335,14 +344,16 @@ def build(
     shard: Shard = WHOLE,
     recipe: Recipe | None = None,
     experts: Shard | None = None,
+    family: Family | None = None,
 ) -> Model:
     """The model of a config on the meta device: shapes without memory, ready to be priced, or filled if it `runs`.
 
     dtype: the number format of what no recipe narrows, as the config says by default. shard: one rank of a
     tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. experts:
-    one rank of those that share the experts, all else being whole on each of them, priced only. Raises ModelRefused.
+    one rank of those that share the experts, all else being whole on each of them, priced only. family: what it is
+    built as, by default what its config says. Raises ModelRefused.
     """
-    family = family_of(fields)
+    family = family or family_of(fields)
     recipe = read_recipe(fields) if recipe is None else recipe
     fields.passed_over(*SECTIONS)
     try:
@@ -360,6 +371,15 @@ def build(
         raise fields.refuse(str(error)) from None
     fields.refuse_unread()
     return model
+
+
+def drawer_of(fields: Fields) -> Family:
+    """The family of the config of a model that writes the tokens of an image. Raises ModelRefused."""
+    for family in DRAWERS:
+        if fields.architecture == family.architecture:
+            return family
+    names = ", ".join(family.architecture for family in DRAWERS)
+    raise fields.refuse(f"architecture {fields.architecture or '(none)'} writes no tokens of images; {names} does")
 
 
 def denoiser_of(fields: Fields) -> Family:
@@ -388,10 +408,10 @@ def _store(model: Model, recipe: Recipe, family: Family) -> None:
     model.store(lambda place: choose(replace(place, name=family.checkpoint_name(place.name))))
 
 
-def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:
+def build_to_run(fields: Fields, *, shard: Shard = WHOLE, family: Family | None = None) -> Model:
     """As `build`, of a model that runs as its config says it is stored. Raises ModelRefused for one that is priced
     only."""
-    family, recipe = family_of(fields), read_recipe(fields)
+    family, recipe = family or family_of(fields), read_recipe(fields)
     if recipe.name in family.widens:
         recipe = PLAIN
     narrowed = [f"weights stored as {recipe.name}"] if recipe.name else []
@@ -401,7 +421,7 @@ def build_to_run(fields: Fields, *, shard: Shard = WHOLE) -> Model:
             f"{' and '.join(narrowed)} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
             "use the unquantised checkpoint"
         )
-    model = build(fields, shard=shard, recipe=recipe)
+    model = build(fields, shard=shard, recipe=recipe, family=family)
     model.fuse()
     return model
 

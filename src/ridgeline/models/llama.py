@@ -93,8 +93,9 @@ def decoder(
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", tied_by_default))
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
-    """Llama: grouped heads from Llama 2 70B on; one KV head a query head where the config does not say."""
+def read_trunk(fields: Fields, storage: Storage) -> tuple[Dimensions, Trunk]:
+    """Llama without its head: grouped heads from Llama 2 70B on; one KV head a query head where the config does not
+    say."""
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
     rope = read_rope(fields, d.head_dim)
@@ -105,4 +106,10 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias)
         return Block(d, attention, GatedMLP(d, d.gate_up(bias=mlp_bias), bias=mlp_bias), first=layer == 0)
 
-    return decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
+    return d, Trunk(d, rope, [block(layer) for layer in range(d.layers)])
+
+
+def build(fields: Fields, storage: Storage) -> Decoder:
+    """Llama of every size."""
+    d, trunk = read_trunk(fields, storage)
+    return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,16 @@ WeightChoice = Callable[[Place], WeightFormat | None]
 """The format of a matrix or a table; None for the model's dtype."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """How an image stands in a prompt: `rows` places, whose ids are all `placeholder`, in which there are rows of what
+    `encode` gives for as many patches, of `width` numbers each."""
+
+    placeholder: int
+    rows: int
+    width: int
+
+
 class Model(Network):
     """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
     of them where the model has a head.
@@ -32,9 +43,10 @@ class Model(Network):
     kv_specs: what each op that keeps something keeps, K and V or a state, by its place (`layer`). context: positions a
     sequence may have. encodes: whether sequences look at the rows of an encoder. encoder_context: positions that one
     reads. encoder_width: numbers of each, where it reads no ids. has_head: whether it gives logits. pooled: whether the
-    last row of a text is answered for all of it. segments: how many texts it tells apart in a prompt; the ids of the
-    second are moved on by the size of the vocabulary. adapters: where adapters are beside its matrices, what is to be
-    told which rows of a step are whose.
+    last row of a text is answered for all of it. outputs: how many ids it gives logits of, the first of the vocabulary,
+    where those are not all. images: how images stand in a prompt, where they may. segments: how many texts it tells
+    apart in a prompt; the ids of the second are moved on by the size of the vocabulary. adapters: where adapters are
+    beside its matrices, what is to be told which rows of a step are whose.
     """
 
     kv_specs: tuple[Kept, ...]
@@ -42,10 +54,12 @@ class Model(Network):
     vocabulary: int
     adapters: AdapterRows | None = None
     encodes = False
+    images: PlacedRows | None = None
     encoder_context = 0
     encoder_width = 0
     has_head = True
     pooled = False
+    outputs: int | None = None
     segments = 1
     spaces: tuple[Space, ...] = (TOKENS, LOGITS, ENCODER)
 
@@ -54,7 +68,8 @@ class Model(Network):
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
         """ids_T, positions_T int64 [rows]; rows_R int64: the rows that are wanted -> their last hidden states, normed,
-        [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none."""
+        [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none; where
+        images may stand in a prompt, an id below 0 is one of these rows, -1 the first."""
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]. One that
@@ -62,7 +77,7 @@ class Model(Network):
         raise AssertionError("this model has no encoder")
 
     def head(self, x_RD: Tensor) -> Tensor:
-        """Last hidden states [R, hidden] -> logits fp32 [R, vocabulary]."""
+        """Last hidden states [R, hidden] -> logits fp32 [R, vocabulary], or [R, outputs]."""
         raise AssertionError("this model has no head")
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
@@ -70,14 +85,20 @@ class Model(Network):
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
-        tokens, encoded = rows[TOKENS], rows[ENCODER] if self.encodes else 0
+        tokens, encoded = rows[TOKENS], rows[ENCODER] if self.has_encoder else 0
         kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
         ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))
-        read_E = torch.empty(encoded, self.encoder_width) if self.encoder_width else ids_E
+        width = self.encoder_width if self.images is None else self.images.width
+        read_E = torch.empty(encoded, width) if width else ids_E
         encoded_ED = self.encode(read_E, ids_E, kv) if encoded else None
         x_RD = self.hidden(ids_T, ids_T, kv, rows_R, encoded_ED)
         if self.has_head:
             self.head(x_RD)
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether there is something for `encode` to read."""
+        return self.encodes or self.images is not None
 
     @property
     def whole(self) -> bool:

@@ -155,6 +155,10 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
     own.refuse_if("double_latent")
     # Of the language model's aligner and head, which have their widths here; of training.
     own.passed_over("projection_dim", "num_hidden_layers", "hidden_act", "image_token_embed_dim", "beta")
+    # Of a picture that Janus draws, the side is that of one that its tower reads, whatever this section says.
+    sees = fields.section("vision_config") if fields.has("vision_config") else None
+    own.passed_over("num_patches")
+    side = own.count("num_patches", 32) if sees is None else _patches(sees)
     shape = Shape(
         inputs=own.count("in_channels", 3),
         outputs=own.count("out_channels", 3),
@@ -162,7 +166,7 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
         codes=own.count("num_embeddings", 16384),
         code=own.count("embed_dim", 8),
         depth=own.count("num_res_blocks", 2, most=MAX_LAYERS),
-        side=own.count("num_patches", 32),
+        side=side,
     )
     if unread := own.unread():
         raise own.refuse(f"{unread[0]} = {own.value(unread[0])} is not supported; remove it if it changes nothing")
@@ -170,3 +174,8 @@ def build(fields: Fields, storage: Storage) -> VQAutoencoder:
     widths = Widths(channels, _GROUPS, True, storage.dtype, attends_often=True, stem=base, pointwise=True)
     with torch.device("meta"):
         return VQAutoencoder(widths, shape, storage).eval()
+
+
+def _patches(vision: Fields) -> int:
+    """Patches on a side of an image that a tower reads."""
+    return max(1, vision.count("image_size", 384) // vision.count("patch_size", 16))

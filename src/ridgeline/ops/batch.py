@@ -54,9 +54,10 @@ class Batch:
     """A step.
 
     tokens, encoder: the rows of either space; a sequence whose encoder does not run in this step has none of the
-    second. wanted_R: int64, the rows of tokens whose hidden states or logits are wanted. lengths: positions that each
-    sequence has, those of this step included. encoded: positions of the encoder that each looks at. tables: by group.
-    adapters: the number of the one that each sequence is asked of, counted from 1, 0 for none; empty where none is.
+    second, and one of several images has each apart. wanted_R: int64, the rows of tokens whose hidden states or logits
+    are wanted. lengths: positions that each sequence has, those of this step included. encoded: positions of the
+    encoder that each looks at. tables: by group. adapters: the number of the one that each sequence is asked of,
+    counted from 1, 0 for none; empty where none is.
     """
 
     tokens: Rows

@@ -106,6 +106,38 @@ class IndexedEmbedding(Embedding):
         return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)
 
 
+class PlacedEmbedding(Embedding):
+    """An Embedding in which other rows may stand for some tokens, such as those that an encoder made of an image: an id
+    below 0 is such a row, -1 the first."""
+
+    def forward(self, ids_T: Tensor, placed_ED: Tensor | None = None) -> Tensor:
+        """ids_T int64 [rows], placed_ED [other rows, width], None where all are tokens -> [rows, width]."""
+        if placed_ED is None or ids_T.is_meta:
+            return super().forward(ids_T)
+        x_TD = super().forward(ids_T.clamp(min=0))
+        placed_T = ids_T < 0
+        x_TD[placed_T] = placed_ED[-1 - ids_T[placed_T]]
+        return x_TD
+
+
+class EitherEmbedding(Elementwise):
+    """Of rows of two vocabularies, the first's where the id is one of the first `entries`, else the second's."""
+
+    kind = "embedding"
+    kernel_name = "elementwise.plain"
+    FLOPS_PER_ELEMENT = 0
+
+    def __init__(self, entries: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__(width, dtype)
+        self.entries = entries
+
+    def forward(self, first_TD: Tensor, second_TD: Tensor, ids_T: Tensor) -> Tensor:
+        """Two of [rows, width], ids_T int64 [rows] -> [rows, width]."""
+        if ids_T.is_meta:
+            return first_TD.new_empty(first_TD.shape)
+        return torch.where((ids_T < self.entries)[:, None], first_TD, second_TD)
+
+
 class SinusoidalPositions(Elementwise):
     """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
     sines are the first half of a row, as Marian has them, not every second number."""

@@ -73,13 +73,15 @@ def windowed(size: int | None) -> Reach:
 class Segment:
     """The part of one sequence that a step runs: its last `q_len` positions of `kv_len`.
 
-    encoded: positions of the encoder that the sequence looks at. encodes: whether this step runs them.
+    encoded: positions of the encoder that the sequence looks at. encodes: whether this step runs them. inputs: as how
+    many, of equal length.
     """
 
     q_len: int
     kv_len: int
     encoded: int = 0
     encodes: bool = False
+    inputs: int = 1
 
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
@@ -88,7 +90,7 @@ class Segment:
         """What attention of this reach has to do for it in one layer."""
         if reach.space == ENCODER:
             rows = self.encoded if self.encodes else 0
-            return AttentionSum(bool(rows), rows, rows * rows, rows, rows)
+            return AttentionSum(self.inputs if rows else 0, rows, rows * rows // self.inputs, rows, rows)
         if reach.kind == "cross":
             written = self.encoded if self.encodes else 0
             return AttentionSum(1, self.q_len, self.q_len * self.encoded, self.encoded, written)
