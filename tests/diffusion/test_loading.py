@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "another class": (
         lambda folder: edit(folder / "model_index.json", _class_name="SanaPipeline"),
-        "is a SanaPipeline, which is not built; ZImagePipeline are",
+        "is a SanaPipeline, which is not built; ZImagePipeline, ",
     ),
     "an encoder of another": (_reshaped, "the text encoder's states have 24 numbers, the transformer reads 16"),
     "no sizes": (_stating(sizes=[]), r"sizes is \[\]; it must be a list of sizes like \"1024x768\""),

@@ -5,9 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline, ZImageTransformer2DModel
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from diffusers import (
+    AutoencoderKLWan,
+    DPMSolverMultistepScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    LCMScheduler,
+    PixArtAlphaPipeline,
+    PixArtSigmaPipeline,
+    PixArtTransformer2DModel,
+    UniPCMultistepScheduler,
+    WanPipeline,
+    WanTransformer3DModel,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
+)
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoModelForTextEncoding, PreTrainedModel, PreTrainedTokenizerFast
 
 from support.autoencoders import config as autoencoder_config
 from support.autoencoders import their_autoencoder
@@ -15,6 +28,7 @@ from support.checkpoints import random_model, redraw
 
 CHANNELS, TEXT_WIDTH, MOST_TOKENS = 4, 24, 512
 SIZES = ("96x64", "64x64", "64x96")
+CLIP_SIZES = ("64x32", "32x64")
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -73,6 +87,89 @@ def z_image(folder: Path, *, pixels: int = 3, **scheduler: Any) -> ZImagePipelin
     pipeline.set_progress_bar_config(disable=True)
     pipeline.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"sizes": SIZES}), encoding="utf-8")
+    return pipeline
+
+
+def t5_tokenizer() -> PreTrainedTokenizerFast:
+    """A symbol for each byte; an end of text behind it, as T5 has it."""
+    symbols = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=symbols, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(literal, special=True) for literal in ("<pad>", "</s>")])
+    end = ("</s>", tokenizer.token_to_id("</s>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[end])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
+
+
+def t5_encoder(kind: str, vocabulary: int) -> PreTrainedModel:
+    """The encoder of T5 or UMT5."""
+    config = {
+        "vocab_size": vocabulary, "d_model": TEXT_WIDTH, "d_ff": 36, "d_kv": 6, "num_heads": 4, "num_layers": 2,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+        "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+    }  # fmt: skip
+    return random_model(kind, config, seed=6, auto=AutoModelForTextEncoding)
+
+
+def pixart(folder: Path, *, sigma: bool, consistent: bool = False) -> PixArtSigmaPipeline | PixArtAlphaPipeline:
+    """Diffusers' pipeline of PixArt-Sigma or -alpha, also saved as a folder that states SIZES. consistent: with the
+    scheduler of PixArt-LCM."""
+    tokenizer = t5_tokenizer()
+    transformer = PixArtTransformer2DModel(
+        num_attention_heads=3, attention_head_dim=8, in_channels=CHANNELS, out_channels=2 * CHANNELS, num_layers=2,
+        cross_attention_dim=24, sample_size=64 if sigma else 128, caption_channels=TEXT_WIDTH,
+        interpolation_scale=1, use_additional_conditions=not sigma,
+    )  # fmt: skip
+    redraw(transformer, seed=9)
+    scheduler = LCMScheduler(beta_start=0.0001, beta_end=0.02, beta_schedule="linear")
+    values = autoencoder_config([4, 8, 8, 8], latent_channels=CHANNELS, scaling_factor=0.13025)
+    pipeline = (PixArtSigmaPipeline if sigma else PixArtAlphaPipeline)(
+        tokenizer=tokenizer,
+        text_encoder=t5_encoder("t5", len(tokenizer)),
+        vae=their_autoencoder(values, folder / "vae", seed=4),
+        transformer=transformer.eval(),
+        scheduler=scheduler if consistent else DPMSolverMultistepScheduler(),
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"sizes": SIZES}), encoding="utf-8")
+    return pipeline
+
+
+def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipeline:
+    """Diffusers' pipeline of Wan, also saved as a folder that states CLIP_SIZES. experts: two, as 2.2's A14B has them.
+    fifth: as 2.2's 5B, whose tokens each have a noise level and whose VAE packs pixels."""
+    tokenizer, channels = t5_tokenizer(), 6 if fifth else CHANNELS
+    transformers = [
+        WanTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=12, in_channels=channels, out_channels=channels,
+            text_dim=TEXT_WIDTH, freq_dim=16, ffn_dim=40, num_layers=2, rope_max_seq_len=32,
+        ).eval()
+        for _ in range(1 + experts)
+    ]  # fmt: skip
+    for number, transformer in enumerate(transformers):
+        redraw(transformer, seed=9 + number)
+    packed = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12, "scale_factor_spatial": 16}
+    vae = AutoencoderKLWan(
+        base_dim=3, z_dim=channels, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
+        latents_mean=[0.1 * each for each in range(channels)], latents_std=[1 + 0.2 * each for each in range(channels)],
+        **(packed if fifth else {}),
+    ).eval()  # fmt: skip
+    redraw(vae, seed=4)
+    pipeline = WanPipeline(
+        tokenizer=tokenizer,
+        text_encoder=t5_encoder("umt5", len(tokenizer)),
+        vae=vae,
+        transformer=transformers[0],
+        transformer_2=transformers[1] if experts else None,
+        scheduler=UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0),
+        boundary_ratio=0.875 if experts else None,
+        expand_timesteps=fifth,
+    )
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"sizes": CLIP_SIZES}), encoding="utf-8")
     return pipeline
 
 

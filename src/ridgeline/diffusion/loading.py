@@ -9,11 +9,13 @@ import torch
 from ridgeline.checkpoint import Source, load_autoencoder, load_denoiser
 from ridgeline.checkpoint.fill import Progress, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
-from ridgeline.checkpoint.source import as_source
+from ridgeline.checkpoint.source import Component, as_source
+from ridgeline.diffusion.borrowed import ARCHITECTURE as CLIPS
+from ridgeline.diffusion.borrowed import ClipAutoencoder, load_clip_autoencoder
 from ridgeline.diffusion.geometry import Layout, Size
-from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.pipeline import Expert, Pipeline
 from ridgeline.diffusion.pipeline_class import PipelineClass, pipeline_class_of
-from ridgeline.diffusion.scheduler_config import read_scheduler
+from ridgeline.diffusion.scheduler_config import Scheduler, read_scheduler
 from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import ModelRefused
@@ -21,7 +23,7 @@ from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.fields import Fields
 
-_WEIGHTED = ("text_encoder", "transformer", "vae")
+_WEIGHTED, _SECOND = ("text_encoder", "transformer", "vae"), "transformer_2"
 _DEFAULTS = "generation_config.json"
 
 
@@ -47,20 +49,52 @@ def load_pipeline(
     kind = pipeline_class_of(source)
     assert source.folder is not None
     scheduler = read_scheduler(source.components["scheduler"].folder / "scheduler_config.json", shift=kind.shift)
-    folders = {part: source.components[part].folder for part in kind.parts if part in _WEIGHTED}
+    boundary = _boundary(source)
+    weighted = _WEIGHTED if boundary is None else (*_WEIGHTED, _SECOND)
+    folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
     sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
     memory_beside(source, sizes)
     told = _each(sizes, progress)
     encoder = kind.load_encoder(source, told["text_encoder"])
     denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
-    autoencoder = load_autoencoder(str(folders["vae"]), torch.float32, progress=told["vae"])
+    second = None
+    if boundary is not None:
+        second = Expert(load_denoiser(str(folders[_SECOND]), dtype, progress=told[_SECOND]), boundary)
+    autoencoder = _load_autoencoder(source.components["vae"], told["vae"])
     _check_fits(source, encoder, denoiser, autoencoder)
+    check_predicts(denoiser, scheduler, str(source.folder))
     kind = _with_defaults(kind, source)
-    layout = _layout(source, kind.layout, denoiser, autoencoder)
-    networks = (*encoder.models, denoiser, autoencoder)
+    layout = _layout(source, kind.layout_of(denoiser) if kind.layout_of else kind.layout, denoiser, autoencoder)
+    networks = (*encoder.models, denoiser, autoencoder, *([second.denoiser] if second else []))
     weights = sum(parameter.nbytes for network in networks for parameter in network.parameters())
     torch.set_num_threads(threads_for(weights, threads))
-    return Pipeline(source.title, kind, encoder, denoiser, autoencoder, scheduler, layout)
+    return Pipeline(source.title, kind, encoder, denoiser, autoencoder, scheduler, layout, second)
+
+
+def _boundary(source: Source) -> float | None:
+    """Below which part of all noise a second denoiser is asked, as model_index.json says; None for one denoiser. Raises
+    ModelRefused for one without the other."""
+    assert source.folder is not None
+    stated = Fields.read(source.folder / "model_index.json")
+    if not stated.has("boundary_ratio"):
+        if _SECOND in source.components:
+            raise stated.refuse(f"boundary_ratio is missing, below which {_SECOND} is asked")
+        return None
+    boundary = stated.positive("boundary_ratio")
+    if boundary >= 1:
+        raise stated.refuse(f"boundary_ratio is {boundary}; it must be between 0 and 1")
+    if _SECOND not in source.components:
+        raise stated.refuse(f"boundary_ratio is {boundary}, and it lists no {_SECOND} that would be asked below it")
+    if not source.components[_SECOND].folder.is_dir():
+        raise ModelRefused(f"{source.folder} lacks the folder {_SECOND}; fetch it again")
+    return boundary
+
+
+def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | ClipAutoencoder:
+    """A VAE in fp32: ours, or that of clips."""
+    if part.kind == CLIPS:
+        return load_clip_autoencoder(str(part.folder))
+    return load_autoencoder(str(part.folder), torch.float32, progress=progress)
 
 
 def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
@@ -74,7 +108,9 @@ def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Prog
     return told
 
 
-def _check_fits(source: Source, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL) -> None:
+def _check_fits(
+    source: Source, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder
+) -> None:
     """Raises ModelRefused for parts of different pipelines."""
     if encoder.width != denoiser.text_width:
         raise ModelRefused(
@@ -85,6 +121,16 @@ def _check_fits(source: Source, encoder: TextEncoder, denoiser: Denoiser, autoen
         raise ModelRefused(
             f"{source.folder}: the transformer's latents have {denoiser.channels} channels, the vae's "
             f"{autoencoder.shape.latents}; they are of two pipelines"
+        )
+
+
+def check_predicts(denoiser: Denoiser, scheduler: Scheduler, called: str) -> None:
+    """Raises ModelRefused where the samples of a denoiser's predictions would be taken for something else."""
+    wanted = scheduler.schedule(1, 1).prediction
+    if denoiser.predicts != wanted:
+        raise ModelRefused(
+            f"{called}: the transformer predicts {denoiser.predicts}, the scheduler takes {wanted}; set "
+            "prediction_type and use_flow_sigmas of scheduler_config.json as the transformer was released with"
         )
 
 
@@ -100,7 +146,9 @@ def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
     return replace(kind, steps=steps, guidance=guidance)
 
 
-def _layout(source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL) -> Layout:
+def _layout(
+    source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder
+) -> Layout:
     """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
     what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's
     releases. Raises ModelRefused for sizes that the parts cannot make."""
@@ -113,7 +161,10 @@ def _layout(source: Source, released: Layout, denoiser: Denoiser, autoencoder: A
                 f"others as `sizes` in {_DEFAULTS}"
             )
     patch = (1, denoiser.patch, denoiser.patch)
-    return replace(released, channels=denoiser.channels, sizes=sizes, spatial=autoencoder.factor, patch=patch)
+    temporal = autoencoder.shape.temporal if isinstance(autoencoder, ClipAutoencoder) else released.temporal
+    return replace(
+        released, channels=denoiser.channels, sizes=sizes, spatial=autoencoder.factor, temporal=temporal, patch=patch
+    )
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:

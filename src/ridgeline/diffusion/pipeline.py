@@ -3,17 +3,18 @@
 A request goes plan -> encode -> denoise -> decode. `denoise` gives way after every step, so that whoever drives it may
 show what has come so far, stop, or do something else in between.
 
-Shapes: B images, C channels of latents, H, W lines and columns.
+Shapes: B images or clips, C channels of latents, H, W lines and columns; of clips T frames of latents before these.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 
 import torch
 from torch import Tensor
 
 from ridgeline.diffusion.batching import Seconds, batching_of, ridge_seconds
+from ridgeline.diffusion.borrowed import ClipAutoencoder
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
 from ridgeline.diffusion.noise import Noise
@@ -29,6 +30,14 @@ from ridgeline.models.tiling import Tiling
 from ridgeline.ops.kernels import library
 
 SEEDS = 2**32  # that are drawn from where a request has none: short enough to be typed again
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """A second denoiser, which is asked from where noise is less than so much of all (Wan 2.2)."""
+
+    denoiser: Denoiser
+    boundary: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +79,15 @@ class Pipeline:
         kind: PipelineClass,
         encoder: TextEncoder,
         denoiser: Denoiser,
-        autoencoder: AutoencoderKL,
+        autoencoder: AutoencoderKL | ClipAutoencoder,
         scheduler: Scheduler,
         layout: Layout,
+        second: Expert | None = None,
     ) -> None:
         """kind: with the steps and the guidance of requests that state none. layout: with the menu of sizes."""
         self.name, self.kind, self.layout = name, kind, layout
         self.encoder, self.denoiser, self.autoencoder = encoder, denoiser, autoencoder
-        self.scheduler = scheduler
+        self.scheduler, self.second = scheduler, second
         self.texts = TextCache(encoder)
 
     def plan(self, request: Request, seconds: Seconds | None = None) -> Plan:
@@ -88,11 +98,13 @@ class Pipeline:
         be, a negative prompt that could not act, a text that is too long.
         """
         kind = self.kind
-        geometry = self.layout.geometry(request.size or self.layout.sizes[0])
+        frames = kind.frames if request.frames is None else request.frames
+        geometry = self.layout.geometry(request.size or self.layout.sizes[0], frames)
         steps = kind.steps if request.steps is None else request.steps
         schedule = self.scheduler.schedule(steps, geometry.tokens)
         scale = kind.guidance if request.guidance is None else request.guidance
         guidance = guidance_of(kind.convention, scale, request.negative)
+        second = self._second_guidance(request, scale, guidance)
         seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
         Noise(seed, request.images, geometry.latents)  # raises
         texts = [tuple(self.encoder.ids(request.prompt))]
@@ -100,12 +112,24 @@ class Pipeline:
             texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
         seconds = seconds or ridge_seconds(self.rows(geometry, max(map(len, texts))))
         batching = batching_of(request.images, len(texts), seconds)
-        return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching)
+        return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
+
+    def _second_guidance(self, request: Request, scale: float | None, guidance: Guidance) -> Guidance | None:
+        """That of the second expert, which like the first one's is on or off. Raises ValueError for one that would not
+        act."""
+        if self.second is None:
+            if request.second_guidance is not None:
+                raise ValueError("this model has one denoiser; a second guidance is for models of two: leave it out")
+            return None
+        stated = scale if request.second_guidance is None else request.second_guidance
+        found = guidance_of(self.kind.convention, stated, None)
+        if (found.negative is None) != (guidance.negative is None):
+            raise ValueError(f"guidance {scale} and {stated}: both experts are to be guided, or neither")
+        return replace(found, negative=guidance.negative)
 
     def rows(self, geometry: Geometry, text: int) -> int:
         """Rows of a pass over a picture with a text of so many tokens, through most blocks of the denoiser."""
-        height, width = geometry.latents[-2:]
-        rows = self.denoiser.work((height, width), [text]).rows
+        rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
@@ -126,23 +150,32 @@ class Pipeline:
         def draw() -> Tensor:
             return noise().to(device)
 
-        predict = guided_denoiser(self.denoiser, plan.guidance, texts, len(images), paired=plan.batching.paired)
+        paired, count = plan.batching.paired, len(images)
+        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired)
+        early, late = schedule.steps, predict
+        if self.second is not None and plan.second is not None:
+            late = guided_denoiser(self.second.denoiser, plan.second, texts, count, paired=paired)
+            early = sum(time >= self.second.boundary * schedule.train_steps for time in schedule.timesteps)
         state = State(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
                 self._share_threads()
-                prediction = predict(state.x, schedule.time(step))
+                prediction = (predict if step < early else late)(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             yield Step(images, step + 1, schedule.steps, state.x, shown, prediction, schedule)
 
     @torch.inference_mode()
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other.
-        Raises ValueError for latents that are no numbers: what the denoiser gave was beyond its number format."""
+        """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other;
+        of clips [B, channels, frames, lines, columns]. Raises ValueError for latents that are no numbers: what the
+        denoiser gave was beyond its number format."""
         if not torch.isfinite(latents).all():
             raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
         self._share_threads()
         device = next(self.autoencoder.parameters()).device
+        if isinstance(self.autoencoder, ClipAutoencoder):
+            assert tiling is None, "clips are decoded frame by frame"
+            return torch.cat([self.autoencoder.decode(one[None]) for one in latents])
         each = [self.autoencoder.decode(one[None].to(device), tiling).float() for one in latents]
         return torch.cat(each)
 

@@ -1,6 +1,6 @@
 """Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -10,8 +10,13 @@ from ridgeline.checkpoint.source import Source
 from ridgeline.diffusion.geometry import LAYOUTS, Layout
 from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.schedules import Shift
+from ridgeline.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
 from ridgeline.models import ModelRefused
+from ridgeline.models.cross_denoiser import CrossDenoiser
+from ridgeline.models.denoiser import Denoiser
+
+_WAN_14B = 5120  # numbers of a token's state in its large models
 
 
 class LoadEncoder(Protocol):
@@ -29,8 +34,10 @@ class PipelineClass:
         load_encoder: how texts are read.
         convention: how the scale of guidance is stated.
         layout: the sizes that its releases take; the rest of it the parts of a folder say.
+        layout_of: the same of one whose releases take different sizes, by its denoiser.
         steps, guidance: of a request that states none, as the class has them.
         shift: its own rule of dynamic shifting, in place of the scheduler's.
+        frames: of a request for a clip that states none; 1 where pictures are drawn.
     """
 
     text_parts: tuple[str, ...]
@@ -40,11 +47,33 @@ class PipelineClass:
     steps: int
     guidance: float | None
     shift: Shift | None = None
+    frames: int = 1
+    layout_of: Callable[[Denoiser], Layout] | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """All that a folder is to have, in the order in which they are loaded."""
         return (*self.text_parts, "transformer", "vae", "scheduler")
+
+
+def _pixart(most_tokens: int) -> PipelineClass:
+    """PixArt's, of texts of so many tokens."""
+    return PipelineClass(
+        ("text_encoder", "tokenizer"),
+        partial(load_t5_encoder, clean=lowered, most_tokens=most_tokens),
+        Convention.TEXTBOOK,
+        LAYOUTS["pixart-1024"],
+        steps=20,
+        guidance=4.5,
+    )
+
+
+def _wan_layout(denoiser: Denoiser) -> Layout:
+    """The sizes that Wan's releases take: 2.2's 5B, the 14B models, and the small one."""
+    if denoiser.channels == LAYOUTS["wan2.2-5b"].channels:
+        return LAYOUTS["wan2.2-5b"]
+    assert isinstance(denoiser, CrossDenoiser)
+    return LAYOUTS["wan-720p" if denoiser.patch_embedding.matrix.outputs >= _WAN_14B else "wan-480p"]
 
 
 PIPELINES: Mapping[str, PipelineClass] = {
@@ -56,6 +85,18 @@ PIPELINES: Mapping[str, PipelineClass] = {
         steps=50,
         guidance=5.0,
     ),
+    "WanPipeline": PipelineClass(
+        ("text_encoder", "tokenizer"),
+        partial(load_t5_encoder, clean=unescaped, most_tokens=512),
+        Convention.TEXTBOOK,
+        LAYOUTS["wan-480p"],
+        steps=50,
+        guidance=5.0,
+        frames=81,
+        layout_of=_wan_layout,
+    ),
+    "PixArtSigmaPipeline": _pixart(most_tokens=300),
+    "PixArtAlphaPipeline": _pixart(most_tokens=120),
 }
 """By the `_class_name` of model_index.json."""
 

@@ -19,7 +19,9 @@ class Request:
         steps: how often noise is taken away.
         guidance: how strongly the prompt is followed, as the model's pipeline states it (`Convention`).
         seed: of the first image; image i has seed + i.
-        images: how many.
+        images: how many, or how many clips.
+        frames: of a clip; pictures have none to ask for.
+        second_guidance: of the second of two experts, where there are two; by default as `guidance`.
     """
 
     prompt: str
@@ -29,6 +31,8 @@ class Request:
     guidance: float | None = None
     seed: int | None = None
     images: int = 1
+    frames: int | None = None
+    second_guidance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Plan:
         seed: of the first image.
         scale: of guidance, as the model's pipeline states it; None where it has none.
         geometry, schedule, guidance: what size, steps and scale mean to the model.
+        second: guidance of the second of two experts; None where there is one.
         texts: token ids of the prompt and, where guidance asks for a second pass, of the negative one.
         batching: which pictures are drawn side by side.
     """
@@ -52,6 +57,7 @@ class Plan:
     guidance: Guidance
     texts: tuple[tuple[int, ...], ...]
     batching: Batching
+    second: Guidance | None = None
 
     @property
     def passes(self) -> int:

@@ -73,9 +73,9 @@ class Denoiser(Network):
         positions for, and for an input that the model wants and is not given, or that it would not read."""
 
     @abstractmethod
-    def work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
-        """A pass over pictures of `size` latents (height, width), whose texts have so many tokens. Raises ValueError as
-        `forward`."""
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
+        """A pass over pictures of `size` latents (height, width; of clips frames before these), whose texts have so
+        many tokens. Raises ValueError as `forward`."""
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
         """What becomes of texts whatever the noise level is, once a request, to be given to its passes in their place:
@@ -90,7 +90,7 @@ class Denoiser(Network):
         """`prepare` of texts with so many tokens."""
         return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
 
-    def pass_work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+    def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """As `work`, of a pass that is given what was prepared: a request is one `prepare_work` and its passes."""
         return self.work(size, texts)
 
@@ -134,7 +134,7 @@ def without(work: Work, space: Space) -> Work:
     return Work(rows, work.sequences, attention)
 
 
-def patched(size: tuple[int, int], side: int) -> tuple[int, int]:
+def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
     """Rows and columns of the patches of `size` latents (height, width), `side` x `side` each. Raises ValueError where
     there are none that fit."""
     height, width = size

@@ -158,12 +158,12 @@ class MMDiT(Denoiser):
         out_NF: Tensor = self.proj_out(normed_ND)
         return out_NF
 
-    def work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """As Denoiser.work."""
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
-    def grid(self, size: tuple[int, int]) -> Grid:
+    def grid(self, size: tuple[int, ...]) -> Grid:
         """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
         return Grid.of(size, self.patch)
 

@@ -39,7 +39,7 @@ class Grid:
     side: int
 
     @classmethod
-    def of(cls, size: tuple[int, int], side: int) -> "Grid":
+    def of(cls, size: tuple[int, ...], side: int) -> "Grid":
         """The patches of `size` latents (height, width). Raises ValueError where there are none that fit."""
         return cls(*patched(size, side), side)
 

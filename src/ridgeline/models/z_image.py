@@ -251,7 +251,7 @@ class ZImage(Denoiser):
         assert y_ND is not None
         return x_ND, y_ND
 
-    def work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """As Denoiser.work."""
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
@@ -261,11 +261,11 @@ class ZImage(Denoiser):
         own, nothing = Work.whole({TEXT: text_lengths(texts, self.sizes.places)}), super().prepare_work(texts)
         return replace(own, attention={**nothing.attention, **own.attention})
 
-    def pass_work(self, size: tuple[int, int], texts: Sequence[int]) -> Work:
+    def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """As Denoiser.pass_work."""
         return without(self.work(size, texts), TEXT)
 
-    def grid(self, size: tuple[int, int]) -> Grid:
+    def grid(self, size: tuple[int, ...]) -> Grid:
         """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
         return Grid.of(size, self.patch, self.sizes.places)
 

@@ -63,7 +63,7 @@ class Grid:
     places: Sequence[int]
 
     @classmethod
-    def of(cls, size: tuple[int, int], side: int, places: Sequence[int]) -> "Grid":
+    def of(cls, size: tuple[int, ...], side: int, places: Sequence[int]) -> "Grid":
         """The patches of `size` latents (height, width). Raises ValueError where there are none that fit, or more than
         places."""
         height, width = size
