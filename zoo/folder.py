@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,27 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A fresh folder beside `folder` to write into, whose files are then moved in one by one, so that a reader never
+    meets half a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        fresh = Path(name)
+        yield fresh
+        for path in [path for path in fresh.rglob("*") if path.is_file()]:
+            path.chmod(0o644)
+            final = folder / path.relative_to(fresh)
+            final.parent.mkdir(exist_ok=True)
+            os.replace(path, final)
+
+
+def save_weights(state: dict[str, Tensor], path: Path) -> None:
+    """Write tensors in bfloat16."""
+    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in state.items()}
+    save_file(weights, path, metadata={"format": "pt"})
+
+
 def write_folder(
     folder: Path,
     state: dict[str, Tensor],
@@ -23,19 +45,12 @@ def write_folder(
     generation: dict[str, Any],
     save_tokenizer: Callable[[Path], None],
 ) -> None:
-    """Write the checkpoint, in bfloat16, beside `folder`, then move it in file by file, so that a reader never meets
-    half a file. save_tokenizer: writes its files into the folder that it is given."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-        fresh = Path(name)
-        weights = {key: value.to(torch.bfloat16).contiguous() for key, value in state.items()}
-        save_file(weights, fresh / "model.safetensors", metadata={"format": "pt"})
+    """Write the checkpoint in bfloat16. save_tokenizer: writes its files into the folder that it is given."""
+    with replaced(folder) as fresh:
+        save_weights(state, fresh / "model.safetensors")
         (fresh / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (fresh / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
         save_tokenizer(fresh)
-        for path in fresh.iterdir():
-            path.chmod(0o644)
-            os.replace(path, folder / path.name)
 
 
 def export_run(export: Callable[[dict[str, Tensor], Tokenizer, Path], None]) -> None:

@@ -1,0 +1,185 @@
+"""Measure an exported `digits` in the engine, and write its model card: whether a reader finds the digit that was asked
+for, by steps, guidance and wording, whether traits come out, and a sheet of samples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from string import Template
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Request
+from zoo.digits.classifier import classifier, read
+from zoo.digits.data import Digits, read_digits
+from zoo.digits.measures import Bounds
+from zoo.digits.prompts import DIGITS, TRAITS, prompt
+from zoo.digits.training import averaged
+
+CARD = Path(__file__).parent / "card.md"
+STEPS, GUIDANCE = 20, 3.0
+STEP_MENU, GUIDANCE_MENU = (50, 20, 8, 4, 2, 1), (0.0, 1.0, 2.0, 3.0, 5.0)
+WORDINGS, EACH = 4, 5  # of each digit; images of each wording: 200 in all
+SHEET = 10  # images of each digit on the sheet
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A digit, and the words in which it is asked for."""
+
+    digit: int
+    prompt: str
+
+
+def asked(*, trained: bool, traits: Sequence[str] = (), wordings: int = WORDINGS) -> list[Asked]:
+    """So many wordings of each digit, of those that were trained on or of those that were held back."""
+    random = Random(0)
+    return [
+        Asked(digit, prompt(random, digit, traits, trained=trained)) for _ in range(wordings) for digit in range(10)
+    ]
+
+
+def drawn(pipeline: Pipeline, texts: Sequence[Asked], steps: int = STEPS, guidance: float = GUIDANCE) -> Digits:
+    """EACH images of each of these, with the digits that they were to be; seeds count through."""
+    images = [
+        pipeline.draw(Request(text.prompt, steps=steps, guidance=guidance, seed=EACH * number, images=EACH))
+        for number, text in enumerate(texts)
+    ]
+    labels = torch.tensor([text.digit for text in texts]).repeat_interleave(EACH)
+    return Digits(torch.cat(images).clamp(-1, 1), labels)
+
+
+class Judge:
+    """The reader and the measures, and what they say of what was drawn."""
+
+    def __init__(self, reader: nn.Module, bounds: Bounds) -> None:
+        self.reader, self.bounds = reader, bounds
+
+    def right(self, digits: Digits) -> float:
+        """Share of images in which the reader finds the digit."""
+        return float((read(self.reader, digits.images) == digits.labels).float().mean())
+
+    def share(self, digits: Digits, trait: str) -> float:
+        """Share of images that have a trait."""
+        return float(self.bounds.traits(digits)[:, TRAITS.index(trait)].float().mean())
+
+
+def nearest(images: Tensor, others: Tensor) -> float:
+    """Median distance from an image to the most similar of the others, root of the mean square of pixels."""
+    distances = torch.cdist(images.flatten(1), others.flatten(1)).min(dim=1).values
+    return float(distances.median() / images[0].numel() ** 0.5)
+
+
+def sheet(pipeline: Pipeline, path: Path) -> None:
+    """A picture of SHEET images of each digit, a row each, none picked."""
+    rows = [
+        torch.cat(list(pipeline.draw(Request(f"a handwritten {name}", seed=0, images=SHEET))[:, 0]), dim=1)
+        for name in DIGITS
+    ]
+    gray = ((torch.cat(rows).clamp(-1, 1) + 1) * 127.5).round().byte()
+    Image.fromarray(gray.numpy()).save(path, optimize=True)
+
+
+def percent(share: float) -> str:
+    """A share in percent, to the half that 200 images can tell."""
+    return f"{100 * share:.1f} %"
+
+
+def table(name: str, values: Sequence[float], shares: Sequence[float]) -> str:
+    """One row of values over one of shares."""
+    head = " | ".join([name, *(f"{value:g}" for value in values)])
+    rule = " | ".join(["---"] * (1 + len(values)))
+    row = " | ".join(["read right", *map(percent, shares)])
+    return f"| {head} |\n| {rule} |\n| {row} |"
+
+
+def drawing(pipeline: Pipeline, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
+    """What the card says of what is drawn."""
+    known, new = asked(trained=True), asked(trained=False)
+    plain = drawn(pipeline, known)
+    by_steps = [judge.right(drawn(pipeline, known, steps=steps)) for steps in STEP_MENU]
+    by_guidance = [judge.right(drawn(pipeline, known, guidance=scale)) for scale in GUIDANCE_MENU]
+    rows = []
+    for trait in TRAITS:
+        told = asked(trained=True, traits=[trait], wordings=1)
+        with_it = drawn(pipeline, told)
+        cells = (f'"{told[0].prompt}"', judge.share(with_it, trait), judge.share(plain, trait), judge.right(with_it))
+        rows.append("| " + " | ".join([trait, *(percent(c) if isinstance(c, float) else c for c in cells)]) + " |")
+    return {
+        "right": percent(judge.right(plain)),
+        "right_new": percent(judge.right(drawn(pipeline, new))),
+        "known": ", ".join(f'"{text.prompt}"' for text in known[:6]),
+        "new": ", ".join(f'"{text.prompt}"' for text in new[:6]),
+        "steps": table("steps", STEP_MENU, by_steps),
+        "guidance": table("guidance", GUIDANCE_MENU, by_guidance),
+        "traits": "\n".join(rows),
+        "near": f"{nearest(plain.images, taught.images):.3f}",
+        "near_held": f"{nearest(held.images, taught.images):.3f}",
+    }
+
+
+def autoencoding(pipeline: Pipeline, judge: Judge, held: Digits) -> dict[str, str]:
+    """What it says of the autoencoder."""
+    model = pipeline.autoencoder
+    with torch.inference_mode():
+        parts = [model.decode(model.encode(part).mean) for part in torch.split(held.images, 100)]
+    images = torch.cat(parts).float()
+    return {
+        "read_held": percent(judge.right(held)),
+        "read_through": percent(judge.right(Digits(images, held.labels))),
+        "square": f"{float((images - held.images).square().mean()):.4f}",
+    }
+
+
+def training(pipeline: Pipeline, folder: Path, runs: dict[str, Path]) -> dict[str, str]:
+    """What it says of sizes and of the runs."""
+    facts = {}
+    parts: dict[str, Any] = {
+        "denoiser": pipeline.denoiser,
+        "encoder": pipeline.encoder.models[0],
+        "vae": pipeline.autoencoder,
+    }
+    for name, part in parts.items():
+        facts[f"{name}_parameters"] = f"{sum(parameter.numel() for parameter in part.parameters()):,}"
+    for name, run in runs.items():
+        progress = torch.load(run / "checkpoint.pt", weights_only=True)["progress"]
+        facts[f"{name}_steps"] = f"{progress['step']:,}"
+        facts[f"{name}_minutes"] = f"{progress['seconds'] / 60:.0f}"
+    size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+    return {**facts, "megabytes": f"{size / 1e6:.1f}"}
+
+
+def main() -> None:
+    """Parse the command line, measure, write README.md and the sheet into the model's folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with t10k-images-idx3-ubyte.gz and labels")
+    parser.add_argument("--model", type=Path, required=True, help="the exported pipeline")
+    parser.add_argument("--classifier", type=Path, required=True, help="folder of the reader's run")
+    parser.add_argument("--autoencoder", type=Path, required=True, help="folder of the autoencoder's run")
+    parser.add_argument("--run", type=Path, required=True, help="folder of the run of denoiser and encoder")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    taught, held = read_digits(args.data)
+    pipeline = load_pipeline(str(args.model), threads=args.threads)
+    judge = Judge(averaged(classifier(), args.classifier), Bounds.of(taught))
+    sheet(pipeline, args.model / "samples.png")
+    runs = {"classifier": args.classifier, "vae": args.autoencoder, "drawer": args.run}
+    said = {
+        **autoencoding(pipeline, judge, held),
+        **drawing(pipeline, judge, taught, held),
+        **training(pipeline, args.model, runs),
+    }
+    (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))
+    print("\n\n".join(f"{name}: {value}" for name, value in said.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Train what draws `digits`: the denoiser and its text encoder together, by flow matching on the autoencoder's latents.
+
+Flow matching (arXiv:2210.02747): latents are (1 - t) picture + t noise, and what is learned is noise - picture. Some of
+the prompts are left empty, for guidance (arXiv:2207.12598).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from zoo.digits.autoencoder import Autoencoder, autoencoder_of, means
+from zoo.digits.data import Digits, moved, read_digits
+from zoo.digits.measures import Bounds
+from zoo.digits.model import Drawer, Shape, TextShape
+from zoo.digits.prompts import TRAITS, caption
+from zoo.digits.tokenizer import encoded, train_tokenizer
+from zoo.digits.training import PARTS, Training, arguments
+
+EMPTY = 0.1  # share of prompts that are left empty
+MATRICES = ("to_q", "to_k", "to_v", "to_out", "feed_forward", "_proj.")
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What is learned from: digits, where their traits begin, the autoencoder that makes latents of them, the tokenizer
+    that reads their prompts."""
+
+    digits: Digits
+    bounds: Bounds
+    vae: Autoencoder
+    tokenizer: Tokenizer
+
+    def batch(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents of so many images, half of them moved; their prompts' tokens, and which of those are no padding."""
+        picked = torch.randint(len(self.digits), (rows,), generator=generator)
+        images, labels = self.digits.images[picked], self.digits.labels[picked]
+        images[::2] = moved(images[::2], generator)
+        random = Random(int(torch.randint(2**62, (), generator=generator)))
+        prompts = [
+            "" if random.random() < EMPTY else caption(random, int(label), [TRAITS[i] for i in has.nonzero()[:, 0]])
+            for label, has in zip(labels, self.bounds.traits(Digits(images, labels)), strict=True)
+        ]
+        latents = (means(self.vae, images) - self.vae.config.shift_factor) * self.vae.config.scaling_factor
+        return latents, *encoded(self.tokenizer, prompts)
+
+
+def levels(rows: int, generator: torch.Generator) -> Tensor:
+    """Noise levels to learn at: half of them even, half logit-normal (arXiv:2403.03206), as most is decided midway."""
+    even, normal = torch.rand(rows, generator=generator), torch.randn(rows, generator=generator).sigmoid()
+    return torch.where(torch.arange(rows) % 2 == 0, even, normal)
+
+
+def flow_loss(drawer: nn.Module, batch: tuple[Tensor, Tensor, Tensor], generator: torch.Generator) -> Tensor:
+    """Mean square error of the velocity."""
+    latents, tokens, own = batch
+    t = levels(len(latents), generator)
+    noise = torch.randn(latents.shape, generator=generator)
+    part = t[:, None, None, None]
+    velocity = drawer((1 - part) * latents + part * noise, t, tokens, own)
+    error: Tensor = velocity - (noise - latents)
+    return error.square().mean()
+
+
+def tokenizer_of(args: argparse.Namespace) -> Tokenizer:
+    """The run's tokenizer: that of the weights it starts from, or one trained on first use."""
+    path = args.run / "tokenizer.json"
+    if args.weights and not path.exists():
+        path.write_bytes((args.weights / "tokenizer/tokenizer.json").read_bytes())
+    if not path.exists():
+        train_tokenizer(TextShape().vocab_size).save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
+def load_weights(drawer: Drawer, folder: Path) -> None:
+    """Start from an exported pipeline."""
+    drawer.transformer.load_state_dict(load_file(folder / "transformer/diffusion_pytorch_model.safetensors"))
+    text = load_file(folder / "text_encoder/model.safetensors")
+    own = drawer.text_encoder.state_dict()
+    drawer.text_encoder.load_state_dict({name: text[f"model.{name}"] for name in own})
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--autoencoder", type=Path, help="folder of the autoencoder's run")
+    start.add_argument("--weights", type=Path, help="exported pipeline to start from, autoencoder and all")
+    parser.add_argument("--muon-lr", type=float, default=0.01)
+    args = arguments(parser, minutes=60, rows=32, average=200, validate=250, adam_lr=2e-3)
+    taught, held = read_digits(args.data)
+    bounds, tokenizer = Bounds.of(taught), tokenizer_of(args)
+    vae = autoencoder_of(taught.images, args.autoencoder, args.weights)
+    learned, kept = Taught(taught, bounds, vae, tokenizer), Taught(held, bounds, vae, tokenizer)
+
+    def loss(generator: torch.Generator, rows: int) -> Tensor:
+        return flow_loss(drawer, learned.batch(rows, generator), generator)
+
+    def validate(average: nn.Module) -> dict[str, float]:
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            return {"held_out": round(float(flow_loss(average, kept.batch(256, generator), generator)), 5)}
+
+    drawer = Drawer(Shape(), TextShape())
+    if args.weights:
+        load_weights(drawer, args.weights)
+    matrices = [p for name, p in drawer.named_parameters() if p.dim() == 2 and any(part in name for part in MATRICES)]
+    training = Training(drawer, args, matrices)
+    drawer.transformer.compile_blocks()
+    # Compiled here, as the threads of a step would both begin to.
+    loss(torch.Generator(), args.rows // PARTS).backward()  # type: ignore[no-untyped-call]
+    drawer.zero_grad()
+    training.fit(loss, validate, args)
+
+
+if __name__ == "__main__":
+    main()
