@@ -109,6 +109,7 @@ CONFIGS: dict[str, Config] = {
     "euler, static shift": Z_IMAGE,
     "euler, exponential shift": FLUX_DEV,
     "euler, linear shift": FLUX_DEV | {"time_shift_type": "linear"},
+    "euler, stochastic": Z_IMAGE | {"stochastic_sampling": True},
     "unipc, flow": WAN,
     "unipc, flow, no shift": WAN | {"flow_shift": 1.0},
     "unipc, epsilon": WAN | {"use_flow_sigmas": False, "prediction_type": "epsilon"},
@@ -144,6 +145,11 @@ def theirs(config: Config, steps: int, tokens: int, *, exact: bool = True) -> An
     if exact and hasattr(scheduler, "sigmas"):
         scheduler.sigmas = scheduler.sigmas.double()
     return scheduler
+
+
+def draws(name: str) -> bool:
+    """Whether a sampler of CONFIGS adds noise."""
+    return name.startswith("lcm") or "stochastic" in name
 
 
 LINE = {"base_image_seq_len": 256, "max_image_seq_len": 4096, "base_shift": 0.5, "max_shift": 1.15}

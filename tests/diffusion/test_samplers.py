@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffusion.schedulers import CONFIGS, ours, relative, theirs
+from diffusion.schedulers import CONFIGS, draws, ours, relative, theirs
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.samplers import Sampler, State, data_of, dpmpp_2m, euler, unipc
 from ridgeline.diffusion.schedules import Betas, Level, Schedule, discrete, dpmpp_flow, euler_flow, unipc_flow
@@ -34,7 +34,7 @@ def largest_difference(name: str, steps: int, dtype: torch.dtype, seed: int = 0)
     x = draw().to(dtype)
     says = torch.Generator().manual_seed(seed + 100)
     state, expected, worst = State(x), x, 0.0
-    stochastic = {"generator": generators} if name.startswith("lcm") else {}
+    stochastic = {"generator": generators} if draws(name) else {}
     for step, timestep in enumerate(reference.timesteps):
         prediction = torch.randn(x.shape, generator=says, dtype=dtype)
         state = scheduler.sampler(schedule, step, state, prediction, lambda: noise_of(draw, dtype))
@@ -51,14 +51,15 @@ def noise_of(draw: Noise, dtype: torch.dtype) -> Tensor:
 @pytest.fixture(autouse=True)
 def noise_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference's noise in fp32 whatever the latents are, as ours."""
-    from diffusers.schedulers import scheduling_lcm
+    from diffusers.schedulers import scheduling_flow_match_euler_discrete, scheduling_lcm
 
     drawn = scheduling_lcm.randn_tensor
 
     def fp32(shape: tuple[int, ...], *, dtype: torch.dtype, **options: object) -> Tensor:
         return drawn(shape, dtype=torch.float32, **options).to(dtype)
 
-    monkeypatch.setattr(scheduling_lcm, "randn_tensor", fp32)
+    for module in (scheduling_lcm, scheduling_flow_match_euler_discrete):
+        monkeypatch.setattr(module, "randn_tensor", fp32)
 
 
 @pytest.mark.parametrize("steps", [*range(1, 13), 20, 28, 49, 50])

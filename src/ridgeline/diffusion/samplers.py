@@ -109,7 +109,20 @@ class LatentConsistency:
         time = self.scaling * schedule.timesteps[step] / DATA_DEVIATION
         skip, out = 1 / (time**2 + 1), time / math.sqrt(time**2 + 1)
         final = skip * state.x + out * data_of(state.x, prediction, here, schedule.prediction)
-        return State(there.alpha * final + there.sigma * draw() if there.sigma else final)
+        return _renoised(final, there, draw)
+
+
+def renoise(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+    """Multistep sampling of a consistency model (arXiv:2303.01469, algorithm 1) of flow matching: the guess is final,
+    and where there are steps left noise of the next level is added to it. A velocity meets the boundary condition by
+    itself: where there is no noise the guess is x. FlowMatchEulerDiscreteScheduler calls it stochastic sampling."""
+    here, there = schedule.levels[step : step + 2]
+    return _renoised(data_of(state.x, prediction, here, schedule.prediction), there, draw)
+
+
+def _renoised(final: Tensor, level: Level, draw: Draw) -> State:
+    """A final guess with the noise of a level, which is drawn where there is any."""
+    return State(level.alpha * final + level.sigma * draw() if level.sigma else final)
 
 
 # -- the integral -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.diffusion.samplers import LatentConsistency, Sampler, dpmpp_2m, euler, unipc
+from ridgeline.diffusion.samplers import LatentConsistency, Sampler, dpmpp_2m, euler, renoise, unipc
 from ridgeline.diffusion.schedules import (
     Betas,
     Schedule,
@@ -72,14 +72,15 @@ def _euler(fields: Fields, shift: Shift | None) -> Scheduler:
     """FlowMatchEulerDiscreteScheduler. It is given the sigmas that pipelines of Z-Image and FLUX give it."""
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
-    for name in ("invert_sigmas", "shift_terminal", "stochastic_sampling"):
+    for name in ("invert_sigmas", "shift_terminal"):
         fields.refuse_if(name)
     if fields.flag("use_dynamic_shifting", False):
         rule = shift or _token_shift(fields)
     else:
         rule = StaticShift(fields.positive("shift", 1.0))
     fields.passed_over("shift", *_TOKEN_SHIFT)  # of the two rules only one is asked
-    return Scheduler(euler, train_steps - 1, lambda steps, tokens: euler_flow(steps, rule(tokens, steps), train_steps))
+    step = renoise if fields.flag("stochastic_sampling", False) else euler
+    return Scheduler(step, train_steps - 1, lambda steps, tokens: euler_flow(steps, rule(tokens, steps), train_steps))
 
 
 def _unipc(fields: Fields, shift: Shift | None) -> Scheduler:
