@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import accuracy_kernels as kernels
 import accuracy_memory as memory
+import accuracy_pictures as pictures
 import accuracy_trust as trust
 from accuracy_replay import MEASURED, Published, Row, facts, predict, published_as, read
 from ridgeline.roofline.cards import load_card
@@ -75,6 +76,7 @@ class Findings:
     most: list[Result]
     kernels: list[kernels.KernelRow]
     memory: list[memory.MemoryRow]
+    pictures: tuple[pictures.PictureRow, ...]
     unpriced: dict[str, list[str]]
 
     @property
@@ -96,7 +98,8 @@ class Findings:
             for m in self.memory
             if m.from_the_card
         ]
-        return timed + pages + [trust.Miss(k.card, "", "kernel", k.error) for k in self.kernels]
+        drawn = [row.miss for row in self.pictures]
+        return timed + pages + drawn + [trust.Miss(k.card, "", "kernel", k.error) for k in self.kernels]
 
 
 def find() -> Findings:
@@ -105,4 +108,4 @@ def find() -> Findings:
     for line in facts("unpriced.csv"):
         unpriced.setdefault(line["reason"], []).append(line["id"])
     timed, most = results("static.csv") + results("serving.csv"), results("envelope.csv")
-    return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), unpriced)
+    return Findings(timed, set(judged()), most, kernels.rows(), memory.rows(), pictures.rows(), unpriced)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import accuracy_kernels as kernels
 import accuracy_memory as memory
+import accuracy_pictures as pictures
 from accuracy_findings import Findings, Result
 from accuracy_replay import MEASURED, UNITS, Row, published, published_as
 from ridgeline.roofline.accuracy import METRICS
@@ -34,11 +35,13 @@ not: where nothing but such a row would tell, the row stays off.
 
 {envelope_section(found.most)}
 
+{picture_section(found.pictures)}
+
 {kernel_section(found.kernels)}
 
 {memory_section(found.memory)}
 
-{guard_section(found.timed + found.most)}
+{guard_section([*found.timed, *found.most], found.pictures)}
 
 {constants_section()}
 
@@ -151,9 +154,30 @@ engine's rule for overhead (10 % allowed).
 {chr(10).join(f"- {m.id}: {why(m.id) or 'not explained'}." for m in rows if m.missed)}"""
 
 
-def guard_section(found: list[Result]) -> str:
+def picture_section(found: Sequence[pictures.PictureRow]) -> str:
+    """Pictures and clips."""
+    apart = [
+        (name, len(rows), f"{pictures.median_error(rows):.1%}", percent(statistics.median(row.error for row in rows)))
+        for name, rows in pictures.groups(found).items()
+    ]
+    return f"""## Pictures and clips
+
+{len(found)} rows: median absolute error {pictures.median_error(found):.1%}, with the constants that language models are
+priced with. Rows say what `benchmarks/accuracy_pictures.py` begins with; the others that were published are below, each
+with the reason why it is held back.
+
+{table(("apart", "rows", "median absolute error", "median error"), apart)}
+
+{table(pictures.HEADS, [row.line() for row in found])}
+
+Beyond 25 %:
+
+{misses((row.id, row.error) for row in found)}"""
+
+
+def guard_section(found: Sequence[Result], drawn: Sequence[pictures.PictureRow]) -> str:
     """Measurements that the physics guard does not believe."""
-    guarded = [(r.row.id, r.guard) for r in found if r.guard]
+    guarded = [(r.row.id, r.guard) for r in found if r.guard] + [(r.id, r.guard) for r in drawn if r.guard]
     return f"""## Physics guard
 
 Measurements better than the floor by more than 10 %, which would be an error in spec, shape or timer:

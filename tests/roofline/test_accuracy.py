@@ -46,7 +46,7 @@ def lines(page: str) -> dict[str, list[str]]:
 
 def test_every_fact_has_a_source_and_one_place(accuracy: ModuleType) -> None:
     ids = []
-    for name in ("static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv"):
+    for name in ("static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "pictures.csv"):
         for line in accuracy.facts(name):
             ids.append(line["id"])
             assert len(line["source"]) > 5, line["id"]
@@ -96,6 +96,20 @@ def test_the_page_is_up_to_date(accuracy: ModuleType, page: str) -> None:
         assert shown[row.id] == [str(cell) for cell in row.line()[1:]], row.id
 
 
+def test_pictures_are_within_a_quarter(accuracy: ModuleType, page: str) -> None:
+    """Of the median row, of all and of each sort apart; the page has them as they are predicted now."""
+    pictures = accuracy.pictures
+    found, shown = pictures.rows(), lines(page)
+    assert len(found) >= 15
+    assert pictures.median_error(found) <= 0.25
+    apart = pictures.groups(found)
+    assert apart.keys() == {"eager", "compiled", "one card", "several cards"}
+    assert all(pictures.median_error(rows) <= 0.25 for rows in apart.values())
+    for row in found:
+        assert row.guard is None, row.guard
+        assert shown[row.id] == [str(cell) for cell in row.line()[1:]], row.id
+
+
 def test_no_row_beats_the_floor(accuracy: ModuleType) -> None:
     """The physics guard over every measurement that is priced in one step or two; and it does speak."""
     results = accuracy.results("static.csv")
@@ -128,7 +142,15 @@ def test_nothing_published_is_left_out(accuracy: ModuleType, data_dir: Path) -> 
     """Each row of the collection is in one of our files, under its id and with its figure."""
     ours = {
         line["id"]: line
-        for name in ("static.csv", "serving.csv", "envelope.csv", "kernels.csv", "memory.csv", "unpriced.csv")
+        for name in (
+            "static.csv",
+            "serving.csv",
+            "envelope.csv",
+            "kernels.csv",
+            "memory.csv",
+            "pictures.csv",
+            "unpriced.csv",
+        )
         for line in accuracy.facts(name)
     }
     logged = re.compile(r"vl-15815|vl-21348|vl-12569")  # several lines of one log; the figures used are in memory.csv

@@ -203,6 +203,19 @@ def test_a_pipeline_is_its_release(name: str) -> None:
     assert 1 <= guidance_of(usual.convention, usual.guidance, None).passes(usual.steps) <= 100
 
 
+def test_flux_is_its_release_part_by_part(data_dir: Path) -> None:
+    """Each key of each component, beside those that say nothing of a model."""
+    folder = data_dir / "configs" / "black-forest-labs__FLUX.1-schnell"
+    parts = open_source("flux.1-schnell").components
+    assert parts.keys() == {"text_encoder", "text_encoder_2", "transformer", "vae"}
+    for name, part in parts.items():
+        release = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
+        assert part.config is not None
+        stated = {key: value for key, value in part.config.values.items() if key in release}
+        assert len(stated) > 8
+        assert stated == {key: release[key] for key in stated}
+
+
 def test_what_is_not_covered_says_what_is_missing() -> None:
     assert "diffusion" in (missing_for("qwen-image") or "")
     assert "diffusion" in (missing_for("SD3Transformer2DModel") or "")

@@ -155,6 +155,7 @@ class PictureFlags:
     guidance: Annotated[float | None, _pictures("How strongly the prompt acts, as the release states it.")] = None
     frames: Annotated[int | None, _pictures("Of a clip, like 81.")] = None
     count: Annotated[int, _pictures("Pictures of one prompt, one after the other.")] = 1
+    eager: Annotated[bool, _pictures("Nothing fused: as diffusers runs it without torch.compile.", "--eager")] = False
 
 
 def given_flags(group: Any, *but: str) -> list[str]:

@@ -49,7 +49,9 @@ def plan_pictures(
     asked = _asked(pictures)
 
     def planned(card: Device) -> PipelinePlan:
-        return PipelinePlan(source.title, price, usual, card, asked, setup.devices, setup.memory_utilization)
+        return PipelinePlan(
+            source.title, price, usual, card, asked, setup.devices, setup.memory_utilization, eager=pictures.eager
+        )
 
     devices = compared_cards(shown, setup.device)
     if devices is not None:
@@ -79,7 +81,7 @@ def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequenc
     if names:
         raise ValueError(
             f"{title} draws and writes no text: {listed_options(names)} for models that write; it takes --size, "
-            "--steps, --guidance, --frames and --count"
+            "--steps, --guidance, --frames, --count and --eager"
         )
     plain = [known.name for known in FORMATS]
     if setup.weights is not None and setup.weights not in plain:

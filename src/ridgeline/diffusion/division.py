@@ -88,6 +88,8 @@ class DividedPass:
             op = priced.op
             assert isinstance(op, Attention)
             rows = work.attention[op.reach].total.queries
+            if not rows:  # of texts, once a request
+                continue
             widths = (op.heads * op.spec.k_dim, *(op.spec.heads * n for n in (op.spec.k_dim, op.spec.v_dim)))
             for width in (*widths, op.heads * op.value_dim):
                 message = Cost(communication={"all_to_all": float(rows * width * op.spec.dtype.itemsize)})

@@ -7,15 +7,18 @@ from typing import Any
 import torch
 
 from ridgeline.checkpoint.source import Source
+from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size
 from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.price import Parts
-from ridgeline.models import Fields, ModelRefused
-from ridgeline.models import autoencoder_kl as autoencoders
+from ridgeline.models import Fields, ModelRefused, autoencoder_kl
+from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.families import build, build_denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
+
+_PACKING = ("patch_size", "batch_norm_eps", "batch_norm_momentum")
 
 PROMPT, NEGATIVE = 96, 32
 """Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""
@@ -34,6 +37,12 @@ class Reading:
 
 READINGS: Mapping[str, tuple[Reading, ...]] = {
     "ZImagePipeline": (Reading("text_encoder", layers=-1),),
+    "FluxPipeline": (Reading("text_encoder", tokens=77), Reading("text_encoder_2")),
+    # It takes the states after 9, 18 and 27 of 36 layers.
+    "Flux2KleinPipeline": (Reading("text_encoder", layers=27),),
+    "PixArtSigmaPipeline": (Reading("text_encoder"),),
+    "PixArtAlphaPipeline": (Reading("text_encoder"),),
+    "WanPipeline": (Reading("text_encoder"),),
 }
 """By the class of a pipeline."""
 
@@ -92,7 +101,17 @@ def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
     encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
     names = [name for name in ("transformer", "transformer_2") if name in configs]
     denoisers = tuple(build_denoiser(_unread(configs[name]), dtype) for name in names)
-    return Parts(encoders, denoisers, autoencoders.build(_unread(configs["vae"]), Storage(dtype)))
+    return Parts(encoders, denoisers, _autoencoder(_unread(configs["vae"]), dtype))
+
+
+def _autoencoder(config: Fields, dtype: torch.dtype) -> AutoencoderKL | ClipDecoder:
+    """FLUX.2's is an AutoencoderKL whose latents are packed and normalised at its edge, which costs next to nothing."""
+    if config.architecture == "AutoencoderKLWan":
+        return ClipDecoder(config, dtype)
+    if config.architecture == "AutoencoderKLFlux2":
+        own = {name: value for name, value in config.values.items() if name not in _PACKING}
+        config = Fields({**own, "_class_name": autoencoder_kl.ARCHITECTURE}, config.source)
+    return autoencoder_kl.build(config, Storage(dtype))
 
 
 def _encoder(configs: Mapping[str, Fields], reading: Reading, dtype: torch.dtype) -> Model:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ridgeline.diffusion.division import Division
+from ridgeline.diffusion.eager import unfused
 from ridgeline.diffusion.geometry import Geometry, Size
 from ridgeline.diffusion.guidance import guidance_of
 from ridgeline.diffusion.outline import Usual
@@ -78,15 +79,22 @@ class PipelinePlan:
         asked: Asked,
         devices: int = 1,
         utilization: float = 0.9,
+        *,
+        eager: bool = False,
     ) -> None:
-        """utilization: the share of a card's memory that may be used. Raises ValueError for what cannot be asked."""
+        """name: of a release of the catalogue. utilization: the share of a card's memory that may be used. eager:
+        whether nothing is fused, as diffusers runs it without torch.compile. Raises ValueError for what cannot be
+        asked."""
         if devices < 1:
             raise ValueError(f"devices is {devices}; it must be at least 1")
         if not 0 < utilization <= 1:
             raise ValueError(f"memory utilization is {utilization}; it must be above 0 and at most 1")
         self.name, self.price, self.usual, self.asked = name, price, usual, asked
         self.engine = load_engine(OWN_ENGINE)
-        self.card, self.devices, self.utilization = device, devices, utilization
+        self.card, self.devices, self.utilization, self.eager = device, devices, utilization, eager
+        self.unfused = unfused(name)
+        if eager and self.unfused is None:
+            raise ValueError(f"what {name} runs without fusion is not known; leave --eager out")
         self.steps = _positive(usual.steps if asked.steps is None else asked.steps, "--steps")
         self.scale = usual.guidance if asked.guidance is None else asked.guidance
         self.passes = guidance_of(usual.convention, self.scale, None).passes(1)
@@ -105,8 +113,9 @@ class PipelinePlan:
 
     def _ways(self, devices: int) -> dict[Division, RequestPrice]:
         """The request, divided in each way among so many cards, the fastest first."""
-        device = self.engine.on(self.card, devices)
-        found = {each: self.price.on(device, self.job, None, each) for each in self.price.divisions(self.job, devices)}
+        device, ops = self.engine.on(self.card, devices), self.unfused if self.eager else None
+        ways = self.price.divisions(self.job, devices)
+        found = {each: self.price.on(device, self.job, None, each, ops) for each in ways}
         return dict(sorted(found.items(), key=lambda item: item[1].seconds.expected))
 
     @property
@@ -155,7 +164,18 @@ class PipelinePlan:
     @cached_property
     def alone_request(self) -> RequestPrice:
         """The request on one card."""
-        return self.price.on(self.engine.on(self.card), self.job)
+        return self._alone(self.job)
+
+    def _alone(self, job: Job) -> RequestPrice:
+        return self.price.on(self.engine.on(self.card), job, eager=self.unfused if self.eager else None)
+
+    @cached_property
+    def otherwise(self) -> Variant | None:
+        """The request with fusion where it was asked for without, or without; None where that is not known."""
+        if self.unfused is None:
+            return None
+        ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
+        return Variant(name, self.price.on(self.engine.on(self.card), self.job, eager=ops).seconds, self.job.passes)
 
     @property
     def alone(self) -> Variant:
@@ -164,7 +184,7 @@ class PipelinePlan:
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:
         job = self._job(self.geometry, steps, passes)
-        return Variant(name, self.price.on(self.engine.on(self.card), job).seconds, job.passes)
+        return Variant(name, self._alone(job).seconds, job.passes)
 
     @cached_property
     def side_by_side(self) -> Mapping[int, float]:

@@ -12,7 +12,7 @@ from ridgeline.document.numbers import gb, gib, say, say_gib, say_seconds, three
 from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
 from ridgeline.roofline.plan.page import check_sections, classes_table
 from ridgeline.roofline.plan.phases import Estimate
-from ridgeline.roofline.plan.trust import basis_in_words
+from ridgeline.roofline.plan.trust import trust_in, trust_in_words
 
 _MORE = "more: --full, --section NAME; figures: --json"
 
@@ -33,7 +33,8 @@ def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None)
 
 def _title(plan: PipelinePlan) -> str:
     frames = f" x {plan.geometry.frames} frames" if plan.geometry.frames > 1 else ""
-    return f"{plan.name} on {plan.devices} x {plan.card.title}: {plan.geometry.size}{frames}, {_steps(plan)}"
+    eager = ", nothing fused" if plan.eager else ""
+    return f"{plan.name} on {plan.devices} x {plan.card.title}: {plan.geometry.size}{frames}, {_steps(plan)}{eager}"
 
 
 def _steps(plan: PipelinePlan) -> str:
@@ -61,7 +62,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
-        ("trust", f"{basis_in_words(plan.card)}; docs/pictures.md says how far published times are off"),
+        ("trust", trust_in_words(plan.card, [trust_in(plan.card.name, "", "picture")])),
     ]
     return facts + [("note", note) for note in _notes(plan)]
 
@@ -138,10 +139,21 @@ def _lever(plan: PipelinePlan) -> str:
 
 
 def _notes(plan: PipelinePlan) -> list[str]:
-    usual = plan.usual
-    if usual.tokens:
-        return []
-    return [f"a prompt of {usual.texts(1)[0]} tokens; texts are read as long as they are"]
+    usual, notes = plan.usual, list[str]()
+    if plan.otherwise is not None and not plan.eager:
+        notes.append(f"norms, gates and rotations fused (torch.compile); else {_eager(plan)} (--eager)")
+    if not usual.tokens:
+        notes.append(f"a prompt of {usual.texts(1)[0]} tokens; texts are read as long as they are")
+    return notes
+
+
+def _eager(plan: PipelinePlan) -> str:
+    """`869 ms on one card, as each op of a pass moves 147 GB beside products and attention`."""
+    assert plan.otherwise is not None
+    assert plan.unfused is not None
+    moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
+    seconds = say_seconds(plan.otherwise.seconds.expected)
+    return f"{seconds} on one card, as ops beside products and attention move {moved} a pass"
 
 
 # -- the sections -----------------------------------------------------------------------------------------------------
@@ -197,7 +209,7 @@ def _memory(plan: PipelinePlan) -> Table:
 def _changes(plan: PipelinePlan) -> Table:
     """Steps, guidance, pictures side by side, on one card."""
     asked = plan.alone.seconds.expected
-    variants = [plan.alone, *plan.fewer_steps, *([plan.guidance_off] if plan.guidance_off is not None else [])]
+    variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
         Row((
             each.name, f"{each.passes:,}", say_seconds(each.seconds.expected),
@@ -264,6 +276,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
         "memory": {**dataclasses.asdict(request.memory), **dataclasses.asdict(fit)},
         "changes": {
             "steps": [_variant_json(each) for each in plan.fewer_steps],
+            "eager" if not plan.eager else "fused": None if plan.otherwise is None else _variant_json(plan.otherwise),
             "without_guidance": None if plan.guidance_off is None else _variant_json(plan.guidance_off),
             "side_by_side": {str(count): gain for count, gain in plan.side_by_side.items()},
         },
@@ -282,11 +295,12 @@ def answer_json(plan: PipelinePlan) -> dict[str, Any]:
 
 def _parameters(plan: PipelinePlan) -> dict[str, int]:
     parts = plan.price.parts
-    networks = {"text encoders": parts.encoders, "denoisers": parts.denoisers, "autoencoder": (parts.autoencoder,)}
-    return {
+    networks = {"text encoders": parts.encoders, "denoisers": parts.denoisers}
+    counts = {
         name: sum(op.parameter_count() for network in each for _, op in network.weighted_ops())
         for name, each in networks.items()
     }
+    return counts | {"autoencoder": plan.price.decoder.parameters}
 
 
 def _division(division: Division) -> dict[str, int]:

@@ -4,19 +4,22 @@ Each stage is steps of a model that is priced as any other: `roofline/price.py` 
 texts, patches of latents or pixels. n steps are n passes of the denoiser, with guidance 2n.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.division import WHOLE, DividedPass, Division, divisions, exchange, heads_of, message_bytes
+from ridgeline.diffusion.eager import Unfused, unfused_phase
 from ridgeline.diffusion.geometry import Geometry
+from ridgeline.diffusion.picture_decoder import PictureDecoder
 from ridgeline.models.alive import Alive
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.models.tiling import Tiling
-from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import Reach, Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
@@ -36,7 +39,7 @@ class Parts:
 
     encoders: tuple[Model, ...]
     denoisers: tuple[Denoiser, ...]
-    autoencoder: AutoencoderKL
+    autoencoder: AutoencoderKL | ClipDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +176,24 @@ class PipelinePrice:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self._encoders = tuple(Price(encoder) for encoder in parts.encoders)
-        self._denoiser, self._autoencoder = Price(parts.denoisers[0]), Price(parts.autoencoder)
+        self._denoiser, autoencoder = Price(parts.denoisers[0]), parts.autoencoder
+        self.decoder = autoencoder if isinstance(autoencoder, ClipDecoder) else PictureDecoder(autoencoder)
 
-    def on(self, device: Device, job: Job, tiling: Tiling | None = None, division: Division = WHOLE) -> RequestPrice:
+    def on(
+        self,
+        device: Device,
+        job: Job,
+        tiling: Tiling | None = None,
+        division: Division = WHOLE,
+        eager: Unfused | None = None,
+    ) -> RequestPrice:
         """What a request takes on a device. tiling: of its decode; None for none. division: of its passes among cards;
-        all else each card does for itself.
+        all else each card does for itself. eager: what the denoiser runs beside products and attention where nothing
+        fuses it.
 
         Raises ValueError for a size or a text that the denoiser cannot take, and for cards that nothing joins.
         """
-        denoise = self._denoise(device, job, division)
+        denoise = self._denoise(device, job, division, eager)
         return RequestPrice(
             job,
             division,
@@ -200,20 +212,26 @@ class PipelinePrice:
         return divisions(cards, len(job.texts), heads_of(self._denoiser))
 
     def _encode(self, device: Device, job: Job) -> Stage:
-        """Every text through every encoder, one after the other, once a request."""
+        """Every text through every encoder, one after the other, once a request, and through what of the denoiser does
+        not depend on the noise level."""
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
         steps = [(price, _reading(price.reaches, tokens)) for price, texts in read for tokens in texts]
+        prepared = [self.parts.denoisers[0].prepare_work([tokens]) for tokens in job.texts]
+        steps += [(self._denoiser, work) for _ in self.parts.denoisers for work in prepared if work.rows]
         about = f"{sum(tokens for texts in self._texts_read(job) for tokens in texts):,} tokens"
         phase = Phase("encode", tuple(work for _, work in steps), 1, about)
         return Stage(sum_phase(phase, [price.on(device, work) for price, work in steps], device))
 
-    def _denoise(self, device: Device, job: Job, division: Division) -> Stage:
+    def _denoise(self, device: Device, job: Job, division: Division, eager: Unfused | None) -> Stage:
         """A step is a pass for each of its texts; where two halves of the cards have one each, the longer of them."""
         own, each = DividedPass(self._denoiser, division.sequence), job.texts
         if division.guidance > 1:
             each = (max(job.texts),)
         works = tuple(own.of(_pass(self.parts.denoisers[0], job.geometry, [tokens])) for tokens in each)
         once = price_phase(self._denoiser, device, Phase("denoise", works, job.steps * job.pictures, _about(job, each)))
+        if eager is not None:
+            tokens = math.ceil(job.geometry.tokens / division.sequence)
+            once = unfused_phase(once, self._denoiser, device, works, eager, tokens)
         talks = [(message, division.sequence) for work in works for message in own.messages(work)]
         if division.guidance > 1:
             talks.append((exchange(job.geometry.latents), division.guidance))
@@ -222,43 +240,39 @@ class PipelinePrice:
         return Stage(once, Estimate(bound, bound, expected), message_bytes(message for message, _ in talks))
 
     def _decode(self, device: Device, job: Job, tiling: Tiling | None) -> Stage:
-        autoencoder, latents = self.parts.autoencoder, self._latents(job)
-        tiles = 1 if tiling is None else tiling.tiles(latents)
-        work = autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
-        about = f"{job.geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
-        return Stage(price_phase(self._autoencoder, device, Phase("decode", (work,), tiles * job.pictures, about)))
+        if isinstance(self.decoder, ClipDecoder):
+            assert tiling is None, "clips are decoded frame by frame, not in tiles"
+            return Stage(self.decoder.price(device, job.geometry, job.pictures))
+        return Stage(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
     def _memory(self, job: Job, tiling: Tiling | None) -> Memory:
-        encoders, autoencoder = self.parts.encoders, self.parts.autoencoder
+        encoders = self.parts.encoders
         names = ["text encoder", *(f"text encoder {i}" for i in range(2, len(encoders) + 1))][: len(encoders)]
         weights = {name: price.weight_bytes for name, price in zip(names, self._encoders, strict=True)}
         weights["denoiser"] = self._denoiser.weight_bytes * len(self.parts.denoisers)
-        weights["autoencoder"] = self._autoencoder.weight_bytes
+        weights["autoencoder"] = self.decoder.weight_bytes
         longest = (max(texts) for texts in self._texts_read(job))
         reads = [
             _alive(encoder, _reading(encoder.reaches, tokens))
             for encoder, tokens in zip(encoders, longest, strict=True)
         ]
         denoiser = self.parts.denoisers[0]
-        passes = [_alive(denoiser, _pass(denoiser, job.geometry, [tokens])) for tokens in set(job.texts)]
-        latents = self._latents(job)
-        whole, asked, usual = (autoencoder.decode_bytes(latents, tiles) for tiles in (None, tiling, Tiling()))
-        return Memory(weights, max(reads, default=0), max(passes), asked, whole, usual, len(self.parts.denoisers))
+        size = job.geometry.latents[1:]
+        passes = [_alive(denoiser, denoiser.work(size, [tokens])) for tokens in set(job.texts)]
+        whole = asked = tiled = self.decoder.activations(job.geometry)
+        if not isinstance(self.decoder, ClipDecoder):
+            asked, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
+        return Memory(weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers))
 
     def _texts_read(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """By encoder, tokens of each text."""
         return job.read or (job.texts,) * len(self._encoders)
 
-    def _latents(self, job: Job) -> Grid:
-        """Of a picture, as the autoencoder has them, before a denoiser packs several into one."""
-        factor, size = self.parts.autoencoder.factor, job.geometry.size
-        return Grid(1, size.height // factor, size.width // factor)
-
 
 def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
     """A call for pictures side by side, of these texts."""
     _, *size = geometry.latents
-    return denoiser.work((size[0], size[1]), texts)
+    return denoiser.pass_work(tuple(size), texts)
 
 
 def _about(job: Job, passes: Sequence[int]) -> str:

@@ -17,6 +17,7 @@ METRICS: Mapping[str, str] = {
     "tp8": "any of these over 8 cards",
     "memory": "weights and pages of keys and values",
     "kernel": "single operations",
+    "picture": "a picture or a clip, a step or a pass of it",
 }
 """Sorts of figures, and what they are; a row counts in one of them."""
 

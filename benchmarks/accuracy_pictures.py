@@ -1,0 +1,126 @@
+"""Published times of pictures and clips, and what the ledger says of each.
+
+request    texts encoded, all passes, the decode
+step       the passes of one step: two with guidance
+pass       one pass of the denoiser
+On several cards rows are divided as they say (`sequence`: Ulysses). eager: nothing fused, as diffusers' classes
+dispatch (diffusion/eager.toml); compiled: what our ops state.
+"""
+
+import csv
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import accuracy_trust as trust
+from ridgeline.checkpoint import open_source
+from ridgeline.diffusion.division import Division
+from ridgeline.diffusion.eager import unfused
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.outline import Usual, outline
+from ridgeline.diffusion.price import Job, PipelinePrice
+from ridgeline.document.numbers import say_seconds
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import OWN_ENGINE, load_engine
+from ridgeline.roofline.guard import beats_floor
+from ridgeline.roofline.plan.phases import Estimate
+
+FACTS = Path(__file__).resolve().parent / "measured" / "pictures.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class PictureRow:
+    """A measurement with its conditions, as pictures.csv has it, and what was predicted for it."""
+
+    id: str
+    release: str
+    card: str
+    division: Division
+    size: Size
+    frames: int
+    steps: int
+    texts: int
+    what: str
+    measured: float
+    fusion: str
+    predicted: Estimate
+
+    @property
+    def error(self) -> float:
+        """Expected over measured, less one: above 0 is too slow."""
+        return self.predicted.expected / self.measured - 1
+
+    @property
+    def guard(self) -> str | None:
+        """What the physics guard says of the measurement."""
+        return beats_floor(self.measured, self.predicted.floor)
+
+    @property
+    def miss(self) -> trust.Miss:
+        """What it counts as in the package's trust."""
+        return trust.Miss(self.card, "", "picture", self.error)
+
+    def line(self) -> tuple[object, ...]:
+        """Of the page's table."""
+        times = (say_seconds(seconds) for seconds in (self.measured, self.predicted.expected, self.predicted.floor))
+        frames = f" x {self.frames}" if self.frames > 1 else ""
+        steps = f"{self.steps} x {self.texts}"
+        cards = f"{self.division.cards} x {self.card}"
+        what = (self.what, self.fusion)
+        return (self.id, self.release, cards, f"{self.size}{frames}", steps, *what, *times, f"{self.error:+.1%}")
+
+
+HEADS = (
+    "id", "release", "cards", "size", "steps x passes", "what", "fusion", "measured", "expected", "floor", "error",
+)  # fmt: skip
+
+
+def facts() -> list[dict[str, str]]:
+    """The rows as published."""
+    with FACTS.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@cache
+def rows() -> tuple[PictureRow, ...]:
+    """All of them, predicted."""
+    return tuple(map(_predicted, facts()))
+
+
+def groups(found: Sequence[PictureRow]) -> dict[str, list[PictureRow]]:
+    """Those that are judged apart."""
+    return {
+        "eager": [row for row in found if row.fusion == "eager"],
+        "compiled": [row for row in found if row.fusion == "compiled"],
+        "one card": [row for row in found if row.division.cards == 1],
+        "several cards": [row for row in found if row.division.cards > 1],
+    }
+
+
+def median_error(found: Sequence[PictureRow]) -> float:
+    """Median of the absolute errors."""
+    return statistics.median(abs(row.error) for row in found)
+
+
+@cache
+def _priced(release: str) -> tuple[PipelinePrice, Usual]:
+    source = open_source(release)
+    return PipelinePrice(outline(source)), Usual.of(source)
+
+
+def _predicted(line: dict[str, str]) -> PictureRow:
+    price, usual = _priced(line["release"])
+    size, frames, cards = Size.parse(line["size"]), int(line["frames"]), int(line["devices"])
+    steps, texts, division = int(line["steps"]), int(line["texts"]), Division(1, int(line["sequence"]))
+    given = usual.texts(texts)
+    job = Job(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
+    device = load_engine(OWN_ENGINE).on(load_card(line["card"]), cards)
+    assert division.cards == cards
+    found = price.on(device, job, None, division, unfused(line["release"]) if line["fusion"] == "eager" else None)
+    seconds = found.seconds if line["what"] == "request" else found.denoise.seconds
+    return PictureRow(
+        line["id"], line["release"], line["card"], division, size, frames, steps, texts, line["what"],
+        float(line["value"]), line["fusion"], seconds,
+    )  # fmt: skip

@@ -1,0 +1,38 @@
+"""What decoding a picture costs: an AutoencoderKL's decoder, whole or tile by tile."""
+
+from ridgeline.diffusion.geometry import Geometry
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.tiling import Tiling
+from ridgeline.ops.grid import Grid
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.phases import Phase, PhasePrice, price_phase
+from ridgeline.roofline.price import Price
+
+
+class PictureDecoder:
+    """The price of an autoencoder's decodes."""
+
+    def __init__(self, autoencoder: AutoencoderKL) -> None:
+        self._autoencoder, self._price = autoencoder, Price(autoencoder)
+        self.weight_bytes, self.parameters = self._price.weight_bytes, _parameters(autoencoder)
+
+    def price(self, device: Device, geometry: Geometry, pictures: int, tiling: Tiling | None = None) -> PhasePrice:
+        """So many pictures, one after the other, as a phase of a request."""
+        latents = self._latents(geometry)
+        tiles = 1 if tiling is None else tiling.tiles(latents)
+        work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
+        about = f"{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
+        return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures, about))
+
+    def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
+        """Bytes at once."""
+        return self._autoencoder.decode_bytes(self._latents(geometry), tiling)
+
+    def _latents(self, geometry: Geometry) -> Grid:
+        """Of a picture, as the autoencoder has them, before a denoiser packs several into one."""
+        factor, size = self._autoencoder.factor, geometry.size
+        return Grid(1, size.height // factor, size.width // factor)
+
+
+def _parameters(autoencoder: AutoencoderKL) -> int:
+    return sum(op.parameter_count() for _, op in autoencoder.weighted_ops())
