@@ -10,6 +10,7 @@ from ridgeline.checkpoint import read_config
 from ridgeline.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.models import ENCODERS, FAMILIES, SPEECH, ModelRefused, build
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
+from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.bill import bill
 from ridgeline.models.families import DENOISERS, DRAWERS, ENCODER_DECODERS, VISION
 from ridgeline.models.kin import KIN
@@ -63,7 +64,7 @@ def test_what_draws() -> None:
 
 def test_what_turns_latents_into_pictures() -> None:
     """The one of denoisers' latents, and the one of tokens."""
-    assert [row[0] for row in rows_of("Autoencoders")] == [AUTOENCODER, VQ_AUTOENCODER]
+    assert [row[0] for row in rows_of("Autoencoders")] == [AUTOENCODER, PACKED_AUTOENCODER, VQ_AUTOENCODER]
 
 
 def test_what_another_family_builds() -> None:
@@ -83,7 +84,7 @@ def test_what_is_refused_and_why() -> None:
     missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries}
     assert {row[0]: row[1] for row in rows_of("Refused")} == missing
     built = {known.architecture for known in (*FAMILIES, *KIN, *DENOISERS)}
-    assert not missing.keys() & {AUTOENCODER, VQ_AUTOENCODER, *built}
+    assert not missing.keys() & {AUTOENCODER, PACKED_AUTOENCODER, VQ_AUTOENCODER, *built}
 
 
 SOURCES = {row[0]: row[2] for row in rows_of("Where the catalogue's figures are from")}

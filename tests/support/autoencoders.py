@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL as Theirs
+from diffusers import AutoencoderKLFlux2 as PackedTheirs
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,15 +25,30 @@ def config(channels: list[int], **other: Any) -> dict[str, Any]:
 
 def their_autoencoder(values: dict[str, Any], folder: Path, seed: int = 0) -> Theirs:
     """Diffusers' model of a config, every weight drawn so that it matters, also saved as a folder."""
-    generator = torch.Generator().manual_seed(seed)
     theirs = Theirs(**values).eval()
+    _redraw(theirs, seed)
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def their_packed_autoencoder(values: dict[str, Any], folder: Path, seed: int = 0) -> PackedTheirs:
+    """The same of FLUX.2's, whose batch norm has counted something."""
+    theirs = PackedTheirs(**values).eval()
+    generator = torch.Generator().manual_seed(seed + 1)
+    theirs.bn.running_mean.normal_(0.0, 0.5, generator=generator)
+    theirs.bn.running_var.uniform_(0.1, 4.0, generator=generator)
+    _redraw(theirs, seed)
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def _redraw(theirs: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             parameter.normal_(0.0, 0.18, generator=generator)
             if "norm" in name and name.endswith("weight"):
                 parameter.add_(1.0)
-    theirs.save_pretrained(folder)
-    return theirs
 
 
 class Held(TorchDispatchMode):

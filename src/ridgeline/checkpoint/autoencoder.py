@@ -16,7 +16,10 @@ from ridgeline.models.image_autoencoder import ImageAutoencoder
 from ridgeline.models.storage import Storage
 from ridgeline.models.vq_autoencoder import VQAutoencoder
 
-_KL = Family(autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(), old_names=autoencoder_kl.OLD_NAMES)
+_KL = Family(
+    autoencoder_kl.ARCHITECTURE, "", autoencoder_kl.build, "", ignored=(r"bn\.num_batches_tracked",),
+    old_names=autoencoder_kl.OLD_NAMES,
+)  # fmt: skip
 _VQ = Family(
     vq_autoencoder.ARCHITECTURE, "", vq_autoencoder.build, "", vq_autoencoder.RENAMES,
     ignored=(r"lm_head\..*|model\.(?!vqmodel\.).*",), prefixes=((vq_autoencoder.PREFIX, ""),),

@@ -41,8 +41,9 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What all tensors are stored in, where no config says it. Raises ModelRefused where they differ."""
-        names = sorted({entry.dtype for entry in self.entries.values()})
+        """What all tensors are stored in, where no config says it, counters left out. Raises ModelRefused where they
+        differ."""
+        names = sorted({entry.dtype for entry in self.entries.values() if entry.dtype != "I64"})
         if len(names) != 1 or names[0] not in _DTYPES:
             raise ModelRefused(
                 f"{self.folder} holds tensors in {', '.join(names) or 'no format'}; one of {', '.join(_DTYPES)} "

@@ -54,6 +54,11 @@ class ClipAutoencoder:
         """Pixels to a latent, each way."""
         return self.shape.spatial
 
+    @property
+    def channels(self) -> int:
+        """Of a latent."""
+        return self.shape.latents
+
     def parameters(self) -> Iterator[Tensor]:
         """Its weights."""
         found: Iterator[Tensor] = self.theirs.parameters()

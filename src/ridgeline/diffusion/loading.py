@@ -117,10 +117,10 @@ def _check_fits(
             f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
             f"{denoiser.text_width}; they are of two pipelines"
         )
-    if autoencoder.shape.latents != denoiser.channels:
+    if autoencoder.channels != denoiser.channels:
         raise ModelRefused(
             f"{source.folder}: the transformer's latents have {denoiser.channels} channels, the vae's "
-            f"{autoencoder.shape.latents}; they are of two pipelines"
+            f"{autoencoder.channels}; they are of two pipelines"
         )
 
 

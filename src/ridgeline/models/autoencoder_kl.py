@@ -1,9 +1,11 @@
 """AutoencoderKL (Rombach et al., arXiv:2112.10752): pictures to latents and back. Stable Diffusion, FLUX.1 and Z-Image
-have it.
+have it; FLUX.2 packs its latents.
 
-Latents are those of a denoiser at its edge: (z - shift) x scale of what the encoder gives. Pixels are from -1 to 1.
+Latents are those of a denoiser at its edge: (z - shift) x scale of what the encoder gives, or four of these in one,
+normalised by what a batch norm has counted. Pixels are from -1 to 1.
 
-Shapes: B images, C channels of latents, H, W lines and columns, P pixels of all images.
+Shapes: B images, C channels of latents, F of packed ones, H, W lines and columns, P pixels of all images at a
+resolution, Q packed ones.
 """
 
 import math
@@ -22,9 +24,11 @@ from ridgeline.models.tiling import Tiling, tiled
 from ridgeline.ops.affine import Affine
 from ridgeline.ops.convolution2d import Convolution2d
 from ridgeline.ops.grid import Grid
+from ridgeline.ops.packing import SIDE, Pack, RunningNorm, Unpack
 from ridgeline.ops.work import Space
 
 ARCHITECTURE = "AutoencoderKL"
+PACKED = "AutoencoderKLFlux2"
 OLD_NAMES = tuple(
     (f".attentions.0.{old}.", f".attentions.0.{new}.")
     for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
@@ -50,7 +54,8 @@ class Posterior:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a config says beside widths: channels of pixels in and out and of latents, residual blocks at a resolution,
-    how latents are normalised, and whether a product of single pixels stands between latents and either half."""
+    how latents are normalised, and whether a product of single pixels stands between latents and either half. eps: of
+    the batch norm, where latents are packed; then there is no scale and no shift."""
 
     inputs: int
     outputs: int
@@ -60,29 +65,40 @@ class Shape:
     shift: float
     quant: bool
     post_quant: bool
+    eps: float | None = None
 
 
 class AutoencoderKL(ImageAutoencoder):
-    """An autoencoder whose latents are numbers of a normal distribution."""
+    """An autoencoder whose latents are numbers of a normal distribution. packs: whether they are packed, which is a
+    resolution more."""
+
+    packs = False
 
     def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
-        super().__init__(len(widths.channels), storage)
+        coarsest = len(widths.channels) - 1
+        super().__init__(coarsest + 1 + self.packs, storage)
         self.shape, self.inputs = shape, shape.inputs
         latents, dtype = shape.latents, widths.dtype
-        self.encoder = Encoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[-1])
+        self.encoder = Encoder(widths, shape.inputs, 2 * latents, shape.depth, self.encoder_spaces[coarsest])
         self.quant_conv = Convolution2d(2 * latents, 2 * latents, dtype, kernel=1) if shape.quant else None
-        self.normalise_mean = Affine(latents, shape.scale, -shape.shift * shape.scale)
         self.normalise_logvar = Affine(latents, 1.0, 2 * math.log(shape.scale), limits=_LOGVAR)
-        self.denormalise = Affine(latents, 1 / shape.scale, shape.shift)
+        if not self.packs:
+            self.normalise_mean = Affine(latents, shape.scale, -shape.shift * shape.scale)
+            self.denormalise = Affine(latents, 1 / shape.scale, shape.shift)
         self.post_quant_conv = Convolution2d(latents, latents, dtype, kernel=1) if shape.post_quant else None
-        self.decoder = Decoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[-1])
+        self.decoder = Decoder(widths, latents, shape.outputs, shape.depth, self.decoder_spaces[coarsest])
+
+    @property
+    def channels(self) -> int:
+        """Of a latent."""
+        return self.shape.latents
 
     # -- what runs ----------------------------------------------------------------------------------------------------
 
     def decode(self, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """latents_BCHW [B, C, H, W] as a denoiser has them -> pixels [B, outputs, factor x H, factor x W] about -1 to
-        1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError."""
-        grid = self._grid(latents_BCHW, self.shape.latents, "latents")
+        """latents_BCHW [B, channels, H, W] as a denoiser has them -> pixels [B, outputs, factor x H, factor x W] about
+        -1 to 1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError."""
+        grid = self._grid(latents_BCHW, self.channels, "latents")
         if tiling is not None and tiling.tiles(grid) > 1:
             return tiled(self.decode, latents_BCHW, tiling, self.factor, self.shape.outputs)
         grids = self._grids(grid)
@@ -97,20 +113,35 @@ class AutoencoderKL(ImageAutoencoder):
         return Posterior(latents.to_images(mean_PC), latents.to_images(logvar_PC))
 
     def _decode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
-        """Latents [pixels of the last of the grids, C]; grids: the finest first -> pixels [those of the first, 3]."""
-        x_PC = self.denormalise(x_PC)
+        """Latents [pixels of the last of the grids, channels]; grids: the finest first -> pixels [those of the first,
+        outputs]."""
+        x_PC, own = self._restored(x_PC, grids), self._own(grids)
         if self.post_quant_conv is not None:
-            x_PC = self.post_quant_conv(x_PC, grids[-1])
-        out: Tensor = self.decoder(x_PC, grids)
+            x_PC = self.post_quant_conv(x_PC, own[-1])
+        out: Tensor = self.decoder(x_PC, own)
         return out
 
     def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
-        """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, C]."""
-        x_PC = self.encoder(x_PC, grids)
+        """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, channels]."""
+        own = self._own(grids)
+        x_PC = self.encoder(x_PC, own)
         if self.quant_conv is not None:
-            x_PC = self.quant_conv(x_PC, grids[-1])
+            x_PC = self.quant_conv(x_PC, own[-1])
         mean_PC, logvar_PC = x_PC.chunk(2, dim=1)
-        return self.normalise_mean(mean_PC), self.normalise_logvar(logvar_PC)
+        return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
+
+    def _own(self, grids: Sequence[Grid]) -> Sequence[Grid]:
+        """The grids of encoder and decoder."""
+        return grids[: len(grids) - self.packs]
+
+    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Latents as the decoder reads them [pixels of the last of its own grids, C]."""
+        restored_PC: Tensor = self.denormalise(x_PC)
+        return restored_PC
+
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+        """The other way round, of what they may be."""
+        return self.normalise_mean(mean_PC), logvar_PC
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
@@ -119,32 +150,108 @@ class AutoencoderKL(ImageAutoencoder):
         those of a tile, of all latents and of the picture that tiles are put together to."""
         if tiling is not None and tiling.tiles(latents) > 1:
             tile, numbers = tiling.tile(latents), self.shape.outputs * latents.finer(self.factor).rows
-            return self.decode_bytes(tile) + 4 * (numbers + self.shape.latents * (latents.rows - tile.rows))
+            return self.decode_bytes(tile) + 4 * (numbers + self.channels * (latents.rows - tile.rows))
         grids = self._grids(latents)
-        return peak_bytes(self, (latents.rows, self.shape.latents), lambda x_PC: self._decode(x_PC, grids))
+        return peak_bytes(self, (latents.rows, self.channels), lambda x_PC: self._decode(x_PC, grids))
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         """As Network._outline: both halves."""
         decoded, encoded = (
             tuple(Grid(1, 1, rows[space]) for space in spaces) for spaces in (self.decoder_spaces, self.encoder_spaces)
         )
-        self._decode(torch.empty(decoded[-1].rows, self.shape.latents), decoded)
+        self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)
         self._encode(torch.empty(encoded[0].rows, self.shape.inputs), encoded)
+
+
+class PackedAutoencoderKL(AutoencoderKL):
+    """One whose latents are SIDE x SIDE in one (FLUX.2)."""
+
+    packs = True
+
+    def __init__(self, widths: Widths, shape: Shape, storage: Storage) -> None:
+        super().__init__(widths, shape, storage)
+        assert shape.eps is not None
+        self.bn = RunningNorm(self.channels, shape.eps, widths.dtype)
+        self.pack, self.unpack = Pack(shape.latents), Unpack(self.channels)
+
+    @property
+    def channels(self) -> int:
+        """As AutoencoderKL.channels."""
+        return SIDE**2 * self.shape.latents
+
+    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """As AutoencoderKL._restored, of packed latents."""
+        restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
+        return restored_PC
+
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+        """As AutoencoderKL._normalised."""
+        mean_QF, logvar_QF = (self.pack(own_PC, grids[-1]) for own_PC in (mean_PC, logvar_PC))
+        return self.bn(mean_QF, "normalise"), self.bn(logvar_QF, "logvar")
+
+
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """What configs of a class leave out."""
+
+    widths: tuple[int, ...]
+    latents: int
+    depth: int
+
+
+_DEFAULTS = {ARCHITECTURE: _Defaults((64,), 4, 1), PACKED: _Defaults((128, 256, 512, 512), 32, 2)}
 
 
 def build(fields: Fields, storage: Storage) -> AutoencoderKL:
     """The autoencoder of a config.json of diffusers, on meta. Raises ModelRefused for another class or another sort of
     block, and for any key that is set and that nothing here reads."""
-    if fields.architecture != ARCHITECTURE:
-        called = fields.architecture or "(none)"
-        raise fields.refuse(f"architecture {called} is no autoencoder that is built; {ARCHITECTURE} is")
-    channels = tuple(fields.integers("block_out_channels")) or (64,)
+    kind = fields.architecture
+    if kind not in _DEFAULTS:
+        raise fields.refuse(
+            f"architecture {kind or '(none)'} is no autoencoder that is built; {' and '.join(_DEFAULTS)} are"
+        )
+    defaults = _DEFAULTS[kind]
+    widths = _widths(fields, defaults, storage)
+    # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
+    fields.passed_over("sample_size", "force_upcast")
+    scale, shift, eps = 1.0, 0.0, None
+    if kind == PACKED:
+        fields.passed_over("batch_norm_momentum")  # of training
+        fields.refuse_but("patch_size", [SIDE, SIDE])
+        fields.refuse_but("decoder_block_out_channels", list(widths.channels))
+        eps = fields.positive("batch_norm_eps", 1e-4)
+    else:
+        for name in ("latents_mean", "latents_std"):
+            fields.refuse_if(name)
+        scale, shift = fields.positive("scaling_factor", 0.18215), fields.number("shift_factor", 0.0)
+    shape = Shape(
+        inputs=fields.count("in_channels", 3),
+        outputs=fields.count("out_channels", 3),
+        latents=fields.count("latent_channels", defaults.latents),
+        depth=fields.count("layers_per_block", defaults.depth, most=MAX_LAYERS),
+        scale=scale,
+        shift=shift,
+        quant=fields.flag("use_quant_conv", True),
+        post_quant=fields.flag("use_post_quant_conv", True),
+        eps=eps,
+    )
+    if unread := fields.unread():
+        name = unread[0]
+        raise fields.refuse(f"{name} = {fields.value(name)} is not supported; remove it if it changes nothing")
+    with torch.device("meta"):
+        return (PackedAutoencoderKL if kind == PACKED else AutoencoderKL)(widths, shape, storage).eval()
+
+
+def _widths(fields: Fields, defaults: _Defaults, storage: Storage) -> Widths:
+    """What a config says of blocks. Raises ModelRefused."""
+    channels = tuple(fields.integers("block_out_channels")) or defaults.widths
     if len(channels) > MAX_RESOLUTIONS or not all(1 <= width <= MAX_WIDTH for width in channels):
         raise fields.refuse(
             f"block_out_channels is {list(channels)}; it must be 1 to {MAX_RESOLUTIONS} integers from 1 to {MAX_WIDTH}"
         )
+    blocks = len(defaults.widths)
     for name, only in (("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")):
-        kinds = fields.value(name) or [only]
+        kinds = fields.value(name) or [only] * blocks
         if kinds != [only] * len(channels):
             raise fields.refuse(f"{name} is {kinds}; {len(channels)} of {only} are supported, one a width")
     if fields.text("act_fn", "silu") not in ("silu", "swish"):
@@ -152,23 +259,4 @@ def build(fields: Fields, storage: Storage) -> AutoencoderKL:
     groups = fields.count("norm_num_groups", 32)
     if uneven := [width for width in channels if width % groups]:
         raise fields.refuse(f"{uneven[0]} of block_out_channels does not divide into {groups} groups")
-    for name in ("latents_mean", "latents_std"):
-        fields.refuse_if(name)
-    # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
-    fields.passed_over("sample_size", "force_upcast")
-    attends = fields.flag("mid_block_add_attention", True)
-    shape = Shape(
-        inputs=fields.count("in_channels", 3),
-        outputs=fields.count("out_channels", 3),
-        latents=fields.count("latent_channels", 4),
-        depth=fields.count("layers_per_block", 1, most=MAX_LAYERS),
-        scale=fields.positive("scaling_factor", 0.18215),
-        shift=fields.number("shift_factor", 0.0),
-        quant=fields.flag("use_quant_conv", True),
-        post_quant=fields.flag("use_post_quant_conv", True),
-    )
-    if unread := fields.unread():
-        name = unread[0]
-        raise fields.refuse(f"{name} = {fields.value(name)} is not supported; remove it if it changes nothing")
-    with torch.device("meta"):
-        return AutoencoderKL(Widths(channels, groups, attends, storage.dtype), shape, storage).eval()
+    return Widths(channels, groups, fields.flag("mid_block_add_attention", True), storage.dtype)

@@ -44,6 +44,7 @@ from ridgeline.models import (
     z_image,
 )
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
+from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kin import KIN, Kin, kin_of
@@ -287,7 +288,7 @@ def family_of(fields: Fields) -> Family:
             f"{name} is a denoiser, a part of a pipeline that draws; no command draws yet, and from Python "
             "ridgeline.checkpoint.load_denoiser runs it; give the folder of a language model"
         )
-    if name == AUTOENCODER:
+    if name in (AUTOENCODER, PACKED_AUTOENCODER):
         raise fields.refuse(
             f"{name} makes pictures of latents, a part of a pipeline that draws; no command draws yet, and from Python "
             "ridgeline.checkpoint.load_autoencoder runs it; give the folder of a language model"

@@ -12,7 +12,7 @@ from ridgeline.models.alive import peak_bytes
 from ridgeline.models.network import Network
 from ridgeline.models.storage import Storage
 from ridgeline.ops.grid import Grid
-from ridgeline.ops.work import AttentionWork, Segment, Space, Work
+from ridgeline.ops.work import AttentionSum, AttentionWork, Reach, Segment, Space, Work
 
 MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so many are told apart
 
@@ -30,7 +30,7 @@ class ImageAutoencoder(Network):
         super().__init__()
         self.storage = storage
         levels = range(resolutions)
-        self.factor = 2 ** levels[-1]
+        self.factor: int = 2 ** levels[-1]
         self.decoder_spaces: tuple[Space, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
         self.encoder_spaces: tuple[Space, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
         self.spaces = self.decoder_spaces + self.encoder_spaces
@@ -68,10 +68,12 @@ class ImageAutoencoder(Network):
         return self._work(latents, self.encoder_spaces)
 
     def _work(self, latents: Grid, spaces: Sequence[Space]) -> Work:
-        rows = {space: grid.rows for space, grid in zip(spaces, self._grids(latents), strict=True)}
-        image = Segment(latents.each, latents.each)
+        grids = dict(zip(spaces, self._grids(latents), strict=True))
+        rows = {space: grid.rows for space, grid in grids.items()}
         attention = {
-            reach: AttentionWork.of([image.attention(reach)] * latents.images if reach.space in spaces else [])
+            reach: AttentionWork.of(_of_image(reach, grids[reach.space]) for _ in range(latents.images))
+            if reach.space in grids
+            else AttentionWork()
             for reach in self.reaches
         }
         return Work(rows, latents.images, attention)
@@ -80,3 +82,8 @@ class ImageAutoencoder(Network):
         """Most bytes of activations at once while pictures are encoded whose latents are of this size."""
         grids = self._grids(latents)
         return peak_bytes(self, (grids[0].rows, self.inputs), lambda x_PC: self._encode(x_PC, grids))
+
+
+def _of_image(reach: Reach, grid: Grid) -> AttentionSum:
+    """Attention over all pixels of one of a grid's images."""
+    return Segment(grid.each, grid.each).attention(reach)

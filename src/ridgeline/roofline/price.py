@@ -25,7 +25,7 @@ from ridgeline.roofline.time import OpTime, beside_card, floor_seconds, host_sec
 _MAX_KEPT = 4096
 
 # Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
-_PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67)
+_PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
 StepShape = tuple[tuple[Space, int], ...]
 K = TypeVar("K")
