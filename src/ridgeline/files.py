@@ -39,15 +39,15 @@ def check_apart(paths: Mapping[str, Path]) -> None:
             raise ValueError(f"{other} and {option} both name {path}; give each a file of its own")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file beside and put it in place when all of it is there: a reader never sees half of one, and a full
-    disk leaves what was there. Raises ValueError where the disk refuses."""
-    temporary = _temporary(path)
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, beside and put it in place when all of it is there: a reader never sees half of one,
+    and a full disk leaves what was there. Raises ValueError where the disk refuses."""
+    temporary, data = _temporary(path), content.encode("utf-8") if isinstance(content, str) else content
     try:
         if _is_device(path):
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
             return
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path.resolve())

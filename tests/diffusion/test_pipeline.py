@@ -1,7 +1,7 @@
 """A pipeline's folder against diffusers' pipeline of it: texts, latents, pixels, in fp32 on small random weights; and
 what goes together with what."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,9 @@ from diffusers import ZImagePipeline
 from torch import Tensor
 
 from diffusion.schedulers import relative
-from ridgeline.diffusion.batching import Seconds
-from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.geometry import Geometry, Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.pipeline import Pipeline, Step
+from ridgeline.diffusion.pipeline import CallSeconds, Pipeline, Step
 from ridgeline.diffusion.request import Request
 from ridgeline.models.tiling import Tiling
 from support.pipelines import MOST_TOKENS, generators, z_image
@@ -49,14 +48,14 @@ class Subject:
         ).images
         return given
 
-    def steps(self, request: Request, seconds: Seconds | None = None) -> list[Step]:
+    def steps(self, request: Request, seconds: CallSeconds | None = None) -> list[Step]:
         """Ours."""
         plan = self.ours.plan(request, seconds)
         steps = list(self.ours.denoise(plan, self.ours.encode(plan)))
         assert len(steps) == plan.steps
         return steps
 
-    def latents(self, request: Request, seconds: Seconds | None = None) -> Tensor:
+    def latents(self, request: Request, seconds: CallSeconds | None = None) -> Tensor:
         """Ours when they are finished."""
         return torch.cat([step.latents for step in self.steps(request, seconds) if step.last])
 
@@ -116,16 +115,16 @@ def test_a_text_that_is_too_long_is_refused(subject: Subject) -> None:
 # -- what goes together -----------------------------------------------------------------------------------------------
 
 
-def _one_by_one(pictures: int) -> float:
-    return float(pictures)
+def _one_by_one(_: Geometry, texts: Sequence[int]) -> float:
+    return float(len(texts))
 
 
-def _all_at_once(pictures: int) -> float:
+def _all_at_once(_: Geometry, texts: Sequence[int]) -> float:
     return 1.0
 
 
-def _two_at_a_time(pictures: int) -> float:
-    return 1.0 if pictures <= 2 else 10.0 * pictures
+def _two_at_a_time(_: Geometry, texts: Sequence[int]) -> float:
+    return 1.0 if len(texts) <= 2 else 10.0 * len(texts)
 
 
 @pytest.mark.parametrize(("guidance", "calls"), [(0.0, 1), (2.0, 2)])
@@ -144,7 +143,7 @@ def test_texts_are_prepared_once_a_request(
 
 @pytest.mark.parametrize("guidance", [0.0, 2.0])
 @pytest.mark.parametrize("seconds", [_one_by_one, _two_at_a_time, _all_at_once])
-def test_batches_change_no_picture(subject: Subject, seconds: Callable[[int], float], guidance: float) -> None:
+def test_batches_change_no_picture(subject: Subject, seconds: CallSeconds, guidance: float) -> None:
     """Guidance, batches and seeds together: however calls are made, image i is that of seed + i alone."""
     request = Request("a cat", NEGATIVE if guidance else None, Size(64, 64), 3, guidance, 5, 3)
     plan = subject.ours.plan(request, seconds)

@@ -233,7 +233,7 @@ def test_what_is_not_built_is_refused(changes: dict[str, Any], problem: str) -> 
 def test_it_is_no_language_model(tiny: Subject) -> None:
     """Commands say what it is, and a language model is no denoiser."""
     for attempt in (lambda: load_model(str(tiny.folder)), lambda: build(Fields(RELEASE, "config.json"))):
-        with pytest.raises(ModelRefused, match=r"ZImageTransformer2DModel is a denoiser, .* no command draws yet"):
+        with pytest.raises(ModelRefused, match=r"ZImageTransformer2DModel is a denoiser, .* ridgeline image takes the"):
             attempt()
     with pytest.raises(ModelRefused, match="architecture Qwen3ForCausalLM is no denoiser"):
         load_denoiser("qwen3-4b")

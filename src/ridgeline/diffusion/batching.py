@@ -20,9 +20,9 @@ Seconds = Callable[[int], float]
 """What a call for so many pictures takes, each with its text; a pair of guidance counts as two. Any unit."""
 
 
-def ridge_seconds(rows: int) -> Seconds:
-    """Calls at the roofs, for pictures of so many rows each, in units of a row above the ridge."""
-    return lambda pictures: float(max(pictures * rows, RIDGE_ROWS))
+def ridge_seconds(rows: int) -> float:
+    """What a call over so many rows takes at the roofs, in units of a row above the ridge."""
+    return float(max(rows, RIDGE_ROWS))
 
 
 @dataclass(frozen=True, slots=True)

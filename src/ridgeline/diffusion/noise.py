@@ -17,11 +17,8 @@ class Noise:
     """
 
     def __init__(self, seed: int, images: int, shape: Sequence[int]) -> None:
-        """shape: of one image's latents. Raises ValueError for a seed or a number of images that cannot be."""
-        if not 1 <= images <= MAX_IMAGES:
-            raise ValueError(f"{images} images: a request draws 1 to {MAX_IMAGES}")
-        if not 0 <= seed <= MAX_SEED:
-            raise ValueError(f"seed {seed}: it must be an integer from 0 to {MAX_SEED}")
+        """shape: of one image's latents. Raises ValueError as `check_draws`."""
+        check_draws(seed, images)
         self._generators = [torch.Generator().manual_seed(seed + image) for image in range(images)]
         self._shape = tuple(shape)
 
@@ -29,3 +26,11 @@ class Noise:
         """The next draw of every image: the first is what sampling begins with, the others are for samplers that add
         noise."""
         return torch.stack([torch.randn(self._shape, generator=generator) for generator in self._generators])
+
+
+def check_draws(seed: int, images: int) -> None:
+    """Raises ValueError for a seed or a number of images that cannot be."""
+    if not 1 <= images <= MAX_IMAGES:
+        raise ValueError(f"{images} images: a request draws 1 to {MAX_IMAGES}")
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"seed {seed}: it must be an integer from 0 to {MAX_SEED}")

@@ -13,11 +13,12 @@ from random import SystemRandom
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.batching import Seconds, batching_of, ridge_seconds
+from ridgeline.diffusion.batching import batching_of, ridge_seconds
 from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.decoding import decode
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
-from ridgeline.diffusion.noise import Noise
+from ridgeline.diffusion.noise import Noise, check_draws
 from ridgeline.diffusion.pipeline_class import PipelineClass
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.samplers import State, data_of
@@ -27,8 +28,11 @@ from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser
 from ridgeline.models.tiling import Tiling
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels import share_threads
 
+CallSeconds = Callable[[Geometry, Sequence[int]], float]
+"""What a call of the denoiser takes for pictures of a geometry side by side, one for each of the texts, which have so
+many tokens. Any unit."""
 SEEDS = 2**32  # that are drawn from where a request has none: short enough to be typed again
 
 
@@ -90,9 +94,8 @@ class Pipeline:
         self.scheduler, self.second = scheduler, second
         self.texts = TextCache(encoder)
 
-    def plan(self, request: Request, seconds: Seconds | None = None) -> Plan:
-        """What a request comes to; nothing runs. seconds: what a call of the denoiser for so many pictures of the
-        request takes, where that is known better than by `ridge_seconds`.
+    def plan(self, request: Request, call_seconds: CallSeconds | None = None) -> Plan:
+        """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
         Raises ValueError, in one line: a size off the menu, steps, guidance, a seed or a number of images that cannot
         be, a negative prompt that could not act, a text that is too long.
@@ -106,11 +109,17 @@ class Pipeline:
         guidance = guidance_of(kind.convention, scale, request.negative)
         second = self._second_guidance(request, scale, guidance)
         seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
-        Noise(seed, request.images, geometry.latents)  # raises
+        check_draws(seed, request.images)
         texts = [tuple(self.encoder.ids(request.prompt))]
         if guidance.negative is not None:
             texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
-        seconds = seconds or ridge_seconds(self.rows(geometry, max(map(len, texts))))
+        longest = max(map(len, texts))
+
+        def seconds(pictures: int) -> float:
+            if call_seconds is None:
+                return ridge_seconds(pictures * self.rows(geometry, longest))
+            return call_seconds(geometry, [longest] * pictures)
+
         batching = batching_of(request.images, len(texts), seconds)
         return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
@@ -134,7 +143,7 @@ class Pipeline:
 
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one."""
-        self._share_threads()
+        share_threads()
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
     def denoise(self, plan: Plan, texts: Sequence[Tensor]) -> Iterator[Step]:
@@ -159,36 +168,32 @@ class Pipeline:
         state = State(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
-                self._share_threads()
+                share_threads()
                 prediction = (predict if step < early else late)(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             yield Step(images, step + 1, schedule.steps, state.x, shown, prediction, schedule)
 
-    @torch.inference_mode()
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other;
-        of clips [B, channels, frames, lines, columns]. Raises ValueError for latents that are no numbers: what the
-        denoiser gave was beyond its number format."""
-        if not torch.isfinite(latents).all():
-            raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
-        self._share_threads()
-        device = next(self.autoencoder.parameters()).device
-        if isinstance(self.autoencoder, ClipAutoencoder):
-            assert tiling is None, "clips are decoded frame by frame"
-            return torch.cat([self.autoencoder.decode(one[None]) for one in latents])
-        each = [self.autoencoder.decode(one[None].to(device), tiling).float() for one in latents]
-        return torch.cat(each)
+        """As `decoding.decode`, by the pipeline's VAE."""
+        return decode(self.autoencoder, latents, tiling)
+
+    def parameters(self, plan: Plan, image: int) -> dict[str, str | int | float | None]:
+        """What one of a plan's images is drawn from, as its file keeps it: enough to draw it again alone."""
+        return {
+            "model": self.name,
+            "prompt": plan.request.prompt,
+            "negative": plan.guidance.negative,
+            "size": str(plan.geometry.size),
+            "steps": plan.schedule.steps,
+            "guidance": plan.scale,
+            "seed": plan.seed + image,
+        }
 
     def draw(self, request: Request, tiling: Tiling | None = None) -> Tensor:
         """All of it: pixels of every image, as `decode`. Raises ValueError as `plan` and `decode`."""
         plan = self.plan(request)
         finished = [step.latents for step in self.denoise(plan, self.encode(plan)) if step.last]
         return self.decode(torch.cat(finished), tiling)
-
-    def _share_threads(self) -> None:
-        """Have our kernels use as many threads as torch does now."""
-        if (kernels := library()) is not None:
-            kernels.threads(torch.get_num_threads())
 
 
 def guided_denoiser(

@@ -285,13 +285,13 @@ def family_of(fields: Fields) -> Family:
         return _of_kin(kin, fields)
     if any(name in (family.architecture, *family.also) for family in DENOISERS):
         raise fields.refuse(
-            f"{name} is a denoiser, a part of a pipeline that draws; no command draws yet, and from Python "
-            "ridgeline.checkpoint.load_denoiser runs it; give the folder of a language model"
+            f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder; give "
+            "that of a language model"
         )
     if name in (AUTOENCODER, PACKED_AUTOENCODER):
         raise fields.refuse(
-            f"{name} makes pictures of latents, a part of a pipeline that draws; no command draws yet, and from Python "
-            "ridgeline.checkpoint.load_autoencoder runs it; give the folder of a language model"
+            f"{name} makes pictures of latents, a part of a pipeline that draws: ridgeline image takes the pipeline's "
+            "folder; give that of a language model"
         )
     if name == VQ_AUTOENCODER:
         raise fields.refuse(

@@ -1,6 +1,16 @@
 """Kernels of our own, for the CPU: C++ in native/, compiled when the package is installed (setup.py), called through
 ctypes. Ops ask `native` for them and run on torch where it has none; torch's path is the reference of each kernel."""
 
-from ridgeline.ops.kernels.library import DTYPES, Library, Operands, in_use, library, missing, native, state
+from ridgeline.ops.kernels.library import (
+    DTYPES,
+    Library,
+    Operands,
+    in_use,
+    library,
+    missing,
+    native,
+    share_threads,
+    state,
+)
 
-__all__ = ["DTYPES", "Library", "Operands", "in_use", "library", "missing", "native", "state"]
+__all__ = ["DTYPES", "Library", "Operands", "in_use", "library", "missing", "native", "share_threads", "state"]

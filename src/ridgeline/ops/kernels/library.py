@@ -249,3 +249,9 @@ def native(x_TI: Tensor) -> Library | None:
     if not x_TI.is_cpu or x_TI.dim() < 2 or x_TI.dtype not in DTYPES or x_TI.stride(-1) != 1:
         return None
     return library()
+
+
+def share_threads() -> None:
+    """Have our kernels, if there are any, use as many threads as torch does now."""
+    if (kernels := library()) is not None:
+        kernels.threads(torch.get_num_threads())

@@ -1,0 +1,138 @@
+"""What a picture will take, said before it is drawn, and what it took, said beside it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ridgeline.diffusion.geometry import Geometry
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.price import Job, Memory, Parts, PipelinePrice
+from ridgeline.diffusion.request import Plan
+from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.tiling import Tiling
+from ridgeline.roofline.device import Device
+
+STAGES = ("encode", "denoise", "decode")
+_TEXTS = ("prompt", "negative prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds of each stage of a plan, and its memory."""
+
+    seconds: Mapping[str, float]
+    memory: Memory
+    device: Device
+
+
+class Forecaster:
+    """Prices a pipeline's requests on the machine at hand."""
+
+    def __init__(self, pipeline: Pipeline, device: Device) -> None:
+        assert isinstance(pipeline.autoencoder, AutoencoderKL), "clips are decoded by diffusers, which is not priced"
+        self._device = device
+        parts = Parts(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
+        self._price = PipelinePrice(parts)
+
+    def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
+        """Seconds of a call of the denoiser, as `CallSeconds`."""
+        return self._price.call(self._device, geometry, texts).expected
+
+    def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
+        """What a plan takes, its pictures drawn side by side as it has them."""
+        texts = tuple(map(len, plan.texts))
+        job = Job(plan.geometry, plan.schedule.steps, texts, plan.request.images)
+        priced = self._price.on(self._device, job, tiling)
+        denoise = plan.schedule.steps * sum(self._step(plan, len(images)) for images in plan.groups)
+        expected = {"encode": priced.encode, "decode": priced.decode}
+        seconds = {name: stage.seconds.expected for name, stage in expected.items()} | {"denoise": denoise}
+        return Forecast(seconds, priced.memory, self._device)
+
+    def _step(self, plan: Plan, images: int) -> float:
+        """A step of so many images side by side."""
+        texts = [len(text) for text in plan.texts]
+        if plan.batching.paired:
+            return self.call(plan.geometry, [text for text in texts for _ in range(images)])
+        return sum(self.call(plan.geometry, [text] * images) for text in texts)
+
+
+def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tiling | None) -> Iterator[str]:
+    """What a request comes to, in lines: sizes, passes, memory, seconds."""
+    channels, *sides = plan.geometry.latents
+    latents = " x ".join(map(str, reversed(sides)))
+    texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.texts, _TEXTS, strict=False))
+    yield f"{pipeline.name}: {_pictures(plan)}"
+    yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; tokens of texts: {texts}"
+    yield f"{_steps(plan)}{_together(plan)}"
+    memory, cut = forecast.memory, f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
+    yield (
+        f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, decode {_size(memory.decode)} "
+        f"{cut}; it would be {_size(memory.whole)} whole, {_size(memory.tiled)} in tiles of {Tiling().size}"
+    )
+    each = forecast.seconds["denoise"] / plan.steps
+    stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
+    known = "" if forecast.device.calibrated else "; not calibrated: ridgeline calibrate measures it"
+    yield f"predicted: {stages} ({say_seconds(each)} a step) on {forecast.device.title}{known}"
+
+
+def _pictures(plan: Plan) -> str:
+    """Size and seeds."""
+    images, size = plan.request.images, plan.geometry.size
+    if images == 1:
+        return f"a picture of {size} pixels, seed {plan.seed}"
+    return f"{images} pictures of {size} pixels, seeds {plan.seed} to {plan.seed + images - 1}"
+
+
+def _steps(plan: Plan) -> str:
+    """How many passes there are, and why."""
+    steps, guidance = plan.schedule.steps, plan.guidance
+    if guidance.negative is not None:
+        return f"{steps} steps x 2 = {plan.passes} passes a picture: guidance {plan.scale:g} (w = {guidance.scale:g})"
+    embedded = "" if guidance.embedded is None else f" {guidance.embedded:g}, an input of the denoiser"
+    return f"{steps} steps = {plan.passes} passes a picture: guidance{embedded or ' off'}"
+
+
+def _together(plan: Plan) -> str:
+    """Which of them share a call."""
+    side_by_side = plan.batching.pictures
+    words = [f"{side_by_side} pictures side by side"] if side_by_side > 1 else []
+    words += ["both passes of a step in one call"] if plan.batching.paired else []
+    return f"; {', '.join(words)}" if words else ""
+
+
+def _size(nbytes: float) -> str:
+    return say_gib(gib(nbytes))
+
+
+def measured_lines(forecast: Forecast, measured: Mapping[str, float]) -> Iterator[str]:
+    """Predicted beside measured, stage by stage."""
+    yield f"{'':10}{'predicted':>12}{'measured':>12}"
+    rows = {name: (forecast.seconds[name], measured[name]) for name in STAGES}
+    rows["all"] = (sum(pair[0] for pair in rows.values()), sum(pair[1] for pair in rows.values()))
+    for name, (predicted, taken) in rows.items():
+        difference = say_difference(taken / predicted - 1 if predicted else None)
+        yield f"{name:10}{say_seconds(predicted):>12}{say_seconds(taken):>12}{difference:>8}"
+
+
+def request_json(pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: Mapping[str, float]) -> dict[str, Any]:
+    """The same as data."""
+    memory = forecast.memory
+    return {
+        **pipeline.parameters(plan, 0),
+        "latents": list(plan.geometry.latents),
+        "tokens": plan.geometry.tokens,
+        "text_tokens": [len(text) for text in plan.texts],
+        "passes": plan.passes,
+        "side_by_side": plan.batching.pictures,
+        "paired": plan.batching.paired,
+        "memory": {
+            "weights": memory.all_weights,
+            "denoise": memory.denoise,
+            "decode": memory.decode,
+            "decode_whole": memory.whole,
+            "decode_tiled": memory.tiled,
+        },
+        "predicted": dict(forecast.seconds),
+        "measured": dict(measured),
+    }

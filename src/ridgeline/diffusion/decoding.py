@@ -1,0 +1,64 @@
+"""Latents to pixels, picture by picture: whole, or in tiles where memory says so.
+
+Shapes: B images, C channels of latents, H, W lines and columns.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.document.numbers import gib, say_gib
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.tiling import Tiling
+from ridgeline.ops.grid import Grid
+from ridgeline.ops.kernels import share_threads
+
+TILES = (64, 32, 16)
+"""Latents on a side of a tile, the first where there is memory for it."""
+SPARE = 0.5
+"""Of the free memory that activations may take: what kernels need within themselves is not predicted."""
+PREVIEW = 64
+"""Latents on a side of a preview, at most: 2.5 TFLOP for Z-Image and FLUX.1, a twentieth of a pass at 1024 x 1024."""
+
+
+def tiles_of(size: int) -> Tiling:
+    """Tiles of so many latents on a side, a quarter of them shared. Raises ValueError for fewer than 1."""
+    return Tiling(size, size // 4)
+
+
+def choose_tiling(autoencoder: AutoencoderKL, latents: Grid, free: float) -> Tiling | None:
+    """How latents of a picture are decoded within so many bytes of free memory: whole (None) if they can be, as tiles
+    change the result; else in the largest of TILES. Raises ValueError where none can."""
+    budget = SPARE * free
+    if autoencoder.decode_bytes(latents) <= budget:
+        return None
+    for tiling in map(tiles_of, TILES):
+        if autoencoder.decode_bytes(latents, tiling) <= budget:
+            return tiling
+    least = autoencoder.decode_bytes(latents, tiling) / SPARE
+    raise ValueError(
+        f"decoding in tiles of {tiling.size} latents wants {say_gib(gib(least))} free; {say_gib(gib(free))} is: "
+        "close something, or ask for a smaller size"
+    )
+
+
+@torch.inference_mode()
+def decode(autoencoder: AutoencoderKL | ClipAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
+    """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other; of
+    clips [B, channels, frames, lines, columns]. Raises ValueError for latents that are no numbers: what the denoiser
+    gave was beyond its number format."""
+    if not torch.isfinite(latents_BCHW).all():
+        raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
+    share_threads()
+    if isinstance(autoencoder, ClipAutoencoder):
+        assert tiling is None, "clips are decoded frame by frame"
+        return torch.cat([autoencoder.decode(each[None]) for each in latents_BCHW])
+    device = next(autoencoder.parameters()).device
+    return torch.cat([autoencoder.decode(each[None].to(device), tiling).float() for each in latents_BCHW])
+
+
+def preview(autoencoder: AutoencoderKL, latents_BCHW: Tensor) -> Tensor:
+    """As `decode`, of latents averaged to PREVIEW on a side at most: what a picture will be, for little."""
+    factor = -(-max(latents_BCHW.shape[2:]) // PREVIEW)
+    return decode(autoencoder, functional.avg_pool2d(latents_BCHW, factor) if factor > 1 else latents_BCHW)

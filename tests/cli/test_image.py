@@ -1,0 +1,353 @@
+"""`ridgeline image` on random weights: files and what is in them, what is said, and runs that end early."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_line
+from ridgeline.diffusion import decoding
+from ridgeline.diffusion.decoding import choose_tiling
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.loading import load_pipeline, load_vae
+from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.pipeline import Pipeline, Step
+from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
+from ridgeline.models.tiling import Tiling
+from ridgeline.ops.grid import Grid
+from ridgeline.roofline.cards import load_card
+from support.pipelines import z_image
+
+PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
+REQUEST = ("--negative", NEGATIVE, "--size", "64x64", "--steps", "4", "--guidance", "2", "--seed", "5")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("z-image")
+    z_image(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine is costs two seconds, and is no matter here."""
+    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[np.ndarray[Any, Any]]:
+    """What Python draws of REQUEST, two pictures."""
+    pipeline = load_pipeline(str(folder), threads=1)
+    drawn = pipeline.draw(Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5, 2))
+    return [to_bytes(pixels).numpy() for pixels in drawn]
+
+
+def pixels_of(path: Path) -> np.ndarray[Any, Any]:
+    with Image.open(path) as opened:
+        return np.asarray(opened)
+
+
+def near(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], steps: int = 1) -> bool:
+    """Whether pixels differ by so many of their 255 steps at most: a batch's rounding may fall to either side."""
+    return one.shape == other.shape and int(np.abs(one.astype(int) - other.astype(int)).max()) <= steps
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_picture(ridgeline: Run, folder: Path, tmp_path: Path, expected: list[np.ndarray[Any, Any]]) -> None:
+    """Its name on stdout, what it takes and took on stderr, no latents left."""
+    path = tmp_path / "cat.png"
+    ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
+    assert (ended.code, ended.out) == (OK, f"{path}\n"), ended.err
+    assert near(pixels_of(path), expected[0])
+    assert [each.name for each in tmp_path.iterdir()] == ["cat.png"]
+    said = ended.err
+    assert "a picture of 64x64 pixels, seed 5" in said
+    assert "16 x 16 latents of 4 channels, 64 tokens; tokens of texts: prompt " in said
+    assert "4 steps x 2 = 8 passes a picture: guidance 2 (w = 3); both passes of a step in one call" in said
+    assert re.search(r"memory: weights .* a pass .* decode .* whole; it would be .* whole, .* in tiles of 64", said)
+    assert re.search(r"predicted: encode .*, denoise .*, decode .* a step\) on ", said)
+    for stage in ("encode", "denoise", "decode", "all"):
+        assert re.search(rf"^{stage} +[\d.]+ [mµn]?s +[\d.]+ [mµn]?s", said, re.MULTILINE)
+
+
+def test_several_pictures(ridgeline: Run, folder: Path, tmp_path: Path, expected: list[np.ndarray[Any, Any]]) -> None:
+    """Numbered, each from its own seed, with the latents that were asked for; told as data."""
+    ended = ridgeline(
+        "image", folder, PROMPT, *REQUEST, "-n", 2, "-o", tmp_path / "cat.webp", "--json", "--keep-latents"
+    )
+    assert ended.code == OK, ended.err
+    told = ended.json
+    assert told["files"] == [str(tmp_path / f"cat-{number}.webp") for number in (1, 2)]
+    assert (told["passes"], told["paired"], told["tokens"], told["latents"]) == (8, True, 64, [4, 16, 16])
+    assert set(told["predicted"]) == set(told["measured"]) == {"encode", "denoise", "decode"}
+    for image, name in enumerate(told["files"]):
+        assert near(pixels_of(Path(name)), expected[image])
+        latents, parameters = read_latents(latents_path(Path(name)))
+        assert latents.shape == (4, 16, 16)
+        assert parameters["seed"] == 5 + image
+
+
+def test_each_picture_can_be_drawn_again(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """From what its file says, alone."""
+    ridgeline("image", folder, PROMPT, *REQUEST, "-n", 2, "-o", tmp_path / "cat.png")
+    with Image.open(tmp_path / "cat-2.png") as opened:
+        kept = json.loads(opened.text["parameters"])  # type: ignore[attr-defined]
+    again = tmp_path / "again.png"
+    ended = ridgeline(
+        "image", folder, kept["prompt"], "--negative", kept["negative"], "--size", kept["size"], "--steps",
+        kept["steps"], "--guidance", kept["guidance"], "--seed", kept["seed"], "-o", again,
+    )  # fmt: skip
+    assert ended.code == OK, ended.err
+    assert near(pixels_of(again), pixels_of(tmp_path / "cat-2.png"))
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "jpg", "JPEG"])
+def test_what_is_in_a_file(ridgeline: Run, folder: Path, tmp_path: Path, suffix: str) -> None:
+    """The parameters, in any format, whatever script the prompt is in; pixels but for JPEG's loss."""
+    path, exact = tmp_path / f"cat.{suffix}", tmp_path / "exact.png"
+    ridgeline("image", folder, PROMPT, *REQUEST, "-o", exact)
+    assert ridgeline("image", folder, PROMPT, *REQUEST, "-o", path).code == OK
+    with Image.open(path) as opened:
+        assert opened.format == {"png": "PNG", "webp": "WEBP"}.get(suffix, "JPEG")
+        if suffix == "png":
+            kept, software = opened.text["parameters"], opened.text["Software"]  # type: ignore[attr-defined]
+            assert opened.text["Description"] == PROMPT  # type: ignore[attr-defined]
+        else:
+            exif = opened.getexif()
+            kept, software = exif[0x010E], exif[0x0131]
+    assert json.loads(kept) == {
+        "model": folder.name, "prompt": PROMPT, "negative": NEGATIVE, "size": "64x64", "steps": 4, "guidance": 2.0,
+        "seed": 5,
+    }  # fmt: skip
+    assert software.startswith("ridgeline ")
+    assert near(pixels_of(path), pixels_of(exact), 0 if suffix in ("png", "webp") else 255)
+
+
+def test_grey(ridgeline: Run, tmp_path: Path) -> None:
+    z_image(tmp_path / "grey", pixels=1)
+    for suffix in ("png", "webp", "jpg"):
+        path = tmp_path / f"grey.{suffix}"
+        assert ridgeline("image", tmp_path / "grey", "x", "--steps", 1, "--size", "64x64", "-o", path).code == OK
+        with Image.open(path) as opened:
+            assert opened.mode == ("RGB" if suffix == "webp" else "L")  # WebP has no grey
+
+
+def test_a_name_of_its_own(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's and the seed, here; a seed that nobody gave is said, and draws the same again."""
+    monkeypatch.chdir(tmp_path)
+    first = ridgeline("image", folder, "x", "--steps", 1, "--size", "64x64")
+    name = first.out.strip()
+    seed = re.fullmatch(rf"{folder.name}-(\d+)\.png", name)
+    assert seed is not None
+    assert f"seed {seed[1]}\n" in first.err
+    pixels = pixels_of(tmp_path / name)
+    there = ridgeline("image", folder, "x", "--steps", 1, "--size", "64x64", "--seed", seed[1])
+    assert_one_line(there, USAGE, f"{name} exists already", "--force")
+    ridgeline("image", folder, "x", "--steps", 1, "--size", "64x64", "--seed", seed[1], "--force")
+    assert np.array_equal(pixels_of(tmp_path / name), pixels)
+
+
+# -- previews, tiles, interrupts, latents ------------------------------------------------------------------------------
+
+
+def test_previews(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file shows the guess until the picture is there, which is the same bit for bit; a large one's are small."""
+    seen: list[tuple[str, Any, bytes]] = []
+    path = tmp_path / "cat.png"
+    from ridgeline.cli import image_files
+
+    def watched(to: Path, content: bytes) -> None:
+        to.write_bytes(content)
+        with Image.open(to) as opened:
+            kept = json.loads(opened.text["parameters"])  # type: ignore[attr-defined]
+            seen.append((kept.get("preview", ""), opened.size, np.asarray(opened).tobytes()))
+
+    ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
+    plain = pixels_of(path).tobytes()
+    monkeypatch.setattr(image_files, "write_whole", watched)
+    monkeypatch.setattr(decoding, "PREVIEW", 8)
+    assert ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--force", "--preview", 2).code == OK
+    assert [(said, size) for said, size, _ in seen] == [("step 2 of 4", (32, 32)), ("", (64, 64))]
+    assert seen[-1][2] == plain
+
+
+def test_tiles(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """Off and auto are the whole where memory suffices; tiles are what the VAE gives in tiles, and are said."""
+    given: dict[str, np.ndarray[Any, Any]] = {}
+    for tile in ("auto", "off", "8"):
+        path = tmp_path / f"{tile}.png"
+        ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--tile", tile, "--keep-latents")
+        assert ("in tiles of 8 latents" in ended.err) == (tile == "8"), ended.err
+        given[tile] = pixels_of(path)
+    assert np.array_equal(given["auto"], given["off"])
+    assert not np.array_equal(given["8"], given["off"])
+    latents, _ = read_latents(tmp_path / "8.latents.safetensors")
+    tiled = load_vae(str(folder), threads=1).decode(latents[None], Tiling(8, 2))[0]
+    assert np.array_equal(given["8"], to_bytes(tiled).numpy())
+
+
+def test_tiles_by_memory(folder: Path) -> None:
+    """The whole where half of the memory holds it, else the largest tiles that do, else one line."""
+    autoencoder, latents = load_vae(str(folder), threads=1), Grid(1, 128, 128)
+    needs = [autoencoder.decode_bytes(latents, tiling) for tiling in (None, *(Tiling(n, n // 4) for n in (64, 32, 16)))]
+    assert needs == sorted(needs, reverse=True)
+    chosen = [choose_tiling(autoencoder, latents, 2 * nbytes) for nbytes in needs]
+    assert chosen == [None, Tiling(64, 16), Tiling(32, 8), Tiling(16, 4)]
+    with pytest.raises(ValueError, match=r"^decoding in tiles of 16 latents wants .* free; .* is: close something"):
+        choose_tiling(autoencoder, latents, needs[-1])
+
+
+def test_latents_are_there_when_decoding_fails(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And how to decode them is said; that gives the picture which would have come."""
+    path, latents = tmp_path / "cat.png", tmp_path / "cat.latents.safetensors"
+    ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
+    picture = pixels_of(path)
+    path.unlink()
+
+    def refused(self: Pipeline, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pipeline, "decode", refused)
+        ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
+    assert ended.code == USAGE
+    assert not path.exists()
+    assert f"{latents} keeps what was drawn: ridgeline image {folder} --latents {latents} decodes it" in ended.err
+    assert "out of memory" in ended.err
+    later = ridgeline("image", folder, "--latents", latents)
+    assert (later.code, later.out) == (OK, f"{path}\n"), later.err
+    assert np.array_equal(pixels_of(path), picture)
+    assert latents.exists(), "what was given is not taken away"
+    with Image.open(path) as opened:
+        assert json.loads(opened.text["parameters"])["prompt"] == PROMPT  # type: ignore[attr-defined]
+
+
+def _interrupted(monkeypatch: pytest.MonkeyPatch, at: Sequence[int]) -> None:
+    """Ctrl-C before these steps, counted from 1."""
+    denoise, count = Pipeline.denoise, [0]
+
+    def pressed(self: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> Iterator[Step]:
+        for step in denoise(self, plan, texts):
+            count[0] += 1
+            for _ in range(list(at).count(count[0])):
+                os.kill(os.getpid(), signal.SIGINT)
+            yield step
+
+    monkeypatch.setattr(Pipeline, "denoise", pressed)
+
+
+def test_an_interrupt(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps: a line that says what there is, 130, and what would have come can be looked at."""
+    path, latents = tmp_path / "cat.png", tmp_path / "cat.latents.safetensors"
+    with monkeypatch.context() as patched:
+        _interrupted(patched, [2])
+        ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
+    assert ended.code == INTERRUPTED
+    assert ended.err.splitlines()[-1].startswith(f"stopped after step 2 of 4; {latents} keeps what would have come")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not path.exists()
+    assert read_latents(latents)[1]["stopped"] == "step 2 of 4"
+    assert ridgeline("image", folder, "--latents", latents, "-o", path).code == OK
+    pipeline = load_pipeline(str(folder), threads=1)
+    plan = pipeline.plan(Request(PROMPT, NEGATIVE, Size(64, 64), 4, 2.0, 5))
+    steps = list(pipeline.denoise(plan, pipeline.encode(plan)))
+    assert near(pixels_of(path), to_bytes(pipeline.decode(steps[1].guess)[0]).numpy())
+
+
+def test_an_interrupt_among_several(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other: the first is drawn, the second is kept as far as it came."""
+    monkeypatch.setattr("ridgeline.diffusion.pipeline.ridge_seconds", float)
+    _interrupted(monkeypatch, [7])
+    ended = ridgeline("image", folder, PROMPT, *REQUEST, "-n", 3, "-o", tmp_path / "cat.png")
+    assert ended.code == INTERRUPTED
+    assert ended.out == f"{tmp_path / 'cat-1.png'}\n"
+    assert f"stopped after step 7 of 12; {tmp_path / 'cat-1.png'} is drawn; {tmp_path / 'cat-2.lat'}" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cat-1.png", "cat-2.latents.safetensors"]
+
+
+def test_an_interrupt_at_the_last_step_is_too_late(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _interrupted(monkeypatch, [4])
+    assert ridgeline("image", folder, PROMPT, *REQUEST, "-o", tmp_path / "cat.png").code == OK
+
+
+def test_two_interrupts(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second does not wait."""
+    _interrupted(monkeypatch, [2, 2])
+    ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", tmp_path / "cat.png")
+    assert ended.code == INTERRUPTED
+    assert not list(tmp_path.iterdir())
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """One line each, before anything is loaded where that can be, and no file."""
+    there, broken = tmp_path / "there.png", tmp_path / "broken"
+    there.touch()
+    shutil.copytree(folder, broken)
+    shutil.rmtree(broken / "vae")
+    of_others = tmp_path / "others.latents.safetensors"
+    save_latents(of_others, torch.zeros(3, 8, 8), {})
+    for arguments, code, *says in (
+        ((folder,), USAGE, "give a prompt"),
+        ((folder, ""), USAGE, "the prompt is empty"),
+        ((folder, "x", "--size", "80x80"), USAGE, "size 80x80 is not one of this model's: 96x64, 64x64, 64x96"),
+        ((folder, "x", "--size", "80"), USAGE, "size '80': it must be width x height"),
+        ((folder, "x", "--steps", 0), USAGE, "0 steps: this model takes 1 to 999"),
+        ((folder, "x", "--steps", 10**6), USAGE, "1000000 steps"),
+        ((folder, "x", "--steps", "many"), USAGE, "--steps"),
+        ((folder, "x", "--guidance", "nan"), USAGE, "guidance nan: it must be a number from 0 to 100"),
+        ((folder, "x", "--guidance", 0, "--negative", "y"), USAGE, "the negative prompt could not act"),
+        ((folder, "x", "-n", 10**4), USAGE, "10000 images: a request draws 1 to 100"),
+        ((folder, "x", "-n", 0, "-o", there), USAGE, "0 images"),
+        ((folder, "x", "--seed", -1), USAGE, "seed -1"),
+        ((folder, "x" * 600), USAGE, "the prompt has 619 tokens", "512"),
+        ((folder, "x", "-o", tmp_path / "x.gif"), USAGE, "x.gif: pictures are written as .png, .webp, .jpg, .jpeg"),
+        ((folder, "x", "-o", there), USAGE, "there.png exists already", "--force"),
+        ((folder, "x", "-o", tmp_path / "no" / "x.png"), USAGE, "there is no folder"),
+        ((folder, "x", "--tile", "0"), USAGE, "--tile is '0'; give auto, off, or latents on a side"),
+        ((folder, "x", "--tile", "no"), USAGE, "--tile is 'no'"),
+        ((folder, "x", "--preview", -1), USAGE, "--preview is -1"),
+        ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32 or bf16"),
+        ((broken, "x"), REFUSED, "lacks the folder vae"),
+        (("tales", "x"), REFUSED, "tales is LlamaForCausalLM and draws no pictures"),
+        ((folder / "vae", "x"), REFUSED, "is AutoencoderKL and draws no pictures"),
+        ((folder, "--latents", tmp_path / "none"), USAGE, "none is no file; give the latents of a picture"),
+        ((folder, "--latents", there), USAGE, "there.png holds no latents of a picture"),
+        ((folder, "--latents", of_others), USAGE, "holds latents of 3 channels, the model's have 4"),
+        ((folder, "x", "--latents", of_others), USAGE, "a prompt is for what is drawn"),
+        ((folder, "--latents", of_others, "--steps", 3), USAGE, "--steps is for what is drawn"),
+    ):
+        files = sorted(tmp_path.iterdir())
+        assert_one_line(ridgeline("image", *arguments), code, *says)
+        assert sorted(tmp_path.iterdir()) == files
+
+
+@pytest.mark.parametrize(
+    "command", [("run", "{}", "x"), ("trace", "{}", "x"), ("show", "{}"), ("embed", "x", "--model", "{}")]
+)
+def test_commands_for_language(ridgeline: Run, folder: Path, command: tuple[str, ...]) -> None:
+    """A pipeline is told where it belongs."""
+    ended = ridgeline(*(word.format(folder) for word in command))
+    assert_one_line(ended, REFUSED, "is a ZImagePipeline of several components", "ridgeline image takes it, and plan")
