@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -13,29 +13,36 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
-from ridgeline.cli.image_files import PictureFile, check_files, check_pictures, numbered
+from ridgeline.checkpoint import Source, open_source
+from ridgeline.cli.image_files import PICTURES, DrawnFile, Medium, check_drawn, check_files, clips, numbered
 from ridgeline.cli.image_forecast import STAGES, Forecaster, measured_lines, plan_lines, request_json
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
-from ridgeline.cli.terminal import err, say
+from ridgeline.cli.request import read_prompt
+from ridgeline.cli.terminal import err, loading_bar, say
+from ridgeline.diffusion.borrowed import ClipAutoencoder
 from ridgeline.diffusion.decoding import choose_tiling, decode, preview, tiles_of
-from ridgeline.diffusion.loading import load_vae
+from ridgeline.diffusion.loading import load_pipeline, load_vae
+from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.pipeline import Pipeline, Step
+from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.request import Plan, Request
-from ridgeline.diffusion.saved_latents import picture_path, read_latents
+from ridgeline.diffusion.saved_latents import drawn_path, read_latents
 from ridgeline.host import available_memory, total_memory
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
 
 AUTO, OFF = "auto", "off"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What a denoiser may be asked to run in, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How pictures are to be decoded, shown and written. preview: steps between two, 0 for none. tile: auto, off, or
-    latents on a side."""
+    """How pictures or clips are to be decoded, shown and written. preview: steps between two, 0 for none. tile: auto,
+    off, or latents on a side, of pictures."""
 
     output: Path | None
     force: bool
@@ -43,6 +50,7 @@ class Asked:
     keep_latents: bool
     preview: int
     as_json: bool
+    medium: Medium = PICTURES
 
     def __post_init__(self) -> None:
         if self.preview < 0:
@@ -50,11 +58,13 @@ class Asked:
         if self.tile not in (AUTO, OFF) and not (self.tile.isdecimal() and 1 <= int(self.tile) <= 1 << 16):
             raise ValueError(f"--tile is {self.tile!r}; give auto, off, or latents on a side, as 64")
 
-    def tiling(self, autoencoder: AutoencoderKL, latents: Grid) -> Tiling | None:
-        """How latents of a picture are decoded. Raises ValueError where there is no memory for any way."""
-        if self.tile == OFF:
+    def tiling(self, autoencoder: AutoencoderKL | ClipAutoencoder, latents: Sequence[int]) -> Tiling | None:
+        """How latents of this shape are decoded; those of a clip are, frame by frame, whole. Raises ValueError where
+        there is no memory for any way."""
+        if self.tile == OFF or isinstance(autoencoder, ClipAutoencoder):
             return None
-        return choose_tiling(autoencoder, latents, _free()) if self.tile == AUTO else tiles_of(int(self.tile))
+        grid = Grid(1, *latents[-2:])
+        return choose_tiling(autoencoder, grid, _free()) if self.tile == AUTO else tiles_of(int(self.tile))
 
 
 def _free() -> float:
@@ -64,21 +74,66 @@ def _free() -> float:
         return total_memory()
 
 
-def draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> None:
-    """Draw a request's pictures into files. model: as it was called, for what is said. Raises ValueError."""
-    assert isinstance(pipeline.autoencoder, AutoencoderKL), "clips are drawn elsewhere"
+def refuse_drawn(given: Mapping[str, object], request: Request, asked: Asked) -> None:
+    """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
+    ValueError."""
+    drawn = {
+        **given,
+        "--negative": request.negative,
+        "--size": request.size,
+        "--frames": request.frames,
+        "--steps": request.steps,
+        "--guidance": request.guidance,
+        "--second-guidance": request.second_guidance,
+        "--seed": request.seed,
+        "--n": request.images if request.images != 1 else None,
+        "--keep-latents": asked.keep_latents or None,
+    }
+    if stated := [name for name, value in drawn.items() if value is not None]:
+        raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
+
+
+def draw(
+    model: str, prompt: str | None, request: Request, asked: Asked, dtype: str | None, threads: int | None
+) -> None:
+    """Draw a prompt's pictures or clips. request: all of it but the prompt. dtype: one of DTYPES. Raises ValueError."""
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"--dtype is {dtype!r}; give {' or '.join(DTYPES)}")
+    if prompt is None:
+        raise ValueError("give a prompt (- reads standard input), or --latents with a file of saved latents")
+    check_draws(request.seed or 0, request.images)
+    request = replace(request, prompt=read_prompt(prompt))
+    if asked.output is not None:
+        check_files(numbered(asked.output, request.images), asked.medium, force=asked.force)
+    source = open_source(model)
+    _check_medium(source, asked.medium)
+    with loading_bar(model) as progress:
+        pipeline = load_pipeline(source, DTYPES.get(dtype or ""), threads=threads, progress=progress)
+    _draw(pipeline, model, request, asked)
+
+
+def _check_medium(source: Source, medium: Medium) -> None:
+    """Refuse, before it is loaded, a pipeline of what another command draws. Raises ValueError."""
+    other = clips(1.0) if pipeline_class_of(source).frames > 1 else PICTURES
+    if other.command != medium.command:
+        raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
+
+
+def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> None:
+    """Draw a request's pictures or clips into files. model: as it was called, for what is said. Raises ValueError."""
     device = device_named("this", torch.get_num_threads())
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
-    paths = numbered(asked.output or Path(f"{Path(pipeline.name).name}-{plan.seed}.png"), request.images)
+    medium = asked.medium
+    name = Path(f"{Path(pipeline.name).name}-{plan.seed}{medium.suffix}")
+    paths = numbered(asked.output or name, request.images)
     if asked.output is None:
-        check_files(paths, force=asked.force)
-    height, width = plan.geometry.latents[-2:]
-    tiling = asked.tiling(pipeline.autoencoder, Grid(1, height, width))
+        check_files(paths, medium, force=asked.force)
+    tiling = asked.tiling(pipeline.autoencoder, plan.geometry.latents)
     forecast = forecaster.forecast(plan, tiling)
     for line in plan_lines(pipeline, plan, forecast, tiling):
         say(line)
-    files = [PictureFile(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
+    files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
     drawing = _Drawing(pipeline, model, plan, asked, tiling, files)
     drawing.run()
     for line in measured_lines(forecast, drawing.measured):
@@ -98,7 +153,7 @@ class _Drawing:
         plan: Plan,
         asked: Asked,
         tiling: Tiling | None,
-        files: Sequence[PictureFile],
+        files: Sequence[DrawnFile],
     ) -> None:
         self._pipeline, self._model, self._plan, self._asked = pipeline, model, plan, asked
         self._tiling, self._files = tiling, files
@@ -147,7 +202,7 @@ class _Drawing:
     def _preview(self, step: Step) -> None:
         """Where one is due, write what the pictures of a group would become."""
         if self._asked.preview and step.number % self._asked.preview == 0:
-            assert isinstance(self._pipeline.autoencoder, AutoencoderKL)
+            assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
             pixels = preview(self._pipeline.autoencoder, step.guess)
             for image, each in zip(step.images, pixels, strict=True):
                 self._files[image].write(each, preview=f"step {step.number} of {step.of}")
@@ -166,8 +221,8 @@ class _Drawing:
         say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
         raise typer.Exit(INTERRUPTED)
 
-    def _how(self, file: PictureFile) -> str:
-        return f"ridgeline image {self._model} --latents {file.latents}"
+    def _how(self, file: DrawnFile) -> str:
+        return f"ridgeline {self._asked.medium.command} {self._model} --latents {file.latents}"
 
     @contextmanager
     def _clock(self, stage: str) -> Iterator[None]:
@@ -179,20 +234,24 @@ class _Drawing:
 
 
 def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int | None) -> None:
-    """Decode files of latents into pictures; the latents stay. Raises ValueError, before anything is decoded for
-    files that hold none."""
-    given = [read_latents(path) for path in latents]
-    paths = numbered(asked.output, len(latents)) if asked.output is not None else list(map(picture_path, latents))
-    check_pictures(paths, force=asked.force)
-    autoencoder = load_vae(model, threads=threads)
-    wanted = autoencoder.shape.latents
+    """Decode files of latents into pictures or clips; the latents stay. Raises ValueError, before anything is decoded
+    for files that hold none."""
+    given, medium = [read_latents(path) for path in latents], asked.medium
+    beside = [drawn_path(path, medium.suffix) for path in latents]
+    paths = beside if asked.output is None else numbered(asked.output, len(latents))
+    check_drawn(paths, medium, force=asked.force)
+    source = open_source(model)
+    _check_medium(source, medium)
+    autoencoder = load_vae(source, threads=threads)
+    wanted, dimensions = autoencoder.shape.latents, 4 if isinstance(autoencoder, ClipAutoencoder) else 3
     for path, (each, _) in zip(latents, given, strict=True):
+        if each.dim() != dimensions:
+            raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")
         if each.shape[0] != wanted:
             raise ValueError(f"{path} holds latents of {each.shape[0]} channels, the model's have {wanted}")
     for path, (each, parameters) in zip(paths, given, strict=True):
-        tiling = asked.tiling(autoencoder, Grid(1, *each.shape[1:]))
-        pixels: Tensor = decode(autoencoder, each[None], tiling)[0]
-        PictureFile(path, parameters).write(pixels)
+        pixels: Tensor = decode(autoencoder, each[None], asked.tiling(autoencoder, each.shape))[0]
+        medium.make(path, parameters).write(pixels)
         if not asked.as_json:
             print(path, flush=True)
     if asked.as_json:

@@ -1,49 +1,23 @@
-"""The files of drawn pictures: names, and what is written while they are drawn and after."""
+"""The files of what is drawn: names, and what is written while it is drawn and after."""
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ridgeline.diffusion.clip_file import check_fps, encode_clip, encode_frames, format_of_clip
 from ridgeline.diffusion.picture import encode_picture, format_of
 from ridgeline.diffusion.saved_latents import latents_path, save_latents
 from ridgeline.files import check_new, check_writable, write_whole
 
 
-def numbered(output: Path, count: int) -> list[Path]:
-    """One name a picture: the name itself for one, NAME-1, NAME-2 and so on for several, as many digits in each."""
-    if count == 1:
-        return [output]
-    width = len(str(count))
-    return [output.with_name(f"{output.stem}-{number:0{width}}{output.suffix}") for number in range(1, count + 1)]
-
-
-def check_files(pictures: Sequence[Path], *, force: bool) -> None:
-    """As `check_pictures`, and the same of their latents."""
-    check_pictures(pictures, force=force)
-    for path in map(latents_path, pictures):
-        _check(path, force=force)
-
-
-def check_pictures(pictures: Sequence[Path], *, force: bool) -> None:
-    """Refuse, before work is done, names of pictures that could not be written after it, or that are there already.
-    Raises ValueError."""
-    for path in pictures:
-        format_of(path)
-        _check(path, force=force)
-
-
-def _check(path: Path, *, force: bool) -> None:
-    if not force:
-        check_new(path)
-    check_writable(path)
-
-
 @dataclass(frozen=True, slots=True)
-class PictureFile:
-    """One picture's file and, until it is decoded, its latents'."""
+class DrawnFile(ABC):
+    """One picture's or one clip's file and, until it is decoded, its latents'. parameters: what it is drawn from."""
 
     path: Path
     parameters: Mapping[str, Any]
@@ -53,10 +27,88 @@ class PictureFile:
         """Where its latents lie."""
         return latents_path(self.path)
 
-    def save_latents(self, latents_CHW: Tensor, **more: Any) -> None:
-        """Keep latents until there is a picture. more: what else is said of them."""
-        save_latents(self.latents, latents_CHW, {**self.parameters, **more})
+    def save_latents(self, latents: Tensor, **more: Any) -> None:
+        """Keep latents until they are decoded. more: what else is said of them."""
+        save_latents(self.latents, latents, {**self.parameters, **more})
 
-    def write(self, pixels_CHW: Tensor, **more: Any) -> None:
-        """Write the picture. more: what else is said of it."""
-        write_whole(self.path, encode_picture(pixels_CHW, format_of(self.path), {**self.parameters, **more}))
+    @abstractmethod
+    def write(self, pixels: Tensor, **more: Any) -> None:
+        """Write it. more: what else is said of it."""
+
+
+class PictureFile(DrawnFile):
+    """One picture's."""
+
+    def write(self, pixels: Tensor, **more: Any) -> None:
+        """As DrawnFile.write, of pixels [C, H, W]."""
+        write_whole(self.path, encode_picture(pixels, format_of(self.path), {**self.parameters, **more}))
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFile(DrawnFile):
+    """One clip's, of so many frames a second; a name without a suffix is a folder of its frames."""
+
+    fps: float
+
+    def write(self, pixels: Tensor, **more: Any) -> None:
+        """As DrawnFile.write, of pixels [C, F, H, W]."""
+        parameters, format_ = {**self.parameters, "fps": self.fps, **more}, format_of_clip(self.path)
+        if format_:
+            write_whole(self.path, encode_clip([pixels], format_, self.fps, parameters))
+            return
+        self.path.mkdir(exist_ok=True)
+        for number, content in enumerate(encode_frames([pixels], parameters), 1):
+            write_whole(self.path / f"{number:05}.png", content)
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What a command draws: pictures or clips.
+
+    command: its name. noun: what one of them is called. suffix: of a file that nobody named. make: its file. check:
+    refuses a name that none of them has.
+    """
+
+    command: str
+    noun: str
+    suffix: str
+    make: Callable[[Path, Mapping[str, Any]], DrawnFile]
+    check: Callable[[Path], object]
+
+
+PICTURES = Medium("image", "picture", ".png", PictureFile, format_of)
+
+
+def clips(fps: float) -> Medium:
+    """Clips of so many frames a second. Raises ValueError for a number that cannot be."""
+    check_fps(fps)
+    return Medium("video", "clip", ".mp4", partial(ClipFile, fps=fps), format_of_clip)
+
+
+def numbered(output: Path, count: int) -> list[Path]:
+    """One name each: the name itself for one, NAME-1, NAME-2 and so on for several, as many digits in each."""
+    if count == 1:
+        return [output]
+    width = len(str(count))
+    return [output.with_name(f"{output.stem}-{number:0{width}}{output.suffix}") for number in range(1, count + 1)]
+
+
+def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
+    """As `check_drawn`, and the same of their latents."""
+    check_drawn(paths, medium, force=force)
+    for path in map(latents_path, paths):
+        _check(path, force=force)
+
+
+def check_drawn(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
+    """Refuse, before work is done, names that could not be written after it, or that are there already. Raises
+    ValueError."""
+    for path in paths:
+        medium.check(path)
+        _check(path, force=force)
+
+
+def _check(path: Path, *, force: bool) -> None:
+    if not force:
+        check_new(path)
+    check_writable(path)

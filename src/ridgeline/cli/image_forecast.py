@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import Geometry
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Memory, Parts, PipelinePrice
 from ridgeline.diffusion.request import Plan
 from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
-from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
 from ridgeline.roofline.device import Device
 
@@ -30,10 +33,11 @@ class Forecaster:
     """Prices a pipeline's requests on the machine at hand."""
 
     def __init__(self, pipeline: Pipeline, device: Device) -> None:
-        assert isinstance(pipeline.autoencoder, AutoencoderKL), "clips are decoded by diffusers, which is not priced"
         self._device = device
-        parts = Parts(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
-        self._price = PipelinePrice(parts)
+        vae = pipeline.autoencoder
+        decoder = ClipDecoder(vae.config, torch.float32) if isinstance(vae, ClipAutoencoder) else vae
+        denoisers = (pipeline.denoiser, *([pipeline.second.denoiser] if pipeline.second else []))
+        self._price = PipelinePrice(Parts(pipeline.encoder.models, denoisers, decoder))
 
     def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
         """Seconds of a call of the denoiser, as `CallSeconds`."""
@@ -65,38 +69,56 @@ def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tilin
     yield f"{pipeline.name}: {_pictures(plan)}"
     yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; tokens of texts: {texts}"
     yield f"{_steps(plan)}{_together(plan)}"
-    memory, cut = forecast.memory, f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
-    yield (
-        f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, decode {_size(memory.decode)} "
-        f"{cut}; it would be {_size(memory.whole)} whole, {_size(memory.tiled)} in tiles of {Tiling().size}"
-    )
+    memory = forecast.memory
+    decode = f"decode {_size(memory.decode)} frame by frame" if _moves(plan) else _decode(memory, tiling)
+    yield f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, {decode}"
     each = forecast.seconds["denoise"] / plan.steps
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     known = "" if forecast.device.calibrated else "; not calibrated: ridgeline calibrate measures it"
     yield f"predicted: {stages} ({say_seconds(each)} a step) on {forecast.device.title}{known}"
 
 
+def _moves(plan: Plan) -> bool:
+    """Whether clips are drawn."""
+    return plan.geometry.layout.most_frames > 1
+
+
+def _noun(plan: Plan) -> str:
+    """What is drawn."""
+    return "clip" if _moves(plan) else "picture"
+
+
+def _decode(memory: Memory, tiling: Tiling | None) -> str:
+    """What the decode of a picture takes, and would."""
+    cut = f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
+    would = f"{_size(memory.whole)} whole, {_size(memory.tiled)} in tiles of {Tiling().size}"
+    return f"decode {_size(memory.decode)} {cut}; it would be {would}"
+
+
 def _pictures(plan: Plan) -> str:
-    """Size and seeds."""
-    images, size = plan.request.images, plan.geometry.size
+    """Sizes and seeds."""
+    images, noun = plan.request.images, _noun(plan)
+    each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
     if images == 1:
-        return f"a picture of {size} pixels, seed {plan.seed}"
-    return f"{images} pictures of {size} pixels, seeds {plan.seed} to {plan.seed + images - 1}"
+        return f"a {noun} of {each} pixels, seed {plan.seed}"
+    return f"{images} {noun}s of {each} pixels, seeds {plan.seed} to {plan.seed + images - 1}"
 
 
 def _steps(plan: Plan) -> str:
     """How many passes there are, and why."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
-        return f"{steps} steps x 2 = {plan.passes} passes a picture: guidance {plan.scale:g} (w = {guidance.scale:g})"
+        second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
+        scale = f"guidance {plan.scale:g} (w = {guidance.scale:g}{second})"
+        return f"{steps} steps x 2 = {plan.passes} passes a {_noun(plan)}: {scale}"
     embedded = "" if guidance.embedded is None else f" {guidance.embedded:g}, an input of the denoiser"
-    return f"{steps} steps = {plan.passes} passes a picture: guidance{embedded or ' off'}"
+    return f"{steps} steps = {plan.passes} passes a {_noun(plan)}: guidance{embedded or ' off'}"
 
 
 def _together(plan: Plan) -> str:
     """Which of them share a call."""
     side_by_side = plan.batching.pictures
-    words = [f"{side_by_side} pictures side by side"] if side_by_side > 1 else []
+    words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
     words += ["both passes of a step in one call"] if plan.batching.paired else []
     return f"; {', '.join(words)}" if words else ""
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "embed": "Turn texts into vectors that are near each other where the texts mean the like.",
     "serve": "Serve a model over HTTP: OpenAI's chat and completions, metrics, health.",
     "image": "Draw pictures of a prompt: says what they will take, shows each step, and writes a file for each.",
+    "video": "Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.",
     "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import Fields, ModelRefused
+from ridgeline.models.tiling import Tiling
 
 ARCHITECTURE = "AutoencoderKLWan"
 PIP = "pip install 'ridgeline[images]'"
@@ -45,9 +46,9 @@ class ClipShape:
 class ClipAutoencoder:
     """AutoencoderKLWan of Wan 2.1 or 2.2, its decoder."""
 
-    def __init__(self, theirs: Any, shape: ClipShape) -> None:
-        """theirs: diffusers' model, filled."""
-        self.theirs, self.shape = theirs, shape
+    def __init__(self, theirs: Any, shape: ClipShape, config: Fields) -> None:
+        """theirs: diffusers' model, filled. config: its own."""
+        self.theirs, self.shape, self.config = theirs, shape, config
 
     @property
     def factor(self) -> int:
@@ -65,9 +66,10 @@ class ClipAutoencoder:
         return found
 
     @torch.inference_mode()
-    def decode(self, latents_BCTHW: Tensor) -> Tensor:
+    def decode(self, latents_BCTHW: Tensor, tiling: Tiling | None = None) -> Tensor:
         """latents_BCTHW [B, C, T, H, W] as a denoiser has them -> pixels fp32 [B, 3, frames, lines, columns] from -1 to
-        1. Raises ValueError for latents of another model."""
+        1. tiling: None, as there are chunks. Raises ValueError for latents of another model."""
+        assert tiling is None, "clips are decoded frame by frame"
         return torch.cat(list(self.chunks(latents_BCTHW)), dim=2)
 
     @torch.inference_mode()
@@ -116,7 +118,7 @@ def load_clip_autoencoder(model: Source | str, dtype: torch.dtype = torch.float3
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())
         raise ModelRefused(f"{source.folder}: diffusers cannot load it ({said[:200]}); fetch it again") from None
-    return ClipAutoencoder(filled.eval().requires_grad_(False), shape)
+    return ClipAutoencoder(filled.eval().requires_grad_(False), shape, source.config)
 
 
 def shape_of(fields: Fields) -> ClipShape:

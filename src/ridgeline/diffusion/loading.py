@@ -97,14 +97,14 @@ def _load_autoencoder(part: Component, progress: Progress | None) -> Autoencoder
     return load_autoencoder(str(part.folder), torch.float32, progress=progress)
 
 
-def load_vae(model: Source | str, *, threads: int | None = None) -> AutoencoderKL:
+def load_vae(model: Source | str, *, threads: int | None = None) -> AutoencoderKL | ClipAutoencoder:
     """The VAE of a pipeline's folder alone, as `load_pipeline` has it: for latents that were saved. Raises
     ModelRefused."""
     if threads is not None:
         check_threads(threads)
     source = as_source(model)
     pipeline_class_of(source)
-    autoencoder = load_autoencoder(str(source.components["vae"].folder), torch.float32)
+    autoencoder = _load_autoencoder(source.components["vae"], None)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in autoencoder.parameters()), threads))
     return autoencoder
 

@@ -45,7 +45,7 @@ def encode_picture(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, An
     """The file of a picture. format_: one of FORMATS; WebP is lossless. parameters: what it was drawn from, the prompt
     among them. Raises ValueError for a number of channels that no picture has."""
     image, out = to_image(pixels_CHW), BytesIO()
-    image.save(out, format_, **_options(format_, parameters))
+    image.save(out, format_, **picture_options(format_, parameters))
     return out.getvalue()
 
 
@@ -60,7 +60,7 @@ def to_image(pixels_CHW: Tensor) -> "Image":
     return Image.fromarray(array[:, :, 0] if channels == 1 else array)
 
 
-def _options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def picture_options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """What Pillow is told when it writes a file."""
     software = f"ridgeline {__version__}"
     if format_ == "PNG":

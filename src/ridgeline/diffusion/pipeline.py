@@ -187,6 +187,8 @@ class Pipeline:
             "steps": plan.schedule.steps,
             "guidance": plan.scale,
             "seed": plan.seed + image,
+            **({"frames": plan.geometry.frames} if self.layout.most_frames > 1 else {}),
+            **({} if plan.second is None else {"second_guidance": plan.second.scale}),
         }
 
     def draw(self, request: Request, tiling: Tiling | None = None) -> Tensor:

@@ -24,9 +24,9 @@ def latents_path(picture: Path) -> Path:
     return picture.with_name(picture.stem + SUFFIX)
 
 
-def picture_path(latents: Path) -> Path:
-    """The picture, as PNG, of a file of latents: beside it."""
-    return latents.with_name(latents.name.removesuffix(SUFFIX).removesuffix(".safetensors") + ".png")
+def drawn_path(latents: Path, suffix: str) -> Path:
+    """The picture or the clip of a file of latents, with this suffix: beside it."""
+    return latents.with_name(latents.name.removesuffix(SUFFIX).removesuffix(".safetensors") + suffix)
 
 
 def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any]) -> None:
@@ -36,7 +36,8 @@ def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any])
 
 
 def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
-    """Latents [C, H, W] and what they were drawn from. Raises ValueError for a file that holds none."""
+    """Latents [C, H, W], of a clip [C, T, H, W], and what they were drawn from. Raises ValueError for a file that holds
+    none."""
     try:
         with safe_open(path, framework="pt") as file:
             stated = (file.metadata() or {}).get(_PARAMETERS, "{}")
@@ -44,10 +45,10 @@ def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
                 raise ValueError("it holds other tensors than `latents`")
             latents = file.get_tensor(_TENSOR)
         parameters = json.loads(stated)
-        if latents.dtype != torch.float32 or latents.dim() != 3 or not isinstance(parameters, dict):
-            raise ValueError(f"latents are {latents.dtype} {list(latents.shape)}, not fp32 [channels, lines, columns]")
+        if latents.dtype != torch.float32 or latents.dim() not in (3, 4) or not isinstance(parameters, dict):
+            raise ValueError(f"latents are {latents.dtype} {list(latents.shape)}, not fp32 of a picture or a clip")
     except FileNotFoundError:
         raise ValueError(f"{path} is no file; give the latents of a picture, NAME{SUFFIX}") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} holds no latents of a picture: {error}") from None
+        raise ValueError(f"{path} holds no latents of a picture or a clip: {error}") from None
     return latents, parameters

@@ -1,0 +1,46 @@
+"""Options that `ridgeline image` and `ridgeline video` have in common."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli import options
+
+_MODEL = "The folder of a pipeline, with a model_index.json, or its id in the Hugging Face cache."
+_PROMPT = "What is to be seen; - reads standard input."
+_NEGATIVE = "What is not to be seen; it acts where guidance does."
+_SIZE = "WIDTHxHEIGHT in pixels, one of the model's; by default its usual one."
+_STEPS = "Steps from noise to what is drawn; by default as the model's folder or its pipeline says."
+_GUIDANCE = "How strongly the prompt is followed, as the model's pipeline states it; guided steps are two passes."
+_SEED = "Of the first picture or clip: number i has seed + i; by default any, which is said."
+_COUNT = "How many pictures or clips."
+_KEEP = "Keep the latents, which are saved before they are decoded, beside the file; else they go once it is there."
+_LATENTS = "Decode latents that were saved, and draw nothing; several, or repeated. Loads the VAE alone."
+_DTYPE = "fp32 or bf16: what the denoiser runs in, by default what it is stored in."
+_REQUEST = "Request"
+
+
+def request_option(text: str, *names: str, **more: Any) -> Any:
+    """An option of what is to be drawn."""
+    return typer.Option(*names, help=text, rich_help_panel=_REQUEST, **more)
+
+
+Pipeline = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, callback=options.say_which)]
+Prompt = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
+Negative = Annotated[str | None, request_option(_NEGATIVE, "--negative", metavar="TEXT")]
+PixelSize = Annotated[str | None, request_option(_SIZE, "--size", metavar="WxH")]
+Steps = Annotated[int | None, request_option(_STEPS, "--steps")]
+Guidance = Annotated[float | None, request_option(_GUIDANCE, "--guidance")]
+Seed = Annotated[int | None, request_option(_SEED, "--seed")]
+Count = Annotated[int, request_option(_COUNT, "-n", "--n")]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
+KeepLatents = Annotated[bool, typer.Option("--keep-latents", help=_KEEP)]
+Latents = Annotated[list[Path] | None, typer.Option("--latents", help=_LATENTS, metavar="FILE")]
+DType = Annotated[str | None, typer.Option("--dtype", help=_DTYPE, metavar="NAME")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but what goes wrong.")]
+
+
+def output(text: str) -> Any:
+    """Where what is drawn goes."""
+    return typer.Option("-o", "--output", help=text, metavar="FILE")

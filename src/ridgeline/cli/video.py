@@ -1,0 +1,61 @@
+"""`ridgeline video`: a prompt becomes a clip, or several."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ridgeline.cli import drawing_options as drawing
+from ridgeline.cli import options
+from ridgeline.cli.image_drawing import OFF, Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.image_files import clips
+from ridgeline.cli.terminal import silence
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.request import Request
+
+FPS = 16.0
+_FRAMES = "How many; Wan makes 4k + 1 of them, 81 where nobody says."
+_SECOND = "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
+_FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."
+_OUTPUT = (
+    "The file: mp4, gif or webp, or a name without a suffix, a folder of png; several clips are numbered. By default "
+    "MODEL-SEED.mp4, here."
+)
+
+
+def video(
+    model: drawing.Pipeline,
+    prompt: drawing.Prompt = None,
+    *,
+    negative: drawing.Negative = None,
+    frames: Annotated[int | None, drawing.request_option(_FRAMES, "--frames")] = None,
+    size: drawing.PixelSize = None,
+    steps: drawing.Steps = None,
+    guidance: drawing.Guidance = None,
+    second_guidance: Annotated[float | None, drawing.request_option(_SECOND, "--second-guidance")] = None,
+    seed: drawing.Seed = None,
+    n: drawing.Count = 1,
+    fps: Annotated[float, typer.Option("--fps", help=_FPS)] = FPS,
+    output: Annotated[Path | None, drawing.output(_OUTPUT)] = None,
+    force: drawing.Force = False,
+    keep_latents: drawing.KeepLatents = False,
+    latents: drawing.Latents = None,
+    dtype: drawing.DType = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: drawing.Quiet = False,
+) -> None:
+    """Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.
+
+    What a clip was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
+    between two steps and says what there is; twice, it stops at once.
+    """
+    asked = Asked(output, force, OFF, keep_latents, 0, as_json=as_json, medium=clips(fps))
+    wanted = None if size is None else Size.parse(size)
+    request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance)
+    with silence(quiet):
+        if latents:
+            refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, asked)
+            decode_saved(model, latents, asked, threads)
+        else:
+            draw(model, prompt, request, asked, dtype, threads)

@@ -1,0 +1,131 @@
+"""`ridgeline video` on random weights: files and what is in them, what is said, what is refused."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from cli.running import OK, USAGE, Run, assert_one_line
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.saved_latents import latents_path, read_latents
+from ridgeline.roofline.cards import load_card
+from support.pipelines import wan, z_image
+
+PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
+REQUEST = ("--negative", NEGATIVE, "--size", "64x32", "--frames", "5", "--steps", "3", "--guidance", "2", "--seed", "5")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("wan")
+    wan(path, experts=True)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine is costs two seconds, and is no matter here."""
+    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> "np.ndarray[Any, Any]":
+    """What Python draws of REQUEST: [frames, lines, columns, 3]."""
+    pipeline = load_pipeline(str(folder), threads=1)
+    (drawn,) = pipeline.draw(Request(PROMPT, NEGATIVE, Size(64, 32), 3, 2.0, 5, frames=5))
+    return np.stack([to_bytes(frame).numpy() for frame in drawn.unbind(1)])
+
+
+def test_a_folder_of_frames(ridgeline: Run, folder: Path, tmp_path: Path, expected: "np.ndarray[Any, Any]") -> None:
+    """Each as Python draws it; what it takes and took on stderr, no latents left."""
+    path = tmp_path / "cat"
+    ended = ridgeline("video", folder, PROMPT, *REQUEST, "-o", path)
+    assert (ended.code, ended.out) == (OK, f"{path}\n"), ended.err
+    assert [each.name for each in tmp_path.iterdir()] == ["cat"]
+    files = sorted(path.iterdir())
+    assert [file.name for file in files] == [f"{number:05}.png" for number in range(1, 6)]
+    drawn = np.stack([np.asarray(Image.open(file)) for file in files])
+    assert np.abs(drawn.astype(int) - expected.astype(int)).max() <= 1
+    with Image.open(files[2]) as image:
+        kept = json.loads(image.text["parameters"])  # type: ignore[attr-defined]
+    wanted = {"prompt": PROMPT, "negative": NEGATIVE, "frames": 5, "frame": 3, "fps": 16.0, "seed": 5, "size": "64x32"}
+    assert {name: kept[name] for name in wanted} == wanted
+    assert "a clip of 5 frames of 64x32 pixels, seed 5" in ended.err
+    assert "8 x 4 x 2 latents of 4 channels, 16 tokens" in ended.err
+    assert "3 steps x 2 = 6 passes a clip: guidance 2 (w = 2, 2 of the second expert)" in ended.err
+    assert re.search(r"memory: weights .* a pass .* decode .* frame by frame", ended.err)
+    for stage in ("encode", "denoise", "decode", "all"):
+        assert re.search(rf"^{stage} +[\d.]+ [mµn]?s +[\d.]+ [mµn]?s", ended.err, re.MULTILINE)
+
+
+def test_mp4_is_the_default(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: "np.ndarray[Any, Any]"
+) -> None:
+    """Named after the model and the seed, at the pace that is asked, with what it was drawn from."""
+    monkeypatch.chdir(tmp_path)
+    ended = ridgeline("video", folder, PROMPT, *REQUEST, "--fps", "12", "--second-guidance", "2", "--json")
+    assert ended.code == OK, ended.err
+    (name,) = ended.json["files"]
+    assert name == f"{folder.name}-5.mp4"
+    assert (ended.json["frames"], ended.json["passes"], ended.json["latents"]) == (5, 6, [4, 2, 4, 8])
+    with av.open(name) as container:
+        assert float(container.streams.video[0].average_rate or 0) == 12
+        kept = json.loads(container.metadata["comment"])
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert (kept["prompt"], kept["fps"], kept["second_guidance"]) == (PROMPT, 12, 2)
+    assert np.stack(frames).shape == expected.shape
+
+
+def test_several_clips_and_their_latents(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """Each from its own seed; latents that were kept are decoded again, into another format."""
+    ended = ridgeline(
+        "video", folder, PROMPT, *REQUEST, "-n", 2, "-o", tmp_path / "cat.gif", "--keep-latents", "--quiet"
+    )
+    assert (ended.code, ended.err) == (OK, ""), ended.err
+    names = [tmp_path / f"cat-{number}.gif" for number in (1, 2)]
+    with Image.open(names[1]) as image:
+        assert image.n_frames == 5  # type: ignore[attr-defined]
+    latents, parameters = read_latents(latents_path(names[1]))
+    assert latents.shape == (4, 2, 4, 8)
+    assert (parameters["seed"], parameters["frames"]) == (6, 5)
+    again = tmp_path / "again.webp"
+    ended = ridgeline("video", folder, "--latents", latents_path(names[1]), "--fps", "8", "-o", again)
+    assert (ended.code, ended.out) == (OK, f"{again}\n"), ended.err
+    with Image.open(again) as image:
+        image.seek(1)
+        image.load()
+        assert image.info["duration"] == 125
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("x", "--frames", "8"), "8 frames: 4k + 1 can be made, as 5 or 9"),
+        (("x", "--size", "64x64"), "size 64x64 is not one of this model's: 64x32, 32x64"),
+        (("x", "--fps", "0"), "0 frames a second: give a number above 0"),
+        (("x", "--fps", "nan"), "nan frames a second"),
+        (("x", "-o", "cat.avi"), "cat.avi: clips are written as .mp4, .gif, .webp"),
+        (("x", "--steps", "0"), "0 steps: this model takes 1 to 999"),
+        ((), "give a prompt"),
+        (("x", "--latents", "x.latents.safetensors"), "a prompt is for what is drawn"),
+        (("--frames", "5", "--latents", "x.latents.safetensors"), "--frames is for what is drawn"),
+    ],
+)
+def test_what_is_refused(ridgeline: Run, folder: Path, arguments: tuple[str, ...], problem: str) -> None:
+    """In one line."""
+    assert_one_line(ridgeline("video", folder, *arguments), USAGE, problem)
+
+
+def test_each_command_draws_its_own(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """Before anything is loaded."""
+    z_image(tmp_path)
+    assert_one_line(ridgeline("image", folder, "x"), USAGE, "draws clips: ridgeline video takes it")
+    assert_one_line(ridgeline("video", tmp_path, "x"), USAGE, "draws pictures: ridgeline image takes it")
