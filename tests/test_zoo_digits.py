@@ -14,6 +14,8 @@ from diffusers import ZImagePipeline
 from torch import Tensor, nn
 from zoo.digits.autoencoder import autoencoder
 from zoo.digits.data import HELD_OUT, Digits, moved, read_digits, read_idx
+from zoo.digits.distil import consistency_loss
+from zoo.digits.evaluate import nearest, table
 from zoo.digits.export import export
 from zoo.digits.measures import Bounds, slant, thickness
 from zoo.digits.model import Drawer, Shape, TextShape
@@ -23,6 +25,9 @@ from zoo.digits.train import Taught, flow_loss, levels, load_weights
 from zoo.digits.training import Training, averaged
 from zoo.tales.train import Clock
 
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.samplers import euler, renoise
 from support.checkpoints import redraw
 
 VAE = autoencoder().eval()
@@ -204,6 +209,28 @@ def test_the_loss_is_nothing_for_who_knows_the_velocity() -> None:
     assert 0 < float(t.min()) < 0.01 < 0.99 < float(t.max()) < 1
 
 
+def test_a_student_that_guesses_what_the_teacher_comes_to_is_told_to_stay() -> None:
+    """A teacher whose guided velocity is that of a straight line leads every guess to the same picture."""
+    drawer = Drawer(Shape(), TextShape())
+    latents, tokens, own = taught().batch(6, torch.Generator().manual_seed(0))
+    picture = latents[:1]
+
+    class Straight(nn.Module):
+        def forward(self, x: Tensor, time: Tensor, states: Tensor, own: Tensor) -> Tensor:
+            return (picture - x) / (1 - time).clamp(min=1e-6)[:, None, None, None]
+
+    drawer.transformer = Straight()  # type: ignore[assignment]
+    empty = encoded(train_tokenizer(512), [""])
+    batch, generator = (picture.expand(6, -1, -1, -1), tokens, own), torch.Generator().manual_seed(2)
+    assert float(consistency_loss(Straight(), drawer, batch, empty, generator)) < 1e-6  # type: ignore[arg-type]
+    other = Drawer(Shape(), TextShape()).transformer  # which says that there is no noise
+    loss = consistency_loss(other, drawer, batch, empty, generator)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss) > 0.01
+    assert all(p.grad is None for p in drawer.parameters())
+    assert float(other.all_final_layer["2-1"].linear.weight.grad.abs().sum()) > 0  # type: ignore[union-attr]
+
+
 def test_a_step_of_training_trains_all_but_what_nothing_runs() -> None:
     drawer = Drawer(Shape(), TextShape())
     redraw(drawer, seed=0)
@@ -243,6 +270,37 @@ def test_an_exported_folder_is_the_pipeline_that_was_trained(tmp_path: Path) -> 
     assert all(
         torch.equal(a, b) for a, b in zip(again.state_dict().values(), drawer.state_dict().values(), strict=True)
     )
+
+
+def test_a_distilled_pipeline_says_how_it_is_to_be_asked(tmp_path: Path) -> None:
+    """Few steps, no guidance, and a sampler whose guess is final; all else as its teacher's."""
+    tokenizer, drawer = train_tokenizer(512), Drawer(Shape(), TextShape())
+    export(drawer, VAE, tokenizer, tmp_path / "teacher")
+    export(drawer, VAE, tokenizer, tmp_path / "fast", fast=True)
+    both = [load_pipeline(str(tmp_path / name), threads=1) for name in ("teacher", "fast")]
+    plans = [pipeline.plan(Request("a seven", seed=0)) for pipeline in both]
+    assert [(plan.schedule.steps, plan.passes) for plan in plans] == [(20, 40), (4, 4)]
+    assert [pipeline.scheduler.sampler for pipeline in both] == [euler, renoise]
+    files = [
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("teacher", "fast")
+    ]
+    assert {str(path) for path in files[0] if files[0][path] != files[1][path]} == {
+        "generation_config.json",
+        "scheduler/scheduler_config.json",
+    }
+
+
+def test_the_nearest_is_found_and_a_table_is_one() -> None:
+    images = torch.cat([bar(3), bar(4)])
+    others = torch.cat([bar(8), bar(3), bar(6)])
+    assert nearest(images[:1], others) == 0
+    assert nearest(images[1:], others) == pytest.approx((20 * 1 * 2**2 / 1024) ** 0.5)
+    assert table("steps", (50, 4), (0.98, 0.5)).splitlines() == [
+        "| steps | 50 | 4 |",
+        "| --- | --- | --- |",
+        "| read right | 98.0 % | 50.0 % |",
+    ]
 
 
 def test_captions_repeat_for_a_seed() -> None:

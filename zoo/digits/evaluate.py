@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from string import Template
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -28,6 +32,7 @@ CARD = Path(__file__).parent / "card.md"
 STEPS, GUIDANCE = 20, 3.0
 STEP_MENU, GUIDANCE_MENU = (50, 20, 8, 4, 2, 1), (0.0, 1.0, 2.0, 3.0, 5.0)
 WORDINGS, EACH = 4, 5  # of each digit; images of each wording: 200 in all
+TABLED = 20  # of those 40 prompts, which are asked at other steps and guidance too
 SHEET = 10  # images of each digit on the sheet
 
 
@@ -47,14 +52,39 @@ def asked(*, trained: bool, traits: Sequence[str] = (), wordings: int = WORDINGS
     ]
 
 
-def drawn(pipeline: Pipeline, texts: Sequence[Asked], steps: int = STEPS, guidance: float = GUIDANCE) -> Digits:
+class Drawers:
+    """Processes that draw side by side, each with the pipeline and a thread of its own."""
+
+    def __init__(self, model: Path, count: int) -> None:
+        self.pool = ProcessPoolExecutor(count, get_context("spawn"), _load, (str(model),))
+
+    def __call__(self, requests: Sequence[Request]) -> Tensor:
+        """The images of all requests, [B, 1, 32, 32]."""
+        images = torch.cat([torch.from_numpy(drawn) for drawn in self.pool.map(_draw, requests)])
+        return images.clamp(-1, 1)
+
+
+_pipelines: list[Pipeline] = []  # of a process that draws: one
+
+
+def _load(model: str) -> None:
+    _pipelines.append(load_pipeline(model, threads=1))
+
+
+def _draw(request: Request) -> NDArray[np.float32]:
+    images: NDArray[np.float32] = _pipelines[0].draw(request).numpy()
+    return images
+
+
+def drawn(draw: Drawers, texts: Sequence[Asked], steps: int = STEPS, guidance: float = GUIDANCE) -> Digits:
     """EACH images of each of these, with the digits that they were to be; seeds count through."""
-    images = [
-        pipeline.draw(Request(text.prompt, steps=steps, guidance=guidance, seed=EACH * number, images=EACH))
-        for number, text in enumerate(texts)
-    ]
-    labels = torch.tensor([text.digit for text in texts]).repeat_interleave(EACH)
-    return Digits(torch.cat(images).clamp(-1, 1), labels)
+    images = draw(
+        [
+            Request(text.prompt, steps=steps, guidance=guidance, seed=EACH * number, images=EACH)
+            for number, text in enumerate(texts)
+        ]
+    )
+    return Digits(images, torch.tensor([text.digit for text in texts]).repeat_interleave(EACH))
 
 
 class Judge:
@@ -78,18 +108,16 @@ def nearest(images: Tensor, others: Tensor) -> float:
     return float(distances.median() / images[0].numel() ** 0.5)
 
 
-def sheet(pipeline: Pipeline, path: Path) -> None:
+def sheet(draw: Drawers, path: Path) -> None:
     """A picture of SHEET images of each digit, a row each, none picked."""
-    rows = [
-        torch.cat(list(pipeline.draw(Request(f"a handwritten {name}", seed=0, images=SHEET))[:, 0]), dim=1)
-        for name in DIGITS
-    ]
-    gray = ((torch.cat(rows).clamp(-1, 1) + 1) * 127.5).round().byte()
-    Image.fromarray(gray.numpy()).save(path, optimize=True)
+    images = draw([Request(f"a handwritten {name}", seed=0, images=SHEET) for name in DIGITS])
+    side = images.shape[-1]
+    gray = ((images.view(len(DIGITS), SHEET, side, side).transpose(1, 2) + 1) * 127.5).round().byte()
+    Image.fromarray(gray.reshape(len(DIGITS) * side, SHEET * side).numpy()).save(path, optimize=True)
 
 
 def percent(share: float) -> str:
-    """A share in percent, to the half that 200 images can tell."""
+    """A share in percent."""
     return f"{100 * share:.1f} %"
 
 
@@ -101,21 +129,23 @@ def table(name: str, values: Sequence[float], shares: Sequence[float]) -> str:
     return f"| {head} |\n| {rule} |\n| {row} |"
 
 
-def drawing(pipeline: Pipeline, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
+def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
     """What the card says of what is drawn."""
     known, new = asked(trained=True), asked(trained=False)
-    plain = drawn(pipeline, known)
-    by_steps = [judge.right(drawn(pipeline, known, steps=steps)) for steps in STEP_MENU]
-    by_guidance = [judge.right(drawn(pipeline, known, guidance=scale)) for scale in GUIDANCE_MENU]
+    plain = drawn(draw, known)
+    few = known[:TABLED]
+    usual = judge.right(Digits(plain.images[: EACH * TABLED], plain.labels[: EACH * TABLED]))
+    by_steps = [usual if n == STEPS else judge.right(drawn(draw, few, steps=n)) for n in STEP_MENU]
+    by_guidance = [usual if s == GUIDANCE else judge.right(drawn(draw, few, guidance=s)) for s in GUIDANCE_MENU]
     rows = []
     for trait in TRAITS:
         told = asked(trained=True, traits=[trait], wordings=1)
-        with_it = drawn(pipeline, told)
+        with_it = drawn(draw, told)
         cells = (f'"{told[0].prompt}"', judge.share(with_it, trait), judge.share(plain, trait), judge.right(with_it))
         rows.append("| " + " | ".join([trait, *(percent(c) if isinstance(c, float) else c for c in cells)]) + " |")
     return {
         "right": percent(judge.right(plain)),
-        "right_new": percent(judge.right(drawn(pipeline, new))),
+        "right_new": percent(judge.right(drawn(draw, new))),
         "known": ", ".join(f'"{text.prompt}"' for text in known[:6]),
         "new": ", ".join(f'"{text.prompt}"' for text in new[:6]),
         "steps": table("steps", STEP_MENU, by_steps),
@@ -165,16 +195,16 @@ def main() -> None:
     parser.add_argument("--classifier", type=Path, required=True, help="folder of the reader's run")
     parser.add_argument("--autoencoder", type=Path, required=True, help="folder of the autoencoder's run")
     parser.add_argument("--run", type=Path, required=True, help="folder of the run of denoiser and encoder")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2, help="that draw side by side")
     args = parser.parse_args()
     taught, held = read_digits(args.data)
-    pipeline = load_pipeline(str(args.model), threads=args.threads)
+    pipeline, draw = load_pipeline(str(args.model), threads=1), Drawers(args.model, args.processes)
     judge = Judge(averaged(classifier(), args.classifier), Bounds.of(taught))
-    sheet(pipeline, args.model / "samples.png")
+    sheet(draw, args.model / "samples.png")
     runs = {"classifier": args.classifier, "vae": args.autoencoder, "drawer": args.run}
     said = {
         **autoencoding(pipeline, judge, held),
-        **drawing(pipeline, judge, taught, held),
+        **drawing(draw, judge, taught, held),
         **training(pipeline, args.model, runs),
     }
     (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))

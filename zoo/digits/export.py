@@ -16,6 +16,7 @@ from zoo.digits.autoencoder import Autoencoder, autoencoder_of
 from zoo.digits.data import read_digits
 from zoo.digits.model import TEXT, Drawer, Shape, TextBlock, TextShape
 from zoo.digits.tokenizer import CHAT_TEMPLATE, END, PAD
+from zoo.digits.train import load_weights
 from zoo.digits.training import averaged
 from zoo.folder import replaced, save_weights
 
@@ -34,6 +35,8 @@ SCHEDULER = {
 }
 DEFAULTS = {"sizes": ["32x32"], "num_inference_steps": 20, "guidance_scale": 3.0}
 """What a request is that says nothing else, under the names of diffusers' arguments."""
+FAST_DEFAULTS = {**DEFAULTS, "num_inference_steps": 4, "guidance_scale": 0.0}
+"""Of a pipeline that was distilled, with its guidance."""
 
 
 def text_config(shape: TextShape, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -61,15 +64,15 @@ def text_state(state: dict[str, Tensor], shape: TextShape) -> dict[str, Tensor]:
     return {f"model.{name}": value for name, value in every.items()}
 
 
-def export(drawer: Drawer, vae: Autoencoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the pipeline."""
+def export(drawer: Drawer, vae: Autoencoder, tokenizer: Tokenizer, folder: Path, *, fast: bool = False) -> None:
+    """Write the pipeline. fast: one that was distilled, whose guesses are final."""
     shape, text = Shape(), TextShape()
     with replaced(folder) as fresh:
         for part in PARTS:
             (fresh / part).mkdir()
         write(fresh / "model_index.json", {"_class_name": "ZImagePipeline", **PARTS})
-        write(fresh / "generation_config.json", DEFAULTS)
-        write(fresh / "scheduler/scheduler_config.json", SCHEDULER)
+        write(fresh / "generation_config.json", FAST_DEFAULTS if fast else DEFAULTS)
+        write(fresh / "scheduler/scheduler_config.json", {**SCHEDULER, "stochastic_sampling": fast})
         write(fresh / "transformer/config.json", shape.config())
         save_weights(drawer.transformer.state_dict(), fresh / "transformer/diffusion_pytorch_model.safetensors")
         write(fresh / "text_encoder/config.json", text_config(text, tokenizer))
@@ -93,13 +96,19 @@ def main() -> None:
     vae_of = parser.add_mutually_exclusive_group(required=True)
     vae_of.add_argument("--autoencoder", type=Path, help="folder of the autoencoder's run")
     vae_of.add_argument("--weights", type=Path, help="exported pipeline that the run started from")
+    parser.add_argument("--fast", action="store_true", help="the run distilled the pipeline given as --weights")
     parser.add_argument("--run", type=Path, required=True, help="folder of the run that drew on it")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pipeline")
     args = parser.parse_args()
     vae = autoencoder_of(read_digits(args.data)[0].images, args.autoencoder, args.weights)
-    drawer = Drawer(Shape(), TextShape())
-    averaged(drawer, args.run)
-    export(drawer, vae, Tokenizer.from_file(str(args.run / "tokenizer.json")), args.out)
+    drawer, tokenizer = Drawer(Shape(), TextShape()), args.run / "tokenizer.json"
+    if args.fast:
+        load_weights(drawer, args.weights)
+        averaged(drawer.transformer, args.run)
+        tokenizer = args.weights / "tokenizer/tokenizer.json"
+    else:
+        averaged(drawer, args.run)
+    export(drawer, vae, Tokenizer.from_file(str(tokenizer)), args.out, fast=args.fast)
     print(f"exported {sum(path.stat().st_size for path in args.out.rglob('*') if path.is_file()) / 1e6:.1f} MB")
 
 

@@ -28,24 +28,31 @@ EMPTY = 0.1  # share of prompts that are left empty
 MATRICES = ("to_q", "to_k", "to_v", "to_out", "feed_forward", "_proj.")
 
 
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Latents, the tokens of their prompts, and which of those are no padding."""
+
+
 @dataclass(frozen=True)
 class Taught:
     """What is learned from: digits, where their traits begin, the autoencoder that makes latents of them, the tokenizer
-    that reads their prompts."""
+    that reads their prompts. empty: share of prompts that are left empty."""
 
     digits: Digits
     bounds: Bounds
     vae: Autoencoder
     tokenizer: Tokenizer
+    empty: float = EMPTY
 
-    def batch(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents of so many images, half of them moved; their prompts' tokens, and which of those are no padding."""
+    def batch(self, rows: int, generator: torch.Generator) -> Batch:
+        """So many images, half of them moved."""
         picked = torch.randint(len(self.digits), (rows,), generator=generator)
         images, labels = self.digits.images[picked], self.digits.labels[picked]
         images[::2] = moved(images[::2], generator)
         random = Random(int(torch.randint(2**62, (), generator=generator)))
         prompts = [
-            "" if random.random() < EMPTY else caption(random, int(label), [TRAITS[i] for i in has.nonzero()[:, 0]])
+            ""
+            if random.random() < self.empty
+            else caption(random, int(label), [TRAITS[i] for i in has.nonzero()[:, 0]])
             for label, has in zip(labels, self.bounds.traits(Digits(images, labels)), strict=True)
         ]
         latents = (means(self.vae, images) - self.vae.config.shift_factor) * self.vae.config.scaling_factor
@@ -58,7 +65,7 @@ def levels(rows: int, generator: torch.Generator) -> Tensor:
     return torch.where(torch.arange(rows) % 2 == 0, even, normal)
 
 
-def flow_loss(drawer: nn.Module, batch: tuple[Tensor, Tensor, Tensor], generator: torch.Generator) -> Tensor:
+def flow_loss(drawer: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
     """Mean square error of the velocity."""
     latents, tokens, own = batch
     t = levels(len(latents), generator)
