@@ -19,6 +19,7 @@ from ridgeline.diffusion.decoding import decode
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
 from ridgeline.diffusion.noise import Noise, check_draws
+from ridgeline.diffusion.pair import Pair, guide_apart
 from ridgeline.diffusion.pipeline_class import PipelineClass
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.samplers import State, data_of
@@ -146,12 +147,15 @@ class Pipeline:
         share_threads()
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
-    def denoise(self, plan: Plan, texts: Sequence[Tensor]) -> Iterator[Step]:
-        """From noise to latents, step by step, group by group. texts: what `encode` gave."""
+    def denoise(self, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
+        """From noise to latents, step by step, group by group. texts: what `encode` gave. pair: where another process
+        runs the other pass of each step; both are to have the same plan. Raises ValueError where it cannot."""
+        if pair is not None:
+            pair.check(plan.seed, plan.guidance)
         for images in plan.groups:
-            yield from self._denoise(plan, texts, images)
+            yield from self._denoise(plan, texts, images, pair)
 
-    def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range) -> Iterator[Step]:
+    def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range, pair: Pair | None) -> Iterator[Step]:
         """The same of images that are drawn side by side."""
         schedule, device = plan.schedule, next(self.denoiser.parameters()).device
         noise = Noise(plan.seed + images.start, len(images), plan.geometry.latents)
@@ -160,10 +164,10 @@ class Pipeline:
             return noise().to(device)
 
         paired, count = plan.batching.paired, len(images)
-        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired)
+        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired, pair=pair)
         early, late = schedule.steps, predict
         if self.second is not None and plan.second is not None:
-            late = guided_denoiser(self.second.denoiser, plan.second, texts, count, paired=paired)
+            late = guided_denoiser(self.second.denoiser, plan.second, texts, count, paired=paired, pair=pair)
             early = sum(time >= self.second.boundary * schedule.train_steps for time in schedule.timesteps)
         state = State(draw())
         for step in range(schedule.steps):
@@ -199,11 +203,20 @@ class Pipeline:
 
 
 def guided_denoiser(
-    denoiser: Denoiser, guidance: Guidance, texts: Sequence[Tensor], images: int, *, paired: bool
+    denoiser: Denoiser,
+    guidance: Guidance,
+    texts: Sequence[Tensor],
+    images: int,
+    *,
+    paired: bool,
+    pair: Pair | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
     """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity. What
-    of the texts no noise level changes is computed now, once for all steps."""
+    of the texts no noise level changes is computed now, once for all steps. pair: where another process runs the other
+    pass."""
     with torch.inference_mode():
+        if pair is not None:
+            return guide_apart(denoiser, guidance, denoiser.prepare([texts[pair.rank]] * images), pair)
         if paired:
             return guide_paired(denoiser, guidance, denoiser.prepare([text for text in texts for _ in range(images)]))
         positive, *negative = (denoiser.prepare([text] * images) for text in texts)
