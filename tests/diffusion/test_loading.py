@@ -197,3 +197,9 @@ def test_loading_is_told_as_one(whole: Path) -> None:
     (every,) = {every for _, every in told}
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == every
+
+
+def test_a_pipeline_of_the_catalogue_draws_nothing() -> None:
+    """It has configs alone, of parts that `plan` prices."""
+    with pytest.raises(ModelRefused, match="z-image-turbo is a config of the catalogue, without weights"):
+        load_pipeline("z-image-turbo")

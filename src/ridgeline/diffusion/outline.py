@@ -18,8 +18,6 @@ from ridgeline.models.families import build, build_denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 
-_PACKING = ("patch_size", "batch_norm_eps", "batch_norm_momentum")
-
 PROMPT, NEGATIVE = 96, 32
 """Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""
 
@@ -105,12 +103,8 @@ def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
 
 
 def _autoencoder(config: Fields, dtype: torch.dtype) -> AutoencoderKL | ClipDecoder:
-    """FLUX.2's is an AutoencoderKL whose latents are packed and normalised at its edge, which costs next to nothing."""
     if config.architecture == "AutoencoderKLWan":
         return ClipDecoder(config, dtype)
-    if config.architecture == "AutoencoderKLFlux2":
-        own = {name: value for name, value in config.values.items() if name not in _PACKING}
-        config = Fields({**own, "_class_name": autoencoder_kl.ARCHITECTURE}, config.source)
     return autoencoder_kl.build(config, Storage(dtype))
 
 

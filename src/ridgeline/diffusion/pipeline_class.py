@@ -109,6 +109,10 @@ def pipeline_class_of(source: Source) -> PipelineClass:
         raise ModelRefused(
             f"{source.name} is {kind} and draws no pictures; give the folder of a pipeline, with a model_index.json"
         )
+    if source.folder is None:
+        raise ModelRefused(
+            f"{source.name} is a config of the catalogue, without weights; give the folder of a pipeline"
+        )
     found = PIPELINES.get(source.pipeline)
     if found is None:
         raise ModelRefused(f"{source.folder} is a {source.pipeline}, which is not built; {', '.join(PIPELINES)} are")
