@@ -1,0 +1,92 @@
+"""What a step of a picture takes beside its denoiser: the sampler, guidance, and the generator that gives way.
+
+    python benchmarks/step_overhead.py [--size 1024] [--steps 50]
+
+The denoiser here gives what it is shown, in no time, so that all that is left is the pipeline's own. Latents are those
+of a picture of SIZE x SIZE pixels, 8 x 8 a latent, 16 channels. The median of five requests, one thread.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ridgeline.diffusion.batching import Batching
+from ridgeline.diffusion.geometry import Layout, Size
+from ridgeline.diffusion.guidance import Convention, guidance_of
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
+from ridgeline.diffusion.scheduler_config import Scheduler
+from ridgeline.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.models.denoiser import Denoiser, Texts
+from ridgeline.ops.work import Space, Work
+
+TRAIN_STEPS = 1000
+SCHEDULERS = {
+    "euler": Scheduler(euler, TRAIN_STEPS, lambda steps, _: euler_flow(steps, 3.0, TRAIN_STEPS)),
+    "dpmpp_2m": Scheduler(dpmpp_2m, TRAIN_STEPS, lambda steps, _: dpmpp_flow(steps, 3.0, TRAIN_STEPS)),
+    "unipc": Scheduler(unipc, TRAIN_STEPS, lambda steps, _: unipc_flow(steps, 3.0, TRAIN_STEPS)),
+}
+REQUESTS = 5
+
+
+class Nothing(Denoiser):
+    """Gives what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1), requires_grad=False)  # says which device it is on
+
+    def forward(self, latents_PCHW: Tensor, t: float | Sequence[float], texts: Texts, **_: object) -> Tensor:
+        """As Denoiser.forward."""
+        return latents_PCHW
+
+    def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
+        """Asked by nobody here."""
+        raise NotImplementedError
+
+    def _outline(self, rows: Mapping[Space, int]) -> None:
+        raise NotImplementedError
+
+
+def seconds(scheduler: Scheduler, plan: Plan) -> float:
+    """Of a step."""
+    pipeline = Pipeline.__new__(Pipeline)  # of which nothing is loaded
+    pipeline.denoiser, pipeline.scheduler, pipeline.second = Nothing(), scheduler, None
+    texts = [torch.zeros(1, 1)] * len(plan.texts)
+    took = []
+    for _ in range(REQUESTS):
+        start = time.perf_counter()
+        for _ in pipeline.denoise(plan, texts):
+            pass
+        took.append((time.perf_counter() - start) / plan.steps)
+    return statistics.median(took)
+
+
+def main() -> None:
+    """Print a line a sampler."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=50)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    size = Size(asked.size, asked.size)
+    geometry = Layout(16, (size,)).geometry(size)
+    print(f"a step of a picture of {size} pixels, latents {list(geometry.latents)}, without its denoiser:")
+    for name, scheduler in SCHEDULERS.items():
+        found = []
+        for scale in (1.0, 4.0):
+            guidance = guidance_of(Convention.TEXTBOOK, scale, None)
+            texts = ((1,),) * guidance.passes(1)
+            schedule = scheduler.schedule(asked.steps, geometry.tokens)
+            plan = Plan(Request(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False))
+            found.append(seconds(scheduler, plan) * 1e3)
+        print(f"{name:10} {found[0]:.3f} ms, with guidance {found[1]:.3f} ms")
+
+
+if __name__ == "__main__":
+    main()
