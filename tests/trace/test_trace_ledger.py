@@ -198,7 +198,7 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     price, ops = Price(model), dict(model.ops())
     calls = tuple(Call(path, ops[path], (), ()) for path, _ in price.calls)
     zeros = (0.0,) * len(calls)
-    measured = Measurement(plan, calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
+    measured = Measurement(plan.work(model.reaches), calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
     (step,), rows = price_steps(price, {"decode": measured}, card, at_hand=False)
     on = price.on(card, plan.work(model.reaches))
     total = Total.of(row.entries["decode"] for row in rows)

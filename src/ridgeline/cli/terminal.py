@@ -84,3 +84,13 @@ def loading_bar(what: str) -> "Iterator[Callback | None]":
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(printable(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def status(what: str) -> Iterator[None]:
+    """Says on stderr what takes a while, where that is a terminal."""
+    if sys.stderr.isatty():
+        with err.status(what):
+            yield
+    else:
+        yield

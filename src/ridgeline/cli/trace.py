@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,18 +17,16 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of
 from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
-from ridgeline.cli.terminal import err, say
-from ridgeline.document.svg import svg
+from ridgeline.cli.terminal import status
+from ridgeline.cli.trace_options import Files, chosen_layer
+from ridgeline.cli.trace_picture import Asked, Drawing, refuse_of_pictures, refuse_of_texts, show_picture
 from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.files import check_apart, check_writable, write_whole
 from ridgeline.models.bill import layers_of
-from ridgeline.models.model import Model
 from ridgeline.roofline.engine_profile import usual_engine
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from ridgeline.roofline.plan.plan import check_devices
-from ridgeline.trace.ledger import Ledger
 from ridgeline.trace.priced import PricedTrace, priced_trace
 from ridgeline.trace.request import Subject, Wanted, check
 from ridgeline.trace.request import trace as trace_request
@@ -41,7 +37,7 @@ from ridgeline.trace.views.priced import priced_document, priced_json
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown, story
 
-_LOOK, _FILES, _PRICED = "Look inside", "Files", "Priced alone"
+_LOOK, _PRICED = "Look inside", "Priced alone"
 _ATTENTION = (
     "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
     "token that it wrote, a column for each that it read."
@@ -56,10 +52,6 @@ _SETTINGS = EngineSettings(limits=Limits(tokens=1 << 18, requests=1), prefix_cac
 
 def _look(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=_LOOK)
-
-
-def _file(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, rich_help_panel=_FILES, metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +91,6 @@ class Look:
             raise ValueError("--source wants at least two texts, each with a name of its own")
         return tuple((name, _text_of(path)) for name, path in paths)
 
-    def chosen(self, layers: int) -> int | str | None:
-        """What --layer says of a model with so many. Raises ValueError for one that there is not."""
-        if self.layer is None or self.layer == "all":
-            return self.layer
-        if not self.layer.isdecimal() or int(self.layer) >= layers:
-            raise ValueError(f"--layer is {self.layer!r}; the model has layers 0 to {layers - 1}, or say all")
-        return int(self.layer)
-
 
 def _text_of(path: Path) -> str:
     """A file's text. Raises ValueError."""
@@ -134,47 +118,6 @@ class Sampling:
         """The model's own sampling changed by these and `more`; without --max-tokens, 8 of them at most."""
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
         return sampling_params(defaults, self.max_tokens, 8, **given, **more)
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The files that a trace is to write."""
-
-    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None
-    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None
-    roofline: Annotated[
-        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
-    ] = None
-
-    def check(self) -> None:
-        """Refuse before anything is measured what could not be written after. Raises ValueError."""
-        if self.roofline is not None and str(self.roofline) != "-" and self.roofline.suffix != ".svg":
-            raise ValueError(
-                f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
-            )
-        for option, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
-            if str(path) == "-":
-                raise ValueError(f"{option} is -; name a file, /dev/stdout for standard output")
-        paths = self._paths()
-        for path in paths.values():
-            check_writable(path)
-        check_apart(paths)
-
-    def write(self, ledger: Ledger) -> None:
-        """Write them, and say so on stderr. Raises ValueError where the disk refuses."""
-        contents = {
-            "--csv": lambda: to_csv(ledger),
-            "--perfetto": lambda: json.dumps(to_perfetto(ledger)),
-            "--roofline": lambda: svg(ledger_roofline(ledger)),
-        }
-        for option, path in self._paths().items():
-            write_whole(path, contents[option]())
-            say(f"wrote {path}")
-
-    def _paths(self) -> dict[str, Path]:
-        """Those that are files, by the option that names them."""
-        named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
-        return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +152,10 @@ class Priced:
             raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
 
 
-def _changed(flags: Any, **single: bool) -> list[str]:
+def _changed(flags: Any = None, **single: bool) -> list[str]:
     """The options of a group that were given, and those of `single` that are true."""
-    names = [each.name for each in dataclasses.fields(flags) if getattr(flags, each.name) != each.default]
+    each = () if flags is None else dataclasses.fields(flags)
+    names = [one.name for one in each if getattr(flags, one.name) != one.default]
     return [f"--{name.replace('_', '-')}" for name in (*names, *(name for name, given in single.items() if given))]
 
 
@@ -223,6 +167,7 @@ def trace(
     *,
     look: Look,
     sampling: Sampling,
+    drawing: Drawing,
     raw: options.Raw = False,
     system: options.System = None,
     dummy_weights: options.DummyWeights = False,
@@ -236,7 +181,8 @@ def trace(
     as_json: options.Json = False,
 ) -> None:
     """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
-    the candidates, the token, and where the time went.
+    the candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts encoded, one step
+    of its denoiser and its decode.
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
 
@@ -244,6 +190,7 @@ def trace(
     """
     if priced.priced is not None:
         running = [*["a prompt"] * (prompt is not None), *_changed(look), *_changed(files, device=device != "this")]
+        running += drawing.given()
         running += _changed(
             sampling, raw=raw, system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
             threads=threads is not None,
@@ -255,11 +202,20 @@ def trace(
         raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
     text = read_prompt(prompt)
+    if open_source(model).pipeline:
+        looks = [name for name in _changed(look) if name != "--layer"]
+        drawn = [name for name in _changed(sampling) if name != "--seed"]
+        others = _changed(raw=raw, system=system is not None, dummy_weights=dummy_weights, lora=bool(lora))
+        refuse_of_texts(model, [*looks, *drawn, *others])
+        asked = Asked(device, look.layer, repeats, threads, files, as_json)
+        show_picture(model, drawing.request(text, sampling.seed), drawing.step, asked)
+        return
+    refuse_of_pictures(model, drawing.given())
     adapters = options.adapter_of(lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
     llm = load(model, dataclasses.replace(_SETTINGS, adapters=adapters), dummy_weights=dummy_weights, threads=threads)
-    layer, wanted = look.chosen(_layers(llm.loaded.model)), look.wanted(repeats)
+    layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy_weights)
     subject = Subject(
         Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw), next(iter(adapters), "")
@@ -268,19 +224,18 @@ def trace(
     if sampling.max_tokens is not None:
         check_room(llm, ids, params)
     check(llm, ids, wanted)  # before a machine is probed for it
-    with _status("tracing"):
+    with status("tracing"):
         card = device_named(device, llm.threads)
         ledger = trace_request(llm, subject, params, card, wanted, at_hand=device == "this", threads=llm.threads)
-    files.write(ledger)
+    files.write(
+        csv=lambda: to_csv(ledger),
+        perfetto=lambda: json.dumps(to_perfetto(ledger)),
+        roofline=lambda: ledger_roofline(ledger),
+    )
     if as_json:
         print(json.dumps(to_json(ledger)))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
-
-
-def _layers(model: Model) -> int:
-    """How many layers --layer may name: those of the decoder."""
-    return layers_of(model)[-1]
 
 
 def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running: list[str], as_json: bool) -> None:
@@ -292,13 +247,3 @@ def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running
         print(json.dumps(priced_json(made)))
     else:
         show(priced_document(made), PRICED_WIDTH)
-
-
-@contextmanager
-def _status(what: str) -> Iterator[None]:
-    """Says on stderr what takes a while, where that is a terminal."""
-    if sys.stderr.isatty():
-        with err.status(what):
-            yield
-    else:
-        yield

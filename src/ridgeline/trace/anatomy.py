@@ -4,6 +4,7 @@ from torch import nn
 
 from ridgeline.models.bill import layers_of
 from ridgeline.models.model import Model
+from ridgeline.models.network import Network
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
@@ -15,6 +16,17 @@ def blocks(model: Model) -> list[nn.Module]:
         if isinstance(module, nn.ModuleList) and not isinstance(module, Op) and len(module) == count:
             return list(module)
     raise ValueError("this model has no list of layers to look into")
+
+
+def layer_numbers(network: Network) -> dict[str, int]:
+    """Of each op that lies in a list of modules, by path: its place in the outermost one."""
+    lists = [path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)]
+    numbers: dict[str, int] = {}
+    for path, _ in network.ops():
+        outermost = next((each for each in lists if path.startswith(f"{each}.")), None)
+        if outermost is not None:
+            numbers[path] = int(path.removeprefix(f"{outermost}.").partition(".")[0])
+    return numbers
 
 
 def final_norm(model: Model) -> Norm:

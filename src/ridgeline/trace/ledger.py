@@ -60,7 +60,10 @@ class OpRow:
     @property
     def group(self) -> str:
         """Its path with a star for the number of its layer: equal for the same op of every layer."""
-        return ".".join("*" if part == str(self.layer) else part for part in self.path.split("."))
+        parts = self.path.split(".")
+        if self.layer is not None:
+            parts[parts.index(str(self.layer))] = "*"
+        return ".".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,11 @@ class Step:
     left_out: int = 0
     recorded: bool = False
 
+    @property
+    def rows(self) -> int:
+        """Of most of its ops: positions of sequences; of a model that has none as many as the widest have."""
+        return self.work.tokens or max(self.work.rows.values())
+
 
 @dataclass(frozen=True, slots=True)
 class OpGroup:
@@ -164,32 +172,18 @@ class OpGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """One request, from text to text. steps: prefill and decode. rows: the ops in the order in which they ran.
+class StepLedger:
+    """Steps of one model. rows: the ops in the order in which they ran.
 
-    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
-    at_hand: whether `device` is the machine that measured; if not, no measurement is held against its floors. The last
-    five are there if they were asked for.
+    at_hand: whether `device` is the machine that measured; if not, no measurement is held against its floors.
     """
 
     model: str
     device: Device
     at_hand: bool
     threads: int
-    text: str
-    prompt: tuple[Token, ...]
-    written: tuple[Token, ...]
-    answer: str
     steps: tuple[Step, ...]
     rows: tuple[OpRow, ...]
-    choices: Mapping[str, TokenChoice]
-    timeline: Slice
-    attention: AttentionWeights | None = None
-    cross: CrossAttention | None = None
-    lens: Lens | None = None
-    memory: FeedForwardMemory | None = None
-    experts: Routing | None = None
-    sources: ExpertSources | None = None
 
     @property
     def layers(self) -> int:
@@ -248,3 +242,25 @@ class Ledger:
                 if entry.impossible:
                     found.append(f"{row.path} ({step.name}): {beats_floor(entry.measured, entry.floor)}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(StepLedger):
+    """One request, from text to text. steps: prefill and decode.
+
+    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken. The
+    last six are there if they were asked for.
+    """
+
+    text: str
+    prompt: tuple[Token, ...]
+    written: tuple[Token, ...]
+    answer: str
+    choices: Mapping[str, TokenChoice]
+    timeline: Slice
+    attention: AttentionWeights | None = None
+    cross: CrossAttention | None = None
+    lens: Lens | None = None
+    memory: FeedForwardMemory | None = None
+    experts: Routing | None = None
+    sources: ExpertSources | None = None

@@ -7,6 +7,8 @@ that ops and overheads add up to the step as it would be without hooks. The runs
 A step that the engine records (engine/decoding.py) runs no op that could be hooked: its calls are made again one by
 one, with a look at the clock between them.
 
+What an engine does not step (a denoiser, an autoencoder) is measured the same way: `measure`.
+
 Runs in which the kernel took the processor away (it counts them) are left out, as long as enough others remain.
 """
 
@@ -15,14 +17,18 @@ import gc
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.ops.work import Work
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Span, Tracer
 
@@ -37,12 +43,13 @@ class Measurement:
     """A step, measured: medians over `repeats`, in seconds, hooks subtracted.
 
     seconds and gaps: of each call, its own and what lies before it; what lies before the first is `batch`, not a gap.
-    tail: from the last op to the logits. sampling: from the logits to the token. hooked: the whole step with hooks,
-    less `hooks`, what they take. unhooked: the whole step without. left_out: repeats that other processes interrupted.
+    tail: from the last op to the logits. sampling: from the logits to the token; of a denoiser from its prediction to
+    the next latents. hooked: the whole step with hooks, less `hooks`, what they take. unhooked: the whole step without.
+    left_out: repeats that other processes interrupted.
     recorded: whether the engine runs it as a recording.
     """
 
-    plan: StepPlan
+    work: Work
     calls: tuple[Call, ...]
     seconds: tuple[float, ...]
     gaps: tuple[float, ...]
@@ -107,37 +114,86 @@ class _Run:
         return self.end - self.begin
 
 
+@torch.inference_mode()
+def measure(
+    tracer: Tracer,
+    cost: HookCost,
+    work: Work,
+    run: Callable[[], Tensor],
+    follow: Callable[[Tensor], object] = lambda _: None,
+    repeats: int | None = None,
+) -> Measurement:
+    """Measure what a network does in a step of `work`. run: all its ops; follow: what is done with their result, which
+    counts as sampling. Raises ValueError where a repeat gives another result."""
+    first: list[Tensor] = []
+
+    def once() -> _Run:
+        interrupted = _interruptions()
+        begin = tracer.clock()
+        result = run()
+        done = tracer.clock()
+        follow(result)
+        end = tracer.clock()
+        calm = _interruptions() == interrupted
+        first[:] = first or [result]
+        if not torch.equal(first[0], result):
+            raise ValueError("a repeat gave another result: this machine or model does not repeat itself")
+        return _Run(begin, done, end, calm)
+
+    with tracer.recording() as calls:
+        trial = once()
+    hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial))
+    return _medians(work, tuple(calls), hooked, unhooked, cost)
+
+
 def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
-    clock = to.tracer.clock
+    clock, work = to.tracer.clock, plan.work(to.runner.model.reaches)
+
+    def once() -> _Run:
+        return _run(to.runner, plan, rows, wanted, clock)
+
     with to.tracer.recording() as calls:
-        trial = _run(to.runner, plan, rows, wanted, clock)
-    recorded = _recorded(to, plan, len(calls))
-    repeats = to.repeats or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(trial.seconds, 1e-9))))
-    unhooked: list[_Run] = []
-    hooked: list[_Run] = []
+        trial = once()
+    recorded, repeats = _recorded(to, plan, len(calls)), _repeats(to.repeats, trial)
+    if recorded is None:
+        hooked, unhooked = _repeated(once, lambda: _hooked(to.tracer, once, len(calls)), repeats)
+        return _medians(work, tuple(calls), hooked, unhooked, to.cost)
+    spans = recorded
+    hooked, unhooked = _repeated(once, lambda: _run_recorded(to.runner, spans, plan, rows, wanted, clock), repeats)
+    looks = [stop - start for start, stop in spans]
+    measurement = _medians(work, tuple(calls), hooked, unhooked, HookCost(to.cost.look, 0.0), looks)
+    return dataclasses.replace(measurement, recorded=True)
+
+
+def _repeats(asked: int | None, trial: _Run) -> int:
+    """How often, where a step takes as long as the trial."""
+    return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(trial.seconds, 1e-9))))
+
+
+def _repeated(plain: Callable[[], _Run], hooked: Callable[[], _Run], repeats: int) -> tuple[list[_Run], list[_Run]]:
+    """The runs with hooks and those without, made in turn."""
+    without: list[_Run] = []
+    within: list[_Run] = []
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(repeats):
-            unhooked.append(_run(to.runner, plan, rows, wanted, clock))
-            _let_others(unhooked[-1])
-            if recorded is None:
-                with to.tracer.timing() as (starts, ends):
-                    run = _run(to.runner, plan, rows, wanted, clock)
-                assert len(starts) == len(ends) == len(calls), "a step ran other ops than the time before"
-                run = dataclasses.replace(run, starts=starts, ends=ends)
-            else:
-                run = _run_recorded(to.runner, recorded, plan, rows, wanted, clock)
-            hooked.append(run)
-            _let_others(run)
+            without.append(plain())
+            _let_others(without[-1])
+            within.append(hooked())
+            _let_others(within[-1])
     finally:
         if collecting:
             gc.enable()
-    if recorded is None:
-        return _medians(plan, tuple(calls), hooked, unhooked, to.cost)
-    looks = [stop - start for start, stop in recorded]
-    measurement = _medians(plan, tuple(calls), hooked, unhooked, HookCost(to.cost.look, 0.0), looks)
-    return dataclasses.replace(measurement, recorded=True)
+    return within, without
+
+
+def _hooked(tracer: Tracer, once: Callable[[], _Run], ops: int) -> _Run:
+    """A run with the moments at which each of so many ops began and ended."""
+    with tracer.timing() as (starts, ends):
+        run = once()
+    assert len(starts) == len(ends) == ops, "a step ran other ops than the time before"
+    return dataclasses.replace(run, starts=starts, ends=ends)
 
 
 def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
@@ -155,21 +211,21 @@ def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
 
 def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _Run:
     runner.rewind()
-    interrupted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    interrupted = _interruptions()
     begin = clock()
     logits_RV = runner.step_logits(plan)
     logits = clock()
     tokens = runner.sample(logits_RV, rows)
     end = clock()
     _check(tokens, wanted)
-    return _Run(begin, logits, end, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted)
+    return _Run(begin, logits, end, _interruptions() == interrupted)
 
 
 def _run_recorded(
     runner: Runner, spans: Sequence[Span], plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock
 ) -> _Run:
     assert isinstance(runner, DecodingRunner)
-    interrupted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    interrupted = _interruptions()
     begin = clock()
     recording = runner.recording(plan)
     assert recording is not None, "what was recorded stays so"
@@ -177,9 +233,14 @@ def _run_recorded(
     tokens = runner.sample(recording.result, rows)
     end = clock()
     _check(tokens, wanted)
-    calm = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw == interrupted
+    calm = _interruptions() == interrupted
     starts, ends = [moments[start] for start, _ in spans], [moments[stop] for _, stop in spans]
     return _Run(begin, moments[-1], end, calm, starts, ends)
+
+
+def _interruptions() -> int:
+    """How often other processes took the processor from this one so far, as the kernel counts it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _check(tokens: Tokens, wanted: Tokens) -> None:
@@ -206,7 +267,7 @@ def _calm(runs: Sequence[_Run]) -> Sequence[_Run]:
 
 
 def _medians(
-    plan: StepPlan,
+    work: Work,
     calls: tuple[Call, ...],
     hooked: Sequence[_Run],
     unhooked: Sequence[_Run],
@@ -222,7 +283,7 @@ def _medians(
     gaps = [median(run.starts[i] - run.ends[i - 1] for run in runs) - cost.outside for i in range(1, count)]
     hooks = sum(looks) * cost.inside + count * cost.outside
     return Measurement(
-        plan,
+        work,
         calls,
         tuple(max(0.0, seconds) for seconds in ops),
         (0.0, *gaps),

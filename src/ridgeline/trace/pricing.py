@@ -1,6 +1,6 @@
 """The price of what was traced: each call's cost on the device, beside its measurement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.models.bill import layer_of
@@ -60,12 +60,18 @@ class _Priced:
 
 
 def price_steps(
-    price: Price, measured: Mapping[str, Measurement], device: Device, *, at_hand: bool
+    price: Price,
+    measured: Mapping[str, Measurement],
+    device: Device,
+    *,
+    at_hand: bool,
+    layer: Callable[[str], int | None] = layer_of,
 ) -> tuple[tuple[Step, ...], tuple[OpRow, ...]]:
-    """The steps and the rows of a ledger. Every step ran the ops that are priced, in the same order; the first one all
-    of them, a later one perhaps no encoder.
+    """The steps and the rows of a ledger. Every step ran ops that are priced, in the same order; a later one none that
+    the first did not, perhaps no encoder.
 
-    at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured.
+    at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured. layer: the
+    number of the one that a path lies in.
     """
     priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
     first = next(iter(measured.values()))
@@ -74,19 +80,18 @@ def price_steps(
             call.path,
             call.op.kind,
             call.op.extra_repr(),
-            layer_of(call.path),
-            {n: p.entry(i) for n, p in priced.items()},
+            layer(call.path),
+            {n: p.entry(place) for n, p in priced.items()},
         )
-        for i, call in enumerate(first.calls)
+        for place, call in zip(next(iter(priced.values())).ran, first.calls, strict=True)
     ]
     return tuple(_step(name, one) for name, one in priced.items()), tuple(rows)
 
 
 def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) -> _Priced:
     ran = _places([call.path for call in measured.calls], [path for path, _ in price.calls])
-    work = measured.plan.work(price.reaches)
-    on = price.on(device, work)
-    return _Priced(measured, device, at_hand, work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
+    on = price.on(device, measured.work)
+    return _Priced(measured, device, at_hand, measured.work, on, [on.rows[price.calls[i][1]] for i in ran], ran)
 
 
 def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:

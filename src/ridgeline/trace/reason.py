@@ -1,14 +1,14 @@
 """Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
 
 from ridgeline.document import numbers
-from ridgeline.trace.ledger import Ledger, OpGroup, Overhead, Step, Total
+from ridgeline.trace.ledger import OpGroup, Overhead, Step, StepLedger, Total
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
 NEAR, SMALL_SECONDS = 0.3, 50e-6
 _FARTHEST = 3
 
 
-def slowest(ledger: Ledger, name: str) -> str:
+def slowest(ledger: StepLedger, name: str) -> str:
     """One sentence: the slowest part of a step (an op in all layers, or what lies between ops), and why.
 
     Why it is an op only the roofs of the machine that measured say, so of another device's ledger it is left open.
@@ -24,7 +24,7 @@ def slowest(ledger: Ledger, name: str) -> str:
     return f"slowest in {name}: {_name(group, total)}, {_share(total.measured, whole)}{why}"
 
 
-def above_roofs(ledger: Ledger, name: str) -> str:
+def above_roofs(ledger: StepLedger, name: str) -> str:
     """How near the ops of a step are to their roofs, and which are farthest above them in seconds: where a better
     kernel would gain most."""
     ops = ledger.ops(name)
@@ -68,7 +68,7 @@ def _name(group: OpGroup, total: Total) -> str:
     return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
 
 
-def _overhead_reason(overhead: Overhead, ledger: Ledger) -> str:
+def _overhead_reason(overhead: Overhead, ledger: StepLedger) -> str:
     if overhead.name == "between ops":
         each = numbers.say_seconds(overhead.seconds / max(1, len(ledger.rows)))
         return f"{each} of Python around each of {len(ledger.rows)} ops, which a larger batch would share"

@@ -97,8 +97,8 @@ def trace(
     steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
     tokenizer = llm.tokenizer
     ledger = Ledger(
-        subject.name, device, at_hand, threads, subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written),
-        answer, steps, rows,
+        subject.name, device, at_hand, threads, steps, rows,
+        subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written), answer,
         {step: _choice(one, tokenizer, params.greedy) for step, one in zip(measured, choices, strict=False)},
         timeline,
     )  # fmt: skip

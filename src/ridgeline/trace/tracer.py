@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ridgeline.models.model import Model
-from ridgeline.models.network import listening
+from ridgeline.models.network import Network, listening
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.library import Call as KernelCall
@@ -60,7 +59,7 @@ class HookCost:
 class Tracer:
     """The ops of a model, the same that are priced, and hooks for them."""
 
-    def __init__(self, model: Model, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, model: Network, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
         self.ops = model.ops()
 

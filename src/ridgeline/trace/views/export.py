@@ -5,7 +5,7 @@ import dataclasses
 import io
 from typing import Any
 
-from ridgeline.trace.ledger import Entry, Ledger, OpRow, Shape, Step, Total
+from ridgeline.trace.ledger import Entry, Ledger, OpRow, Shape, Step, StepLedger, Total
 from ridgeline.trace.reason import slowest
 
 COLUMNS = (
@@ -19,23 +19,12 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     """Everything that the ledger holds; what was not asked for is left out."""
     fields: dict[str, Any] = {
         "model": ledger.model,
-        "device": {
-            "name": ledger.device.name,
-            "title": ledger.device.title,
-            "calibrated": ledger.device.calibrated,
-            "at_hand": ledger.at_hand,
-            "threads": ledger.threads,
-        },
+        "device": device_json(ledger),
         "prompt": {"text": ledger.text, "tokens": [dataclasses.asdict(token) for token in ledger.prompt]},
         "answer": {"text": ledger.answer, "tokens": [dataclasses.asdict(token) for token in ledger.written]},
-        "steps": {step.name: _step(ledger, step) for step in ledger.steps},
-        "ops": [_row(row) for row in ledger.rows],
-        "classes": {
-            group.label: {name: _total(total) for name, total in group.totals.items()} for group in ledger.classes()
-        },
+        **steps_json(ledger),
         "choices": {name: dataclasses.asdict(choice) for name, choice in ledger.choices.items()},
         "timeline": dataclasses.asdict(ledger.timeline),
-        "impossible": ledger.impossible(),
     }
     for name in ("attention", "cross", "lens", "memory", "experts", "sources"):
         view = getattr(ledger, name)
@@ -44,9 +33,32 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     return fields
 
 
-def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
+def device_json(ledger: StepLedger) -> dict[str, Any]:
+    """What measured, and what it is priced on."""
     return {
-        "rows": step.work.tokens,
+        "name": ledger.device.name,
+        "title": ledger.device.title,
+        "calibrated": ledger.device.calibrated,
+        "at_hand": ledger.at_hand,
+        "threads": ledger.threads,
+    }
+
+
+def steps_json(ledger: StepLedger) -> dict[str, Any]:
+    """Steps, ops and classes of ops."""
+    return {
+        "steps": {step.name: _step(ledger, step) for step in ledger.steps},
+        "ops": [_row(row) for row in ledger.rows],
+        "classes": {
+            group.label: {name: _total(total) for name, total in group.totals.items()} for group in ledger.classes()
+        },
+        "impossible": ledger.impossible(),
+    }
+
+
+def _step(ledger: StepLedger, step: Step) -> dict[str, Any]:
+    return {
+        "rows": step.rows,
         "logit_rows": step.work.logit_rows,
         "sequences": step.work.sequences,
         "working_set": step.working_set,
@@ -96,11 +108,17 @@ def _row(row: OpRow) -> dict[str, Any]:
     return {"path": row.path, "kind": row.kind, "layer": row.layer, "what": row.detail, **steps}
 
 
-def to_csv(ledger: Ledger) -> str:
+def to_csv(*ledgers: StepLedger) -> str:
     """A line for each step and op, then one for each overhead and the whole step (kinds `overhead` and `step`)."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
+    for ledger in ledgers:
+        _write_steps(writer, ledger)
+    return text.getvalue()
+
+
+def _write_steps(writer: "csv.DictWriter[str]", ledger: StepLedger) -> None:
     for step in ledger.steps:
         for row in ledger.rows:
             entry = row.entries[step.name]
@@ -111,7 +129,6 @@ def to_csv(ledger: Ledger) -> str:
                 {"step": step.name, "path": overhead.name, "kind": "overhead", "measured_s": overhead.seconds}
             )
         writer.writerow(_line(step, "whole step", "step", ledger.total(step.name)))
-    return text.getvalue()
 
 
 def _line(step: Step, path: str, kind: str, total: Total) -> dict[str, Any]:

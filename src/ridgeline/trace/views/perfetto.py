@@ -3,10 +3,10 @@
 Two processes: the request as it ran, and each measured step op by op, nested as the modules are. Times in us.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ridgeline.trace.ledger import Entry, Ledger, OpRow
+from ridgeline.trace.ledger import Entry, Ledger, OpRow, StepLedger
 from ridgeline.trace.timeline import Slice
 
 REQUEST, STEPS = 1, 2
@@ -18,11 +18,25 @@ def to_perfetto(ledger: Ledger) -> dict[str, Any]:
     events = [_named("process", REQUEST, 0, f"request to {ledger.model}, as it ran")]
     events.append(_named("thread", REQUEST, 1, "engine"))
     events += _slices(ledger.timeline, REQUEST, 1)
-    events.append(_named("process", STEPS, 0, "one step, op by op (medians of repeats, hooks subtracted)"))
-    for thread, step in enumerate(ledger.steps, 1):
-        events.append(_named("thread", STEPS, thread, step.name))
-        events += _step(ledger, step.name, thread)
+    return _file([*events, *_steps([ledger])], ledger)
+
+
+def steps_perfetto(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
+    """The same of steps alone, of several models."""
+    return _file(list(_steps(ledgers)), ledgers[0])
+
+
+def _file(events: list[dict[str, Any]], ledger: StepLedger) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "traceEvents": events, "otherData": {"device": ledger.device.title}}
+
+
+def _steps(ledgers: Sequence[StepLedger]) -> Iterator[dict[str, Any]]:
+    """A thread for each step."""
+    yield _named("process", STEPS, 0, "one step, op by op (medians of repeats, hooks subtracted)")
+    each = ((ledger, step.name) for ledger in ledgers for step in ledger.steps)
+    for thread, (ledger, name) in enumerate(each, 1):
+        yield _named("thread", STEPS, thread, name)
+        yield from _step(ledger, name, thread)
 
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
@@ -46,7 +60,7 @@ def _slices(moment: Slice, process: int, thread: int) -> Iterator[dict[str, Any]
         yield from _slices(part, process, thread)
 
 
-def _step(ledger: Ledger, name: str, thread: int) -> list[dict[str, Any]]:
+def _step(ledger: StepLedger, name: str, thread: int) -> list[dict[str, Any]]:
     """A step laid out in time: the batch, every op after its gap, the modules around them, and sampling."""
     overheads = {overhead.name: overhead.seconds for overhead in ledger.step(name).overheads}
     now = overheads.get("batch", 0.0)

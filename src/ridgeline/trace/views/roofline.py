@@ -3,10 +3,10 @@
 from ridgeline.document import numbers
 from ridgeline.document.roofline import Point, Roofline
 from ridgeline.roofline.figure import roofline
-from ridgeline.trace.ledger import Ledger
+from ridgeline.trace.ledger import StepLedger
 
 
-def ledger_roofline(ledger: Ledger) -> Roofline:
+def ledger_roofline(ledger: StepLedger) -> Roofline:
     """The figure of a ledger."""
     points, unplaced = _points(ledger)
     formats = dict.fromkeys(name for step in ledger.steps for name, flops in step.cost.flops.items() if flops)
@@ -14,7 +14,7 @@ def ledger_roofline(ledger: Ledger) -> Roofline:
     return roofline(ledger.model, ledger.device, formats, points, unplaced, note)
 
 
-def _points(ledger: Ledger) -> tuple[list[Point], list[str]]:
+def _points(ledger: StepLedger) -> tuple[list[Point], list[str]]:
     points: list[Point] = []
     unplaced: list[str] = []
     for step in ledger.steps:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ridgeline.document import numbers
 from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, columns
-from ridgeline.trace.ledger import Ledger, Step
+from ridgeline.trace.ledger import Ledger, Step, StepLedger
 from ridgeline.trace.reason import above_roofs, slowest
 from ridgeline.trace.timeline import Slice
 from ridgeline.trace.tokens import TokenChoice
@@ -36,9 +36,9 @@ def story(ledger: Ledger, shown: Shown) -> Document:
     layer = shown.layer if isinstance(shown.layer, int) else None
     blocks: list[Block] = [
         _request(ledger),
-        Bullets(tuple(_answer(ledger, step) for step in ledger.steps)),
+        Bullets(tuple(answer(ledger, step) for step in ledger.steps)),
         op_table(ledger, shown.layer),
-        Bullets(tuple(sentence for step in ledger.steps for sentence in _about(ledger, step))),
+        Bullets(tuple(sentence for step in ledger.steps for sentence in about(ledger, step))),
         _choices(ledger),
         _timeline(ledger),
     ]
@@ -66,31 +66,36 @@ def _request(ledger: Ledger) -> Facts:
     tokens = " ".join(show_piece(token) for token in ledger.prompt[:_TOKENS_SHOWN])
     ids = " ".join(str(token.id) for token in ledger.prompt[:_TOKENS_SHOWN])
     more = f" ... {len(ledger.prompt) - _TOKENS_SHOWN} more" if len(ledger.prompt) > _TOKENS_SHOWN else ""
-    device = ledger.device
-    state = "calibrated" if device.calibrated else "not calibrated: expected times are rough"
-    where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
-    threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
     return Facts(
         (
             ("text", repr(ledger.text)),
             ("tokens", f"{tokens}{more}  ({len(ledger.prompt)})"),
             ("ids", f"{ids}{more}"),
             ("answer", repr(ledger.answer)),
-            ("device", f"{device.title} ({state}), {threads}{where}"),
+            ("device", machine(ledger)),
         )
     )
 
 
-def _answer(ledger: Ledger, step: Step) -> str:
+def machine(ledger: StepLedger) -> str:
+    """What it is priced on, and how far to trust that."""
+    state = "calibrated" if ledger.device.calibrated else "not calibrated: expected times are rough"
+    where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
+    threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
+    return f"{ledger.device.title} ({state}), {threads}{where}"
+
+
+def answer(ledger: StepLedger, step: Step) -> str:
     """What a step took, and what of it took longest."""
     whole = ledger.total(step.name)
     beside = f"{numbers.say_seconds(step.expected)} expected, {numbers.say_seconds(step.bound)} bound"
     return f"{step.name} took {numbers.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
 
 
-def _about(ledger: Ledger, step: Step) -> Iterator[str]:
+def about(ledger: StepLedger, step: Step) -> Iterator[str]:
     """How a step was measured, what it cannot beat, and what its score matrix would cost."""
-    held = f"{numbers.say(step.working_set, 'B')} of weights and KV in {step.place}"
+    kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
+    held = f"{numbers.say(step.working_set, 'B')} of {kept} in {step.place}"
     parts = [f"{step.name}: floor {numbers.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
     yield "; ".join(parts)
     if ledger.at_hand and ledger.ops(step.name).measured:
@@ -104,7 +109,7 @@ def _about(ledger: Ledger, step: Step) -> Iterator[str]:
         )
 
 
-def _measured(ledger: Ledger, step: Step) -> Iterator[str]:
+def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
     """How often a step was measured, and how far its parts and the whole can be trusted."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:

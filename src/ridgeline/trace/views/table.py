@@ -1,11 +1,12 @@
 """The table: ops down, prefill and decode side by side, and at the bottom what makes the whole step."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from ridgeline.document import numbers
 from ridgeline.document.page import Cell, Column, Row, Table, Tone
-from ridgeline.trace.ledger import Ledger, OpGroup, OpRow, Step, Total
+from ridgeline.trace.ledger import OpGroup, OpRow, Step, StepLedger, Total
 
 Cells = tuple[str | Cell, ...]
 
@@ -21,7 +22,7 @@ _LEGEND = (
 )
 
 
-def op_table(ledger: Ledger, layer: int | str | None = None) -> Table:
+def op_table(ledger: StepLedger, layer: int | str | None = None) -> Table:
     """The table of a ledger. layer: None adds layers up, a number shows one, "all" every op."""
     columns = [Column("op", words=True), Column("in>out", words=True)]
     for step in ledger.steps:
@@ -34,46 +35,69 @@ def op_table(ledger: Ledger, layer: int | str | None = None) -> Table:
 
 def _title(step: Step) -> str:
     """`prefill: 18 rows, 18 seen`."""
-    rows = f"{step.name}: {step.work.tokens} row{'s' if step.work.tokens > 1 else ''}"
+    rows = f"{step.name}: {step.rows} row{'s' if step.rows > 1 else ''}"
     return f"{rows}, {max((attention.total.keys for attention in step.work.attention.values()), default=0)} seen"
 
 
-def _groups(ledger: Ledger) -> Iterator[Row | str]:
-    """A row for the same op of all layers, with a heading where the layers begin."""
-    inside = False
+def _groups(ledger: StepLedger) -> Iterator[Row | str]:
+    """A row for the same op of all layers of a stack, with a heading where they begin."""
+    heights, before = _heights(ledger), ""
     for group in ledger.groups():
-        if (group.first.layer is not None) != inside:
-            inside = not inside
-            yield f"{ledger.layers} layers added up" if inside else ""
-        yield _row(ledger, _name(ledger, group), _shape(ledger, group.first), group.totals)
+        stack = _stack(group.first)
+        if stack != before:
+            before = stack
+            layers = f"{heights[stack]} layer{'s added up' if heights[stack] > 1 else ''}" if stack else ""
+            yield f"{stack}: {layers}" if stack and len(heights) > 1 else layers
+        partial = f" x{group.totals[ledger.steps[0].name].count}" if _partial(ledger, group, heights) else ""
+        yield _row(ledger, _leaf(group.first) + partial, _shape(ledger, group.first), group.totals)
 
 
-def _ops(ledger: Ledger, layer: int | str) -> Iterator[Row | str]:
+def _heights(ledger: StepLedger) -> dict[str, int]:
+    """Of each stack of layers, how many it has."""
+    places = {(_stack(row), row.layer) for row in ledger.rows if row.layer is not None}
+    return dict(Counter(stack for stack, _ in places))
+
+
+def _stack(row: OpRow) -> str:
+    """The list of layers that an op lies in: `model.layers`; empty outside of them."""
+    return "" if row.layer is None else row.group.partition(".*")[0]
+
+
+def _partial(ledger: StepLedger, group: OpGroup, heights: Mapping[str, int]) -> bool:
+    """Whether not every layer of its stack has the op once."""
+    stack = _stack(group.first)
+    return bool(stack) and group.totals[ledger.steps[0].name].count != heights[stack]
+
+
+def _ops(ledger: StepLedger, layer: int | str) -> Iterator[Row | str]:
     """A row an op, with a heading for each layer."""
-    seen: int | None = None
+    seen: tuple[str, int | None] = ("", None)
+    several = len(_heights(ledger)) > 1
     for row in ledger.rows:
         if layer not in ("all", row.layer):
             continue
-        if row.layer != seen:
-            yield "" if row.layer is None else f"layer {row.layer}"
-            seen = row.layer
+        place = (_stack(row), row.layer)
+        if place != seen:
+            stack = f"{place[0]}, " if several else ""
+            yield "" if row.layer is None else f"{stack}layer {row.layer}"
+            seen = place
         totals = {name: Total.of([entry]) for name, entry in row.entries.items()}
         yield _row(ledger, _leaf(row), _shape(ledger, row), totals)
 
 
-def _name(ledger: Ledger, group: OpGroup) -> str:
-    count = next(iter(group.totals.values())).count
-    partial = f" x{count}" if group.first.layer is not None and count != ledger.layers else ""
-    return _leaf(group.first) + partial
-
-
 def _leaf(row: OpRow) -> str:
-    """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`."""
+    """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`; of a layer
+    that has lists itself all from there on: `resnets.1.conv1`."""
     parts = row.path.split(".")
+    if row.layer is not None:
+        inner = parts[parts.index(str(row.layer)) + 1 :]
+        nested = next((index for index, part in enumerate(inner) if part.isdigit() and index), None)
+        if nested is not None and nested < len(inner) - 1:
+            return ".".join(inner[nested - 1 :])
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2].isdigit() else ".".join(parts[-2:])
 
 
-def _shape(ledger: Ledger, row: OpRow) -> str:
+def _shape(ledger: StepLedger, row: OpRow) -> str:
     """Shapes in and out without their rows: `64>172`, of several results `64>64+2·32`."""
     entry = row.entries[ledger.steps[0].name]
     if not entry.outputs:
@@ -84,7 +108,7 @@ def _shape(ledger: Ledger, row: OpRow) -> str:
     return f"{inputs}>{'+'.join(shape if count == 1 else f'{count}·{shape}' for count, shape in alike)}"
 
 
-def _row(ledger: Ledger, name: str, shape: str, totals: Mapping[str, Total], tone: Tone = "") -> Row:
+def _row(ledger: StepLedger, name: str, shape: str, totals: Mapping[str, Total], tone: Tone = "") -> Row:
     return Row((name, shape, *(cell for step in ledger.steps for cell in _cells(totals[step.name]))), tone)
 
 
@@ -114,7 +138,7 @@ def _measured(measured: float, difference: float | None, impossible: bool) -> Ce
     return Cell(seconds, "strong"), Cell(against, "warning" if slow else "good")
 
 
-def _overheads(ledger: Ledger) -> Iterator[Row]:
+def _overheads(ledger: StepLedger) -> Iterator[Row]:
     """What lies between ops, a row each, and together where the device says what to expect of it."""
     for index, overhead in enumerate(ledger.steps[0].overheads):
         cells: list[str | Cell] = [overhead.name, ""]
@@ -131,5 +155,5 @@ def _all_overheads(step: Step) -> Cells:
     return *[""] * 4, numbers.seconds(step.host), *_measured(seconds, difference, False)
 
 
-def _whole(ledger: Ledger) -> Row:
+def _whole(ledger: StepLedger) -> Row:
     return _row(ledger, "whole step", "", {step.name: ledger.total(step.name) for step in ledger.steps}, "strong")

@@ -1,0 +1,68 @@
+"""Options of every trace: the layer that is shown, and the files that are written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.cli.terminal import say
+from ridgeline.document.page import Figure
+from ridgeline.document.svg import svg
+from ridgeline.files import check_apart, check_writable, write_whole
+
+
+def chosen_layer(layer: str | None, layers: int) -> int | str | None:
+    """What --layer says of a model with so many: a number, `all`, or nothing. Raises ValueError for one that there is
+    not."""
+    if layer is None or layer == "all":
+        return layer
+    if not layer.isdecimal() or int(layer) >= layers:
+        raise ValueError(f"--layer is {layer!r}; the model has layers 0 to {layers - 1}, or say all")
+    return int(layer)
+
+
+def _file(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Files", metavar="FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files that a trace is to write."""
+
+    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None
+    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None
+    roofline: Annotated[
+        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
+    ] = None
+
+    def check(self) -> None:
+        """Refuse before anything is measured what could not be written after. Raises ValueError."""
+        if self.roofline is not None and str(self.roofline) != "-" and self.roofline.suffix != ".svg":
+            raise ValueError(
+                f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
+            )
+        for option, path in (("--csv", self.csv), ("--perfetto", self.perfetto)):
+            if str(path) == "-":
+                raise ValueError(f"{option} is -; name a file, /dev/stdout for standard output")
+        paths = self._paths()
+        for path in paths.values():
+            check_writable(path)
+        check_apart(paths)
+
+    def write(self, *, csv: Callable[[], str], perfetto: Callable[[], str], roofline: Callable[[], Figure]) -> None:
+        """Write those that were asked for, and say so on stderr. Raises ValueError where the disk refuses."""
+        contents: dict[str, Callable[[], str]] = {
+            "--csv": csv,
+            "--perfetto": perfetto,
+            "--roofline": lambda: svg(roofline()),
+        }
+        for option, path in self._paths().items():
+            write_whole(path, contents[option]())
+            say(f"wrote {path}")
+
+    def _paths(self) -> dict[str, Path]:
+        """Those that are files, by the option that names them."""
+        named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
+        return {option: path for option, path in named.items() if path is not None and str(path) != "-"}

@@ -1,0 +1,96 @@
+"""`ridgeline trace` of a pipeline: one step of a picture, priced beside measured."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ridgeline.cli.options import device_named
+from ridgeline.cli.terminal import loading_bar, status
+from ridgeline.cli.trace_options import Files, chosen_layer
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.request import Request
+from ridgeline.document.terminal import show
+from ridgeline.trace.anatomy import layer_numbers
+from ridgeline.trace.picture import moment_of, trace_picture
+from ridgeline.trace.views.export import to_csv
+from ridgeline.trace.views.perfetto import steps_perfetto
+from ridgeline.trace.views.picture import picture_json, picture_story
+from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.story import WIDTH, Shown
+
+
+def _picture(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The picture that is traced; its seed is that of sampling."""
+
+    steps: Annotated[int | None, _picture("How many; by default as the pipeline says.")] = None
+    step: Annotated[int, _picture("Which of them is traced; those before it run as they are.")] = 1
+    guidance: Annotated[float | None, _picture("How strongly the prompt is followed; 2 passes a step.")] = None
+    negative: Annotated[str | None, _picture("What is not to be seen.", metavar="TEXT")] = None
+    size: Annotated[str | None, _picture("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
+
+    def request(self, prompt: str, seed: int | None) -> Request:
+        """What is drawn. Raises ValueError."""
+        size = None if self.size is None else Size.parse(self.size)
+        return Request(prompt, self.negative, size, self.steps, self.guidance, seed)
+
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{each.name}" for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a trace of a picture is asked for beside the picture."""
+
+    device: str
+    layer: str | None
+    repeats: int | None
+    threads: int | None
+    files: Files
+    as_json: bool
+
+
+def refuse_of_texts(model: str, given: Iterable[str]) -> None:
+    """Raises ValueError for an option that only what writes text has."""
+    for name in given:
+        raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
+
+
+def refuse_of_pictures(model: str, given: Iterable[str]) -> None:
+    """Raises ValueError for an option that only what draws pictures has."""
+    for name in given:
+        raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")
+
+
+def show_picture(model: str, request: Request, number: int, asked: Asked) -> None:
+    """Trace a picture and show it. number: of the step. Raises ValueError."""
+    with loading_bar(model) as progress:
+        pipeline = load_pipeline(model, threads=asked.threads, progress=progress)
+    layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
+    plan = pipeline.plan(request)
+    with status("drawing"):
+        moment = moment_of(pipeline, plan, number)
+    threads = torch.get_num_threads()
+    with status("tracing"):
+        device = device_named(asked.device, threads)
+        ledger = trace_picture(moment, device, repeats=asked.repeats, at_hand=asked.device == "this", threads=threads)
+    asked.files.write(
+        csv=lambda: to_csv(*ledger.stages.values()),
+        perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),
+        roofline=lambda: ledger_roofline(ledger.denoise),
+    )
+    if asked.as_json:
+        print(json.dumps(picture_json(ledger)))
+    else:
+        show(picture_story(ledger, Shown(layer, asked.files.roofline is not None)), WIDTH)

@@ -1,0 +1,209 @@
+"""One picture, traced: its texts encoded, what the denoiser prepares of them, one of its steps and the decode, every op
+priced beside measured.
+
+A step with guidance is two passes, in one call where rows are few: a call is a step of the ledger. Steps before the one
+that is asked for run as they are.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.guidance import guided
+from ridgeline.diffusion.noise import Noise
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Plan
+from ridgeline.diffusion.samplers import State
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.denoiser import Prepared
+from ridgeline.models.network import Network
+from ridgeline.ops.grid import Grid
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.price import Price
+from ridgeline.trace.anatomy import layer_numbers
+from ridgeline.trace.ledger import StepLedger
+from ridgeline.trace.measure import Measurement, measure
+from ridgeline.trace.pricing import price_steps
+from ridgeline.trace.timeline import Clock
+from ridgeline.trace.tracer import HookCost, Tracer, hook_cost
+
+NEGATIVE = ", negative"
+"""What the name of a step over the second text ends in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A request before one of its steps. texts: the states of its texts; number: the step, counted from 1."""
+
+    pipeline: Pipeline
+    plan: Plan
+    texts: tuple[Tensor, ...]
+    number: int
+    state: State
+
+    @property
+    def t(self) -> float:
+        """The noise level, as denoisers are told it."""
+        return self.plan.schedule.time(self.number - 1)
+
+    @property
+    def calls(self) -> tuple[tuple[int, ...], ...]:
+        """Those of the denoiser in a step, each with the places of its texts."""
+        every = range(len(self.plan.texts))
+        return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
+
+    def lengths(self, texts: Sequence[int]) -> list[int]:
+        """Tokens of the texts at these places."""
+        return [len(self.plan.texts[text]) for text in texts]
+
+    def prepare(self, texts: Sequence[int]) -> Prepared:
+        """What the denoiser makes of the texts at these places, once a request."""
+        return self.pipeline.denoiser.prepare([self.texts[text] for text in texts])
+
+    def predict(self, prepared: Prepared) -> Tensor:
+        """One call of the denoiser, which is shown the latents with each of the texts [texts, C, H, W]."""
+        latents = torch.cat([self.state.x] * len(prepared.lengths))
+        velocities: Tensor = self.pipeline.denoiser(latents, self.t, prepared)
+        return velocities
+
+    def guided(self, predictions: Tensor) -> Tensor:
+        """What the sampler is given, of the predictions with each text [1, C, H, W]."""
+        scale = self.plan.guidance.scale
+        return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
+
+    def after(self, prediction: Tensor) -> State:
+        """Where the sampler stands after the step."""
+        noise = Noise(self.plan.seed, 1, self.plan.geometry.latents)
+        return self.pipeline.scheduler.sampler(self.plan.schedule, self.number - 1, self.state, prediction, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureLedger:
+    """A picture. stages: by name, in their order: encode, prepare (of denoisers that do), denoise, decode."""
+
+    plan: Plan
+    number: int
+    stages: Mapping[str, StepLedger]
+
+    @property
+    def denoise(self) -> StepLedger:
+        """That of the step."""
+        return self.stages["denoise"]
+
+    def impossible(self) -> list[str]:
+        """As StepLedger.impossible."""
+        return [line for stage in self.stages.values() for line in stage.impossible()]
+
+
+@torch.inference_mode()
+def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
+    """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have, and
+    for a clip, whose autoencoder is another library's."""
+    if not isinstance(pipeline.autoencoder, AutoencoderKL):
+        raise ValueError(f"{pipeline.name} draws clips, which are decoded by no ops of this package; trace a picture's")
+    if not 1 <= number <= plan.schedule.steps:
+        raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
+    first = State(Noise(plan.seed, 1, plan.geometry.latents)())
+    moment = Moment(pipeline, plan, pipeline.encode(plan), 1, first)
+    prepared = [moment.prepare(texts) for texts in moment.calls]
+    while moment.number < number:
+        prediction = moment.guided(torch.cat([moment.predict(each) for each in prepared]))
+        moment = replace(moment, number=moment.number + 1, state=moment.after(prediction))
+    return moment
+
+
+def trace_picture(
+    moment: Moment,
+    device: Device,
+    *,
+    repeats: int | None = None,
+    at_hand: bool = True,
+    threads: int = 1,
+    clock: Clock = time.perf_counter,
+    cost: HookCost | None = None,
+) -> PictureLedger:
+    """Trace a request at one of its steps. Arguments as `request.trace` has them. Raises ValueError."""
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be at least 1")
+    pipeline, plan = moment.pipeline, moment.plan
+    hooks = cost or hook_cost(clock)
+
+    def ledger(network: Network, measured: _Measured) -> StepLedger:
+        found = measured(moment, partial(measure, Tracer(network, clock), hooks, repeats=repeats))
+        layer = layer_numbers(network).get
+        steps, rows = price_steps(Price(network), found, device, at_hand=at_hand, layer=layer)
+        return StepLedger(pipeline.name, device, at_hand, threads, steps, rows)
+
+    (encoder,) = pipeline.encoder.models  # of the classes that are built
+    stages = {"encode": ledger(encoder, _encode)}
+    if any(pipeline.denoiser.prepare_work(moment.lengths((0,))).rows.values()):
+        stages["prepare"] = ledger(pipeline.denoiser, _prepare)
+    stages["denoise"] = ledger(pipeline.denoiser, _denoise)
+    assert isinstance(pipeline.autoencoder, AutoencoderKL)
+    stages["decode"] = ledger(pipeline.autoencoder, _decode)
+    return PictureLedger(plan, moment.number, stages)
+
+
+_Measure = Callable[..., Measurement]
+"""`measure` but for its work and what follows it."""
+_Measured = Callable[[Moment, _Measure], Mapping[str, Measurement]]
+
+
+def _named(what: str, texts: Sequence[int]) -> str:
+    """A step by its texts: denoise, or `denoise, negative`, or `denoise, both`."""
+    if len(texts) > 1:
+        return f"{what}, both"
+    return f"{what}{NEGATIVE * texts[0]}"
+
+
+def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """Each text, read anew."""
+    encoder = moment.pipeline.encoder
+    (model,) = encoder.models
+
+    def read(ids: Sequence[int]) -> Measurement:
+        work = Work.of([Segment(len(ids), len(ids))], model.reaches, len(ids))
+        return measuring(work, lambda: encoder.encode(ids))
+
+    return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
+
+
+def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """What each call of the step is given of its texts."""
+
+    def prepare(texts: Sequence[int]) -> Measurement:
+        work = moment.pipeline.denoiser.prepare_work(moment.lengths(texts))
+        return measuring(work, lambda: moment.prepare(texts).rows[-1])
+
+    return {_named("prepare", texts): prepare(texts) for texts in moment.calls}
+
+
+@torch.inference_mode()
+def _denoise(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """Each call of the step; guidance and the sampler's part count as sampling of the last."""
+    size = moment.plan.geometry.latents[1:]
+    prepared = [moment.prepare(texts) for texts in moment.calls]
+    before = [moment.predict(each) for each in prepared[:-1]]
+
+    def step(prediction: Tensor) -> None:
+        moment.after(moment.guided(torch.cat((*before, prediction))))
+
+    def call(texts: Sequence[int], given: Prepared) -> Measurement:
+        work = moment.pipeline.denoiser.pass_work(size, moment.lengths(texts))
+        return measuring(work, lambda: moment.predict(given), *[step] * (texts == moment.calls[-1]))
+
+    return {_named("denoise", texts): call(texts, given) for texts, given in zip(moment.calls, prepared, strict=True)}
+
+
+def _decode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """The latents that the step begins with: what they show does not change what decoding them takes."""
+    autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
+    assert isinstance(autoencoder, AutoencoderKL)
+    factor, size = autoencoder.factor, moment.plan.geometry.size
+    work = autoencoder.decode_work(Grid(1, size.height // factor, size.width // factor))
+    return {"decode": measuring(work, lambda: autoencoder.decode(latents))}

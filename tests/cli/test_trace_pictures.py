@@ -1,0 +1,77 @@
+"""`ridgeline trace` of a pipeline as a command: what it prints, what it writes, what it refuses in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.running import OK, USAGE, Run, assert_one_line
+from support.checkpoints import random_model
+from text.tiny_tokenizers import write_bytes
+
+
+@pytest.fixture(scope="module")
+def brook(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small pipeline."""
+    from support.pipelines import z_image
+
+    folder = tmp_path_factory.mktemp("drawing") / "brook"
+    z_image(folder)
+    return str(folder)
+
+
+def test_traces_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
+    table, traced, drawn = (tmp_path / name for name in ("ops.csv", "trace.json", "roofline.svg"))
+    files = ("--csv", table, "--perfetto", traced, "--roofline", drawn)
+    drawing = ("--steps", 3, "--step", 2, "--guidance", 2, "--negative", "rain", "--size", "64x96", "--seed", 4)
+    ended = ridgeline(
+        "trace", brook, "a heron", *drawing, "--device", "h100-sxm", "--threads", 1, "--repeats", 1, *files
+    )
+    assert ended.code == OK, ended.err
+    for word in ("'a heron'", "64x96 pixels", "seed 4", "guidance 2 (w = 3); traced is step 2", "decode took",
+                 "brook on NVIDIA H100", "which is another"):  # fmt: skip
+        assert word in " ".join(ended.out.split()), word
+    assert table.read_text(encoding="utf-8").startswith("step,path,kind")
+    assert json.loads(traced.read_text(encoding="utf-8"))["traceEvents"]
+    assert drawn.read_text(encoding="utf-8").startswith("<svg")
+    assert ended.err.count("wrote ") == 3
+
+
+def test_json_is_one_object(ridgeline: Run, brook: str) -> None:
+    quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--json")
+    ended = ridgeline("trace", brook, "hi", "--steps", 2, "--guidance", 0, *quick)
+    assert ended.code == OK, ended.err
+    assert set(ended.json["stages"]["denoise"]["steps"]) == {"denoise"}
+    assert ended.json["passes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--lens"], "draws pictures, and --lens is of models that write text; leave it out"),
+        (["--max-tokens", "3"], "--max-tokens is of models that write text"),
+        (["--temperature", "0.5"], "--temperature is of models that write text"),
+        (["--raw"], "--raw is of models that write text"),
+        (["--lora", "x"], "--lora is of models that write text"),
+        (["--position", "3"], "--position is of models that write text"),
+        (["--step", "0"], "step 0: the request has steps 1 to"),
+        (["--steps", "2", "--step", "3"], "step 3: the request has steps 1 to 2"),
+        (["--size", "7x7"], "size 7x7 is not one of this model's"),
+        (["--size", "wide"], "it must be width x height"),
+        (["--layer", "2"], "the model has layers 0 to 1, or say all"),
+        (["--repeats", "0"], "repeats is 0; it must be at least 1"),
+        (["--guidance", "0", "--negative", "rain"], "the negative prompt could not act"),
+    ],
+)
+def test_bad_input_is_one_line(ridgeline: Run, brook: str, arguments: list[str], said: str) -> None:
+    ended = ridgeline("trace", brook, "a heron", "--device", "h100-sxm", "--threads", 1, *arguments)
+    assert_one_line(ended, USAGE, said)
+
+
+def test_options_of_pictures_are_not_of_texts(ridgeline: Run, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 263, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+             "num_attention_heads": 2, "num_key_value_heads": 2}  # fmt: skip
+    random_model("llama", sizes, seed=3).save_pretrained(tmp_path)
+    write_bytes(tmp_path)
+    ended = ridgeline("trace", str(tmp_path), "hi", "--steps", 3)
+    assert_one_line(ended, USAGE, "writes text, and --steps is of pipelines that draw pictures; leave it out")

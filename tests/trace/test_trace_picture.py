@@ -1,0 +1,183 @@
+"""A traced picture: its stages run every op that is priced, its step is the pipeline's, the views tell all of it."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from trace_models import DEVICE
+
+from ridgeline.diffusion.batching import Batching
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.price import Job, Parts, PipelinePrice
+from ridgeline.diffusion.request import Request
+from ridgeline.document.svg import svg
+from ridgeline.document.terminal import plain
+from ridgeline.models.denoiser import TEXT
+from ridgeline.roofline.price import traced_calls
+from ridgeline.trace.picture import Moment, PictureLedger, moment_of, trace_picture
+from ridgeline.trace.tracer import HookCost
+from ridgeline.trace.views.export import to_csv
+from ridgeline.trace.views.perfetto import steps_perfetto
+from ridgeline.trace.views.picture import picture_json, picture_story
+from ridgeline.trace.views.roofline import ledger_roofline
+from ridgeline.trace.views.story import WIDTH, Shown
+
+FREE = HookCost(0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    from support.pipelines import z_image
+
+    folder: Path = tmp_path_factory.mktemp("drawing") / "brook"
+    z_image(folder)
+    return load_pipeline(str(folder), threads=1)
+
+
+def request(**changes: object) -> Request:
+    return Request("a grey heron", steps=4, guidance=3.0, seed=5, **changes)  # type: ignore[arg-type]
+
+
+def moment(pipeline: Pipeline, number: int = 1, *, paired: bool = True) -> Moment:
+    plan = replace(pipeline.plan(request()), batching=Batching(1, paired=paired))
+    return moment_of(pipeline, plan, number)
+
+
+@pytest.fixture(scope="module")
+def ledger(pipeline: Pipeline) -> PictureLedger:
+    """Of a step in two calls."""
+    return trace_picture(moment(pipeline, 2, paired=False), DEVICE, repeats=2, cost=FREE)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_moment_is_where_the_pipeline_is_before_the_step(pipeline: Pipeline, paired: bool) -> None:
+    here = moment(pipeline, 3, paired=paired)
+    _, before, after, _ = pipeline.denoise(here.plan, pipeline.encode(here.plan))
+    assert torch.equal(here.state.x, before.latents)
+    with torch.inference_mode():
+        predicted = [here.predict(here.prepare(texts)) for texts in here.calls]
+        assert torch.equal(here.after(here.guided(torch.cat(predicted))).x, after.latents)
+
+
+def test_steps_that_there_are(pipeline: Pipeline) -> None:
+    for number in (0, 5, -1):
+        with pytest.raises(ValueError, match=f"step {number}: the request has steps 1 to 4"):
+            moment_of(pipeline, pipeline.plan(request()), number)
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"guidance": 0.0}, ["denoise"]),
+        ({"negative": "rain"}, ["denoise", "denoise, negative"]),
+    ],
+)
+def test_a_step_is_its_passes(pipeline: Pipeline, changes: dict[str, object], names: list[str]) -> None:
+    plan = pipeline.plan(Request(**{"prompt": "a heron", "steps": 2, "seed": 1} | changes))  # type: ignore[arg-type]
+    plan = replace(plan, batching=Batching(1, paired=False))
+    found = trace_picture(moment_of(pipeline, plan, 1), DEVICE, repeats=1, cost=FREE)
+    assert [step.name for step in found.denoise.steps] == names
+    for other in ("encode", "prepare"):
+        assert [step.name for step in found.stages[other].steps] == [name.replace("denoise", other) for name in names]
+
+
+def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: PictureLedger) -> None:
+    """Rows are the ops that a run on meta calls, those of the VAE the decoder's; costs are what the request's price
+    adds up."""
+    calls = [(path, space) for path, _, space in traced_calls(pipeline.denoiser)]
+    assert [row.path for row in ledger.stages["prepare"].rows] == [path for path, space in calls if space == TEXT]
+    assert [row.path for row in ledger.denoise.rows] == [path for path, space in calls if space != TEXT]
+    vae = [path for path, _, space in traced_calls(pipeline.autoencoder) if space.startswith("decoder")]
+    assert [row.path for row in ledger.stages["decode"].rows] == vae
+    parts = Parts(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
+    job = Job(ledger.plan.geometry, 1, tuple(map(len, ledger.plan.texts)))
+    flops = {
+        name: sum(stage.ops(step.name).cost.total_flops for step in stage.steps)
+        for name, stage in ledger.stages.items()
+    }
+    flops["encode"] += flops.pop("prepare")
+    assert list(flops.values()) == pytest.approx([stage.flops for stage in PipelinePrice(parts).on(DEVICE, job).stages])
+    for stage in ledger.stages.values():
+        for step in stage.steps:
+            assert step.cost.total_flops == pytest.approx(stage.ops(step.name).cost.total_flops)
+            assert step.expected - step.host == pytest.approx(stage.ops(step.name).expected)
+            assert all(entry.measured > 0 for entry in stage.entries(step.name))
+            assert stage.whole(step.name) == pytest.approx(
+                stage.ops(step.name).measured + sum(overhead.seconds for overhead in step.overheads)
+            )
+
+
+def test_sampling_is_of_the_last_call(ledger: PictureLedger) -> None:
+    first, last = ({o.name: o.seconds for o in step.overheads}["sampling"] for step in ledger.denoise.steps)
+    assert 0 <= first < last, "guidance and the sampler's step follow the last call alone"
+
+
+def test_a_denoiser_that_looks_at_its_text_apart(tmp_path: Path) -> None:
+    """PixArt's: T5 reads, keys and values of cross-attention are prepared, noise is predicted."""
+    from support.pipelines import pixart
+
+    pixart(tmp_path, sigma=True)
+    drawer = load_pipeline(str(tmp_path), threads=1)
+    plan = replace(drawer.plan(Request("a heron", steps=3, seed=2)), batching=Batching(1, paired=False))
+    here = moment_of(drawer, plan, 2)
+    first, *_ = drawer.denoise(plan, drawer.encode(plan))
+    assert torch.equal(here.state.x, first.latents)
+    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    assert list(found.stages) == ["encode", "prepare", "denoise", "decode"]
+    assert [step.name for step in found.denoise.steps] == ["denoise", "denoise, negative"]
+
+
+def test_a_clip_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "autoencoder", torch.nn.Identity())
+    with pytest.raises(ValueError, match="brook draws clips"):
+        moment_of(pipeline, pipeline.plan(request()), 1)
+
+
+def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = pipeline.autoencoder.decode
+    monkeypatch.setattr(pipeline.autoencoder, "decode", lambda latents: decode(latents) + torch.rand(1))
+    with pytest.raises(ValueError, match="does not repeat itself"):
+        trace_picture(moment(pipeline), DEVICE, repeats=1, cost=FREE)
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_story_has_every_stage_and_stack(ledger: PictureLedger) -> None:
+    text = plain(picture_story(ledger, Shown(roofline=True)), WIDTH)
+    for words in ("brook: one picture, priced beside measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
+                  "traced is step 2", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
+                  "encode, negative took", "denoise: one step of the denoiser", "decode: 6144 rows, 384 seen",
+                  "the whole picture in 4 such steps", "brook on"):  # fmt: skip
+        assert words in text, words
+    assert max(map(len, text.splitlines())) <= WIDTH
+    one = plain(picture_story(ledger, Shown(layer=1)), WIDTH)
+    assert "layers, layer 1" not in text
+    assert "layers, layer 1" in one
+    assert "adaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
+
+
+def test_programs_get_the_same(ledger: PictureLedger) -> None:
+    found = json.loads(json.dumps(picture_json(ledger)))
+    assert list(found["stages"]) == ["encode", "prepare", "denoise", "decode"]
+    rows = list(csv.DictReader(io.StringIO(to_csv(*ledger.stages.values()))))
+    for stage, held in zip(ledger.stages.values(), found["stages"].values(), strict=True):
+        for step in stage.steps:
+            assert held["steps"][step.name]["measured_s"] == stage.whole(step.name)
+            whole = next(row for row in rows if row["step"] == step.name and row["kind"] == "step")
+            assert float(whole["flops"]) == held["steps"][step.name]["flops"] > 0
+    threads = {
+        e["args"]["name"]
+        for e in steps_perfetto(tuple(ledger.stages.values()))["traceEvents"]
+        if e["name"] == "thread_name"
+    }
+    assert threads == {step.name for stage in ledger.stages.values() for step in stage.steps}
+    drawn = ledger_roofline(ledger.denoise)
+    assert {point.kind for point in drawn.points} >= {"attention", "linear", "norm"}
+    ElementTree.fromstring(svg(drawn))
