@@ -17,6 +17,7 @@ from ridgeline.models import build_to_run
 from ridgeline.models.decoder import Decoder
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Head
+from ridgeline.ops.padded import Padded
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.price import Price
 from support.checkpoints import random_model
@@ -38,12 +39,12 @@ class Subject:
     folder: Path
     theirs: PreTrainedModel
 
-    def ours(self, layers: int) -> Decoder:
+    def ours(self, *layers: int) -> Decoder:
         """The same model, whose states are taken after so many layers."""
         source = open_source(str(self.folder))
         model = build_to_run(source.config)
         assert isinstance(model, Decoder)
-        model.stop_after(layers)
+        model.stop_after(*layers)
         load_weights(model, source)
         return model
 
@@ -79,6 +80,35 @@ def test_states_after_a_layer(subject: Subject, layers: int) -> None:
         assert off(own, subject.reference(text, layers)) <= TOLERANCE
     if layers == _LAYERS - 1:
         assert torch.equal(subject.reference(TEXTS[1], layers), subject.reference(TEXTS[1], -2))
+
+
+@pytest.mark.parametrize("layers", [(1, 2, 3), (1, 3), (2, 3)])
+def test_states_after_several_layers(subject: Subject, layers: tuple[int, ...]) -> None:
+    """Side by side; those of a text's last rows alone too."""
+    ours, text = subject.ours(*layers), TEXTS[1]
+    expected = torch.cat([subject.reference(text, layer) for layer in layers], dim=-1)
+    every, kv = torch.arange(len(text)), Uncached([Segment(len(text), len(text))])
+    with torch.inference_mode():
+        states, last = (ours.hidden(torch.tensor(text), every, kv, rows) for rows in (every, every[-3:]))
+    assert off(states, expected) <= TOLERANCE
+    assert off(last, expected[-3:]) <= TOLERANCE
+    work = Work.of([Segment(len(text), len(text))], ours.reaches, len(text))
+    one, several = (Price(model).step(work).total_flops for model in (subject.ours(layers[-1]), ours))
+    assert several - one == (len(layers) - 1) * len(text) * _QWEN3["hidden_size"]  # the sums that are taken
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=len)
+def test_states_of_padding(subject: Subject, text: list[int]) -> None:
+    """Those that transformers has where padding on the right is masked; and no padding is a text alone."""
+    ours, rows = subject.ours(1, 3), 41
+    ids_T, every = torch.tensor([text + [9] * (rows - len(text))]), torch.arange(rows)
+    mask = (every < len(text)).long()[None]
+    with torch.inference_mode():
+        theirs = subject.theirs(ids_T, attention_mask=mask, output_hidden_states=True).hidden_states
+        states = ours.hidden(ids_T[0], every, Padded(len(text), rows), every)
+        alone = ours.hidden(torch.tensor(text), every[: len(text)], Padded(len(text), len(text)), every[: len(text)])
+    assert off(states, torch.cat([theirs[1][0], theirs[3][0]], dim=-1)) <= TOLERANCE
+    assert off(alone, states[: len(text)]) <= 1e-6
 
 
 def test_states_through_the_engine(subject: Subject) -> None:

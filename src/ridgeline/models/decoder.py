@@ -11,6 +11,7 @@ Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,7 @@ from ridgeline.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope, RotaryTable
+from ridgeline.ops.rows import JoinColumns
 
 
 class SelfAttention(nn.Module):
@@ -170,12 +172,17 @@ class Trunk(nn.Module):
         self.is_local: Sequence[bool] = (False,) * len(blocks) if local is None else local[1]
         self.layers = nn.ModuleList(blocks)
         self.norm: AddNorm | Add = norm or AddRMSNorm(d.hidden, d.eps, d.dtype)
+        self.taken: Sequence[int] = ()
+        self.join: JoinColumns | None = None
 
-    def stop_after(self, layers: int) -> None:
-        """Give what the first so many layers give, not normed."""
+    def stop_after(self, *layers: int) -> None:
+        """Give what the first so many layers give, not normed; of several, side by side, the last of which is run
+        last."""
         assert isinstance(self.norm, AddNorm)
-        self.norm = Add(self.norm.width, self.norm.weight.dtype)
-        self.layers, self.is_local = self.layers[:layers], self.is_local[:layers]
+        *self.taken, last = layers
+        width, dtype = self.norm.width, self.norm.weight.dtype
+        self.norm, self.join = Add(width, dtype), JoinColumns(len(layers) * width, dtype) if self.taken else None
+        self.layers, self.is_local = self.layers[:last], self.is_local[:last]
 
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
@@ -189,12 +196,15 @@ class Trunk(nn.Module):
         if angles is not None and self.query_scale is not None:
             angles = (*angles, self.query_scale(positions_T))
         local: Angles | None = angles if self.local_rotary is None else self.local_rotary(positions_T)
-        for layer, is_local in zip(self.layers, self.is_local, strict=True):
+        taken: list[Tensor] = []
+        for number, (layer, is_local) in enumerate(zip(self.layers, self.is_local, strict=True), start=1):
             x_TD, y_TD = layer(x_TD, y_TD, local if is_local else angles, kv)
+            if number in self.taken:
+                taken.append(self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R)))
         assert y_TD is not None
         given = self.norm(wanted(x_TD, rows_R), wanted(y_TD, rows_R))
         out_RD: Tensor = given if isinstance(self.norm, Add) else given[1]
-        return out_RD
+        return out_RD if self.join is None else self.join(*taken, out_RD)
 
 
 class Decoder(Model):
@@ -237,20 +247,23 @@ class Decoder(Model):
         self.has_head, self.ties = False, {}
         self.passed_over = (*self.passed_over, r"lm_head\.weight")
 
-    def stop_after(self, layers: int) -> None:
-        """Give hidden states after the first so many layers, before any norm, from now on; before it is filled. So
-        pipelines that draw read their prompts: in transformers' words, `hidden_states[layers]`. Raises ValueError where
-        there are not so many layers, or it is the last, after which states are normed."""
+    def stop_after(self, *layers: int) -> None:
+        """Give hidden states after the first so many layers, before any norm, from now on; of several, those after
+        each, side by side; before it is filled. So pipelines that draw read their prompts: in transformers' words,
+        `hidden_states[layers]`. Raises ValueError where there are not so many layers, or it is the last, after which
+        states are normed, or one does not come after the other."""
         trunk = self.get_submodule(self.trunk_name)
         assert isinstance(trunk, Trunk)
-        every = len(trunk.layers)
-        if not 0 < layers < every:
-            raise ValueError(f"the model has {every} layers; states are taken after 1 to {every - 1} of them")
+        every, last = len(trunk.layers), layers[-1]
+        if not all(before < after for before, after in pairwise((0, *layers, every))):
+            raise ValueError(
+                f"the model has {every} layers; states are taken after 1 to {every - 1} of them, the first layers first"
+            )
         if self.has_head:
             self.drop_head()
-        trunk.stop_after(layers)
+        trunk.stop_after(*layers)
         self._note_kept()
-        left_out = "|".join(str(layer) for layer in range(layers, every))
+        left_out = "|".join(str(layer) for layer in range(last, every))
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
     def _note_kept(self) -> None:

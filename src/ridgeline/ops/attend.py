@@ -18,18 +18,20 @@ if TYPE_CHECKING:
     from ridgeline.ops.attention import Attention
 
 
-def attend_segment(op: "Attention", q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0) -> Tensor:
+def attend_segment(
+    op: "Attention", q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: Reach | None = None
+) -> Tensor:
     """One sequence: its queries over L of its keys. Queries are its last Q positions, or in cross-attention and for
-    full reach any; `first`: the position of the first key.
+    full reach any; `first`: the position of the first key. reach: where it is not the op's.
 
     q_QHD [Q, heads, D], k_KLD [kv_heads, L, D], v_KLW [kv_heads, L, W] -> [Q, heads, W].
     """
-    queries, keys = q_QHD.shape[0], k_KLD.shape[1]
-    mask_QL, causal = None, op.reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
-    if op.reach.kind in ("causal", "window", "chunked") and not (causal and not _binds(op.reach, keys)):
-        mask_QL, causal = reach_mask(op.reach, queries, first + keys, first, q_QHD.device), False
-    elif op.reach.kind == "local" and keys > op.reach.size + 1:
-        mask_QL = reach_mask(op.reach, queries, keys, 0, q_QHD.device)
+    queries, keys, reach = q_QHD.shape[0], k_KLD.shape[1], reach or op.reach
+    mask_QL, causal = None, reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
+    if reach.kind in ("causal", "window", "chunked") and not (causal and not _binds(reach, keys)):
+        mask_QL, causal = reach_mask(reach, queries, first + keys, first, q_QHD.device), False
+    elif reach.kind == "local" and keys > reach.size + 1:
+        mask_QL = reach_mask(reach, queries, keys, 0, q_QHD.device)
     if op.plain:
         out_1HQW = functional.scaled_dot_product_attention(
             q_QHD.transpose(0, 1)[None],
@@ -42,7 +44,7 @@ def attend_segment(op: "Attention", q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor,
         )
         return out_1HQW[0].transpose(0, 1)
     if causal:
-        mask_QL = reach_mask(op.reach, queries, keys, 0, q_QHD.device)
+        mask_QL = reach_mask(reach, queries, keys, 0, q_QHD.device)
     groups = q_QHD.shape[1] // k_KLD.shape[0]
     k_HLD, v_HLW = k_KLD.repeat_interleave(groups, 0), v_KLW.repeat_interleave(groups, 0)
     scores_HQL = (q_QHD.transpose(0, 1) @ k_HLD.transpose(-1, -2)).float() * op.scale

@@ -1,5 +1,5 @@
-"""What is done with whole rows: some are replaced by a learned one, those of two sources put into one order, or side by
-side."""
+"""What is done with whole rows: some are replaced by a learned one, those of two sources put into one order, those of
+several side by side."""
 
 from collections.abc import Hashable
 
@@ -45,7 +45,7 @@ class PaddingRow(Op):
 
 
 class Join(Op):
-    """Two sources as one, of rows of `width` numbers: read and written once."""
+    """Sources as one, of rows of `width` numbers: read and written once."""
 
     kind = "elementwise"
 
@@ -82,10 +82,10 @@ class JoinRows(Join):
 
 
 class JoinColumns(Join):
-    """The numbers of two sources side by side in a row."""
+    """The numbers of several sources side by side in a row."""
 
-    def forward(self, x_NV: Tensor, y_NW: Tensor) -> Tensor:
-        """x_NV [rows, V], y_NW [rows, W] -> [rows, V + W], which is the width."""
+    def forward(self, x_NV: Tensor, *others_NW: Tensor) -> Tensor:
+        """x_NV [rows, V], others_NW [rows, W] each -> [rows, V + all W], which is the width."""
         if x_NV.is_meta:
             return x_NV.new_empty(len(x_NV), self.width)
-        return torch.cat([x_NV, y_NW], dim=-1)
+        return torch.cat([x_NV, *others_NW], dim=-1)

@@ -1,0 +1,31 @@
+"""A text with padding behind it, as encoders of pipelines that draw are given it."""
+
+import torch
+from torch import Tensor
+
+from ridgeline.ops.attend import attend_segment
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.work import FULL, Segment
+
+
+class Padded(Uncached):
+    """A KVContext of one text that is padded and keeps nothing: its tokens see what the op lets them see, padding sees
+    all of the text and no padding, itself neither. So do references that mask padding, and have its states read."""
+
+    def __init__(self, text: int, rows: int) -> None:
+        """text: rows that are no padding; they are the first of all `rows`."""
+        assert 0 < text <= rows
+        super().__init__([Segment(rows, rows)])
+        self.text = text
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        """As KVContext.attend, of an op without a window."""
+        assert op.reach.kind == "causal", "padding of a text that looks both ways is another thing"
+        assert k_NKD is not None, "nothing is kept from an earlier step"
+        assert v_NKW is not None, "latents are not padded"
+        if q_THD.is_meta or self.text == len(q_THD):
+            return super().attend(op, q_THD, k_NKD, v_NKW)
+        k_KLD, v_KLW = k_NKD[: self.text].transpose(0, 1), v_NKW[: self.text].transpose(0, 1)
+        own_THW = attend_segment(op, q_THD[: self.text], k_KLD, v_KLW)
+        padding_THW = attend_segment(op, q_THD[self.text :], k_KLD, v_KLW, reach=FULL)
+        return torch.cat([own_THW, padding_THW])
