@@ -243,7 +243,7 @@ def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int
     source = open_source(model)
     _check_medium(source, medium)
     autoencoder = load_vae(source, threads=threads)
-    wanted, dimensions = autoencoder.shape.latents, 4 if isinstance(autoencoder, ClipAutoencoder) else 3
+    wanted, dimensions = autoencoder.channels, 4 if isinstance(autoencoder, ClipAutoencoder) else 3
     for path, (each, _) in zip(latents, given, strict=True):
         if each.dim() != dimensions:
             raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")

@@ -23,7 +23,7 @@ from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.fields import Fields
 
-_WEIGHTED, _SECOND = ("text_encoder", "transformer", "vae"), "transformer_2"
+_WEIGHTED, _SECOND = ("text_encoder", "text_encoder_2", "transformer", "vae"), "transformer_2"
 _DEFAULTS = "generation_config.json"
 
 
@@ -54,7 +54,8 @@ def load_pipeline(
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
     sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
     memory_beside(source, sizes)
-    told = _each(sizes, progress)
+    beside = sizes.pop("text_encoder_2", 0)  # told of as one with the first
+    told = _each({**sizes, "text_encoder": sizes["text_encoder"] + beside}, progress)
     encoder = kind.load_encoder(source, told["text_encoder"])
     denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
     second = None
@@ -128,6 +129,12 @@ def _check_fits(
         raise ModelRefused(
             f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
             f"{denoiser.text_width}; they are of two pipelines"
+        )
+    if encoder.pooled_width != denoiser.pooled_width:
+        given, wanted = (width or "no" for width in (encoder.pooled_width, denoiser.pooled_width))
+        raise ModelRefused(
+            f"{source.folder}: the vector of a text has {given} numbers, the transformer reads {wanted}; they are of "
+            "two pipelines"
         )
     if autoencoder.channels != denoiser.channels:
         raise ModelRefused(

@@ -27,7 +27,7 @@ from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import Schedule
 from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
 from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser
+from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser, Prepared
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.kernels import share_threads
 
@@ -143,8 +143,10 @@ class Pipeline:
         return rows.get(JOINT, rows[LATENTS])
 
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
-        """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one."""
+        """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one. The
+        prompt's one vector is made too, where there is one, and kept."""
         share_threads()
+        self.texts.pooled(plan.request.prompt)
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
     def denoise(self, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
@@ -164,7 +166,8 @@ class Pipeline:
             return noise().to(device)
 
         paired, count = plan.batching.paired, len(images)
-        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired, pair=pair)
+        pooled = self.texts.pooled(plan.request.prompt)
+        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired, pair=pair, pooled=pooled)
         early, late = schedule.steps, predict
         if self.second is not None and plan.second is not None:
             late = guided_denoiser(self.second.denoiser, plan.second, texts, count, paired=paired, pair=pair)
@@ -210,14 +213,22 @@ def guided_denoiser(
     *,
     paired: bool,
     pair: Pair | None = None,
+    pooled: Tensor | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
     """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity. What
     of the texts no noise level changes is computed now, once for all steps. pair: where another process runs the other
-    pass."""
+    pass. pooled: the prompt's one vector, of a denoiser that takes one."""
+    assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
+    vectors = None if pooled is None else pooled.expand(images, -1)
+
+    def asked(latents: Tensor, t: float, prepared: Prepared) -> Tensor:
+        velocity: Tensor = denoiser(latents, t, prepared, pooled=vectors, guidance=guidance.embedded)
+        return velocity
+
     with torch.inference_mode():
         if pair is not None:
-            return guide_apart(denoiser, guidance, denoiser.prepare([texts[pair.rank]] * images), pair)
+            return guide_apart(asked, guidance, denoiser.prepare([texts[pair.rank]] * images), pair)
         if paired:
-            return guide_paired(denoiser, guidance, denoiser.prepare([text for text in texts for _ in range(images)]))
+            return guide_paired(asked, guidance, denoiser.prepare([text for text in texts for _ in range(images)]))
         positive, *negative = (denoiser.prepare([text] * images) for text in texts)
-    return guide(denoiser, guidance, positive, negative[0] if negative else None)
+    return guide(asked, guidance, positive, negative[0] if negative else None)

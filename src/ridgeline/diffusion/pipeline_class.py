@@ -1,18 +1,19 @@
 """Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.checkpoint.source import Source
+from ridgeline.diffusion.flux_encoder import load_flux_encoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout
 from ridgeline.diffusion.guidance import Convention
-from ridgeline.diffusion.schedules import Shift
+from ridgeline.diffusion.schedules import Shift, flux2_shift
 from ridgeline.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.diffusion.text_encoder import TextEncoder, load_chat_encoder
-from ridgeline.models import ModelRefused
+from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import Denoiser
 
@@ -38,6 +39,7 @@ class PipelineClass:
         steps, guidance: of a request that states none, as the class has them.
         shift: its own rule of dynamic shifting, in place of the scheduler's.
         frames: of a request for a clip that states none; 1 where pictures are drawn.
+        settled: the class of one folder, where its releases draw in several ways.
     """
 
     text_parts: tuple[str, ...]
@@ -49,11 +51,29 @@ class PipelineClass:
     shift: Shift | None = None
     frames: int = 1
     layout_of: Callable[[Denoiser], Layout] | None = None
+    settled: "Callable[[PipelineClass, Source], PipelineClass] | None" = None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """All that a folder is to have, in the order in which they are loaded."""
         return (*self.text_parts, "transformer", "vae", "scheduler")
+
+
+def _klein(found: PipelineClass, source: Source) -> PipelineClass:
+    """FLUX.2-klein: one that was distilled, as model_index.json says, needs no guidance, and four steps."""
+    assert source.folder is not None
+    if not Fields.read(source.folder / "model_index.json").flag("is_distilled", False):
+        return found
+    return replace(found, convention=Convention.NONE, guidance=None, steps=4)
+
+
+def _flux(found: PipelineClass, source: Source) -> PipelineClass:
+    """FLUX.1: schnell, whose denoiser has no input for guidance, reads half as many tokens, and takes four steps."""
+    config = source.components["transformer"].config
+    if config is None or config.flag("guidance_embeds", False):
+        return found
+    load = partial(load_flux_encoder, most_tokens=256)
+    return replace(found, load_encoder=load, convention=Convention.NONE, guidance=None, steps=4)
 
 
 def _pixart(most_tokens: int) -> PipelineClass:
@@ -79,11 +99,30 @@ def _wan_layout(denoiser: Denoiser) -> Layout:
 PIPELINES: Mapping[str, PipelineClass] = {
     "ZImagePipeline": PipelineClass(
         ("text_encoder", "tokenizer"),
-        partial(load_chat_encoder, left_out=1, thinking=True),
+        partial(load_chat_encoder, layers=(-1,), thinking=True),
         Convention.ADDED,
         LAYOUTS["z-image"],
         steps=50,
         guidance=5.0,
+    ),
+    "Flux2KleinPipeline": PipelineClass(
+        ("text_encoder", "tokenizer"),
+        partial(load_chat_encoder, layers=(9, 18, 27), thinking=False, padded=True),
+        Convention.TEXTBOOK,
+        LAYOUTS["flux.2"],
+        steps=50,
+        guidance=4.0,
+        shift=flux2_shift,
+        settled=_klein,
+    ),
+    "FluxPipeline": PipelineClass(
+        ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2"),
+        partial(load_flux_encoder, most_tokens=512),
+        Convention.EMBEDDED,
+        LAYOUTS["flux.1"],
+        steps=28,
+        guidance=3.5,
+        settled=_flux,
     ),
     "WanPipeline": PipelineClass(
         ("text_encoder", "tokenizer"),
@@ -122,4 +161,4 @@ def pipeline_class_of(source: Source) -> PipelineClass:
             raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")
         if not component.folder.is_dir():
             raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
-    return found
+    return found if found.settled is None else found.settled(found, source)

@@ -5,7 +5,8 @@ How a pipeline has its texts read (template, thinking, layer, length) is a part 
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,8 +18,7 @@ from ridgeline.models import ModelRefused, build_to_run
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.model import Model
 from ridgeline.models.sizes import sizes_of
-from ridgeline.ops.attention import Uncached
-from ridgeline.ops.work import Segment
+from ridgeline.ops.padded import Padded
 from ridgeline.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 
 CACHED_BYTES = 64 << 20
@@ -28,11 +28,13 @@ CACHED_BYTES = 64 << 20
 class TextEncoder(ABC):
     """Texts to token ids, and these to states.
 
-    most_tokens: of a text, with all that a template puts around it. width: numbers of each token's state.
+    most_tokens: of a text, with all that a template puts around it. width: numbers of each token's state. pooled_width:
+    of the one vector that it gives of a text too, for denoisers that take one; None where it gives none.
     """
 
     most_tokens: int
     width: int
+    pooled_width: int | None = None
 
     @property
     @abstractmethod
@@ -41,27 +43,41 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def ids(self, text: str, what: str = "prompt") -> list[int]:
-        """Token ids of a text. what: it is called in errors. Raises ValueError for one of more than most_tokens: it is
-        not cut, because what is cut off would be ignored without a word."""
+        """Token ids of a text, and of what it is padded with, as many as the denoiser sees. what: it is called in
+        errors. Raises ValueError for one of more than most_tokens: it is not cut, because what is cut off would be
+        ignored without a word."""
 
     @abstractmethod
     def encode(self, ids: Sequence[int]) -> Tensor:
         """Token ids -> states [tokens, width]."""
 
+    def pooled(self, text: str) -> Tensor | None:
+        """The vector of a text [pooled_width], where it gives one."""
+        return None
+
 
 class ChatEncoder(TextEncoder):
     """A language model that reads the text as a user's message which it is about to answer. Its states before the last
-    layers are taken, not normed."""
+    layers are taken, not normed; where texts are padded those of padding too, which sees the text alone."""
 
     def __init__(
-        self, model: Decoder, tokenizer: Tokenizer, template: ChatTemplate, *, thinking: bool, most_tokens: int
+        self,
+        model: Decoder,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        thinking: bool,
+        most_tokens: int,
+        width: int,
+        padding: int | None = None,
     ) -> None:
-        """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`)."""
-        self.model, self._tokenizer, self._template = model, tokenizer, template
+        """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`). padding: the
+        token that texts are padded with to most_tokens; None where they are not."""
+        self.model, self._tokenizer, self._template, self._padding = model, tokenizer, template, padding
         self._variables: dict[str, Any] = (
             {"enable_thinking": thinking} if "enable_thinking" in template.variables else {}
         )
-        self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
+        self.most_tokens, self.width = most_tokens, width
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -80,27 +96,37 @@ class ChatEncoder(TextEncoder):
                 f"the {what} has {len(ids)} tokens with the chat template around it, the model reads "
                 f"{self.most_tokens}; shorten it"
             )
-        return ids
+        return ids if self._padding is None else [*ids, *[self._padding] * (self.most_tokens - len(ids))]
 
     @torch.inference_mode()
     def encode(self, ids: Sequence[int]) -> Tensor:
-        """As TextEncoder.encode."""
+        """As TextEncoder.encode. What a template ends with is no padding."""
+        text = len(ids)
+        while ids[text - 1] == self._padding:
+            text -= 1
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T)
+        return self.model.hidden(ids_T, rows_T, Padded(text, len(ids)), rows_T)
 
 
 def load_chat_encoder(
-    pipeline: Source, progress: Progress | None = None, *, left_out: int, thinking: bool, most_tokens: int = 512
+    pipeline: Source,
+    progress: Progress | None = None,
+    *,
+    layers: Sequence[int],
+    thinking: bool,
+    most_tokens: int = 512,
+    padded: bool = False,
 ) -> ChatEncoder:
-    """The `text_encoder` of a pipeline with its `tokenizer`. left_out: layers at the end that are not run; 1 gives what
-    transformers calls hidden_states[-2]. Raises ModelRefused."""
+    """The `text_encoder` of a pipeline with its `tokenizer`. layers: after how many of them states are taken, side by
+    side where there are several, counted from the end where negative; -1 gives what transformers calls
+    hidden_states[-2]. padded: whether texts are, by the tokenizer's pad_token. Raises ModelRefused."""
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
     if not isinstance(model, Decoder):
         raise ModelRefused(f"{source.name} is no language model, which the text encoder of this pipeline is")
     try:
-        model.stop_after(source.config.layers - left_out)
+        model.stop_after(*(layer + (source.config.layers if layer < 0 else 0) for layer in layers))
     except ValueError as error:
         raise ModelRefused(f"{source.name}: {error}") from None
     load_weights(model, source, progress=progress)
@@ -112,19 +138,35 @@ def load_chat_encoder(
         raise ModelRefused(str(error)) from None
     if templates is None:
         raise ModelRefused(f"{folder} holds no chat template, which this pipeline's texts are put into; fetch it again")
-    return ChatEncoder(model, tokenizer, templates.pick(), thinking=thinking, most_tokens=most_tokens)
+    return ChatEncoder(
+        model,
+        tokenizer,
+        templates.pick(),
+        thinking=thinking,
+        most_tokens=most_tokens,
+        width=len(layers) * sizes_of(model).hidden,
+        padding=padding_of(tokenizer, folder) if padded else None,
+    )
+
+
+def padding_of(tokenizer: Tokenizer, folder: Path) -> int:
+    """The token that a pipeline's texts are padded with. Raises ModelRefused where the folder names none."""
+    found = tokenizer.control.get(tokenizer.names.get("pad_token", ""))
+    if found is None:
+        raise ModelRefused(f"{folder} names no pad_token, by which this pipeline's texts are padded; fetch it again")
+    return found
 
 
 class TextCache:
-    """States of texts that were asked for, the latest last, as many as fit into so many bytes.
+    """States of texts that were asked for, and their vectors, the latest last, as many as fit into so many bytes.
 
-    A text is known by its token ids, which hold what it is and how long; the encoder is the cache's own. What is found
-    again is the tensor that was given before, which nobody writes to.
+    A text is known by its token ids, which hold what it is and how long, of its vector by itself; the encoder is the
+    cache's own. What is found again is the tensor that was given before, which nobody writes to.
     """
 
     def __init__(self, encoder: TextEncoder, most_bytes: int = CACHED_BYTES) -> None:
         self.encoder, self._most_bytes = encoder, most_bytes
-        self._states: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
+        self._states: OrderedDict[tuple[int, ...] | str, Tensor] = OrderedDict()
         self._bytes = 0
 
     def __contains__(self, ids: Sequence[int]) -> bool:
@@ -132,17 +174,32 @@ class TextCache:
 
     def states(self, ids: Sequence[int]) -> Tensor:
         """As TextEncoder.encode."""
-        key = tuple(ids)
+        return self._kept(tuple(ids), lambda: self.encoder.encode(ids))
+
+    def pooled(self, text: str) -> Tensor | None:
+        """As TextEncoder.pooled."""
+        if self.encoder.pooled_width is None:
+            return None
+
+        def made() -> Tensor:
+            vector = self.encoder.pooled(text)
+            assert vector is not None
+            return vector
+
+        return self._kept(text, made)
+
+    def _kept(self, key: tuple[int, ...] | str, make: Callable[[], Tensor]) -> Tensor:
+        """What is known by a key, or made now."""
         found = self._states.get(key)
         if found is not None:
             self._states.move_to_end(key)
             return found
-        states = self.encoder.encode(ids)
-        if states.nbytes > self._most_bytes:
-            return states
-        self._states[key] = states
-        self._bytes += states.nbytes
+        made = make()
+        if made.nbytes > self._most_bytes:
+            return made
+        self._states[key] = made
+        self._bytes += made.nbytes
         while self._bytes > self._most_bytes:
             _, oldest = self._states.popitem(last=False)
             self._bytes -= oldest.nbytes
-        return states
+        return made
