@@ -55,6 +55,20 @@ def test_every_section_and_all_of_them(plan: Any) -> None:  # noqa: F811
     assert (code, "stages, memory" in err) == (2, True)
 
 
+def test_a_folder_is_asked_for_what_it_states(plan: Any) -> None:  # noqa: F811
+    """The built-in one: 64 tokens of 32 x 32 pixels, and texts of 32."""
+    shown = json.loads(plan("digits", *CARD, "--json")[1])
+    request = shown["request"]
+    assert (request["size"], request["tokens"], request["texts"]) == ([32, 32], 64, [32, 32])
+    assert (request["steps"], request["guidance"], request["passes"]) == (20, 3.0, 40)
+    assert "eager" not in " ".join(shown["notes"])
+    assert shown["changes"]["side_by_side"]["8"] > 4  # far under the ridge
+    code, _, err = plan("digits", *CARD, "--size", "64x64")
+    assert (code, "is not one of this model's: 32x32" in err) == (2, True)
+    code, _, err = plan("digits", *CARD, "--eager")
+    assert (code, "leave --eager out" in err) == (2, True)
+
+
 def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
     words = (TURBO, "--cards", "l40s,h100-sxm,rtx-3060", "--seller", "nebius")
     out = plan(*words)[1]

@@ -44,8 +44,8 @@ def plan_pictures(
 ) -> None:
     """Print the plan, or the comparison of cards. Raises ValueError."""
     _check(source.title, setup, workload, lora)
-    usual = Usual.of(source)
-    price = PipelinePrice(outline(source, format_named(setup.weights or _USUAL).dtype))
+    parts = outline(source, format_named(setup.weights or _USUAL).dtype)
+    usual, price = Usual.of(source, parts), PipelinePrice(parts)
     asked = _asked(pictures)
 
     def planned(card: Device) -> PipelinePlan:

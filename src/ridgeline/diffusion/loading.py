@@ -12,6 +12,7 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Component, as_source
 from ridgeline.diffusion.borrowed import ARCHITECTURE as CLIPS
 from ridgeline.diffusion.borrowed import ClipAutoencoder, load_clip_autoencoder
+from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.pipeline import Expert, Pipeline
 from ridgeline.diffusion.pipeline_class import PipelineClass, pipeline_class_of
@@ -64,8 +65,7 @@ def load_pipeline(
     autoencoder = _load_autoencoder(source.components["vae"], told["vae"])
     _check_fits(source, encoder, denoiser, autoencoder)
     check_predicts(denoiser, scheduler, str(source.folder))
-    kind = _with_defaults(kind, source)
-    layout = _layout(source, kind.layout_of(denoiser) if kind.layout_of else kind.layout, denoiser, autoencoder)
+    kind, layout = requests_of(source, kind, denoiser, autoencoder)
     networks = (*encoder.models, denoiser, autoencoder, *([second.denoiser] if second else []))
     weights = sum(parameter.nbytes for network in networks for parameter in network.parameters())
     torch.set_num_threads(threads_for(weights, threads))
@@ -156,6 +156,15 @@ def check_predicts(denoiser: Denoiser, scheduler: Scheduler, called: str) -> Non
 # -- what the folder says of requests ---------------------------------------------------------------------------------
 
 
+def requests_of(
+    source: Source, kind: PipelineClass, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
+) -> tuple[PipelineClass, Layout]:
+    """The class with what a folder states of requests that leave it open, and the sizes that it takes. Raises
+    ModelRefused for sizes that the parts cannot make."""
+    released = kind.layout_of(denoiser) if kind.layout_of else kind.layout
+    return _with_defaults(kind, source), _layout(source, released, denoiser, autoencoder)
+
+
 def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
     """The class with the steps and the guidance that the folder's generation_config.json states, under the names of
     diffusers' arguments."""
@@ -166,7 +175,7 @@ def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
 
 
 def _layout(
-    source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder
+    source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
 ) -> Layout:
     """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
     what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -10,10 +9,13 @@ from ridgeline.checkpoint.source import Source
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import LAYOUTS, Layout, Size
 from ridgeline.diffusion.guidance import Convention
+from ridgeline.diffusion.loading import requests_of
+from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.price import Parts
 from ridgeline.models import Fields, ModelRefused, autoencoder_kl
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.decoder import Decoder
+from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.families import build, build_denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
@@ -47,7 +49,7 @@ READINGS: Mapping[str, tuple[Reading, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a release is usually asked for.
+    """What a pipeline is usually asked for.
 
     layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
     clip. tokens: of a text; 0 where texts are read as long as they are.
@@ -65,24 +67,23 @@ class Usual:
     tokens: int = 0
 
     @classmethod
-    def of(cls, source: Source) -> "Usual":
-        """As the catalogue states it. Raises ModelRefused for what is no pipeline of the catalogue."""
-        if source.pipeline not in READINGS:
-            raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
-        stated: Mapping[str, Any] = source.generation
-        if "layout" not in stated:
-            raise ModelRefused(f"{source.name} is no pipeline of the catalogue; `ridgeline plan --list` names them")
+    def of(cls, source: Source, parts: Parts | None = None) -> "Usual":
+        """Of a pipeline of the catalogue as it states it, else as the folder and its class do. parts: of a folder's.
+        Raises ModelRefused for a folder that lacks a part or states what cannot be."""
+        readings, stated = READINGS[source.pipeline], source.generation
+        if source.folder is None:
+            size, convention = Size.parse(stated["size"]), Convention[stated["convention"]]
+            return cls(
+                readings, LAYOUTS[stated["layout"]], size, stated["steps"], convention, stated["guidance"],
+                stated.get("frames", 1), stated.get("rate", 0), stated.get("tokens", 0),
+            )  # fmt: skip
+        assert parts is not None
+        denoiser = parts.denoisers[0]
+        kind, layout = requests_of(source, pipeline_class_of(source), denoiser, parts.autoencoder)
         return cls(
-            READINGS[source.pipeline],
-            LAYOUTS[stated["layout"]],
-            Size.parse(stated["size"]),
-            stated["steps"],
-            Convention[stated["convention"]],
-            stated["guidance"],
-            stated.get("frames", 1),
-            stated.get("rate", 0),
-            stated.get("tokens", 0),
-        )
+            readings, layout, layout.sizes[0], kind.steps, kind.convention, kind.guidance, kind.frames,
+            tokens=0 if _reads(denoiser, PROMPT) else NEGATIVE,
+        )  # fmt: skip
 
     def texts(self, passes: int) -> tuple[int, ...]:
         """Tokens of the texts of so many passes of a step: a prompt and, with guidance, an empty one."""
@@ -94,12 +95,26 @@ class Usual:
 
 
 def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
-    """The models of a pipeline on meta, all in one number format. Raises ModelRefused for what is not built."""
+    """The models of a pipeline on meta, all in one number format. Raises ModelRefused for what is not built, and for a
+    folder that lacks a part."""
+    if source.pipeline not in READINGS:
+        raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
+    if source.folder is not None:
+        pipeline_class_of(source)
     configs = {name: component.config for name, component in source.components.items() if component.config is not None}
     encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
     names = [name for name in ("transformer", "transformer_2") if name in configs]
     denoisers = tuple(build_denoiser(_unread(configs[name]), dtype) for name in names)
     return Parts(encoders, denoisers, _autoencoder(_unread(configs["vae"]), dtype))
+
+
+def _reads(denoiser: Denoiser, tokens: int) -> bool:
+    """Whether it has places for a text of so many."""
+    try:
+        denoiser.work((denoiser.patch,) * 2 if not denoiser.clips else (1, *(denoiser.patch,) * 2), [tokens])
+    except ValueError:
+        return False
+    return True
 
 
 def _autoencoder(config: Fields, dtype: torch.dtype) -> AutoencoderKL | ClipDecoder:
