@@ -344,9 +344,7 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         assert sorted(tmp_path.iterdir()) == files
 
 
-@pytest.mark.parametrize(
-    "command", [("run", "{}", "x"), ("trace", "{}", "x"), ("show", "{}"), ("embed", "x", "--model", "{}")]
-)
+@pytest.mark.parametrize("command", [("run", "{}", "x"), ("show", "{}"), ("embed", "x", "--model", "{}")])
 def test_commands_for_language(ridgeline: Run, folder: Path, command: tuple[str, ...]) -> None:
     """A pipeline is told where it belongs."""
     ended = ridgeline(*(word.format(folder) for word in command))

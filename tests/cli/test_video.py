@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cli.running import OK, USAGE, Run, assert_one_line
+from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture import to_bytes
@@ -122,6 +122,12 @@ def test_several_clips_and_their_latents(ridgeline: Run, folder: Path, tmp_path:
 def test_what_is_refused(ridgeline: Run, folder: Path, arguments: tuple[str, ...], problem: str) -> None:
     """In one line."""
     assert_one_line(ridgeline("video", folder, *arguments), USAGE, problem)
+
+
+def test_commands_for_language(ridgeline: Run, folder: Path) -> None:
+    """A pipeline of clips, and its denoiser, are told where they belong."""
+    for given, what in ((folder, "WanPipeline"), (folder / "transformer", "WanTransformer3DModel")):
+        assert_one_line(ridgeline("run", given, "x"), REFUSED, what, "or ridgeline video where it draws clips")
 
 
 def test_each_command_draws_its_own(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

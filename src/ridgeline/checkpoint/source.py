@@ -82,8 +82,8 @@ class Source:
         if self.pipeline:
             raise ModelRefused(
                 f"{self.folder or self.name} is a {self.pipeline} of several components "
-                f"({_listed(self.components.values())}), which draws: ridgeline image takes it, and plan; give "
-                "the folder of a language model"
+                f"({_listed(self.components.values())}), which draws: ridgeline image takes it, and plan, "
+                "or ridgeline video where it draws clips; give the folder of a language model"
             )
         if ADAPTER in self.components:
             beside = (

@@ -285,8 +285,8 @@ def family_of(fields: Fields) -> Family:
         return _of_kin(kin, fields)
     if any(name in (family.architecture, *family.also) for family in DENOISERS):
         raise fields.refuse(
-            f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder; give "
-            "that of a language model"
+            f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder, or "
+            "ridgeline video where it draws clips; give that of a language model"
         )
     if name in (AUTOENCODER, PACKED_AUTOENCODER):
         raise fields.refuse(
