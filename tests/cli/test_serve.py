@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,9 +28,11 @@ from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.texts import load_texts
 from ridgeline.ops.kernels import library
 from ridgeline.roofline.cards import load_card
+from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served
 from ridgeline.server.settings import ServerSettings
 from server.scripted import INFO
+from support.pipelines import z_image
 
 Told = tuple[Served, ServerSettings]
 
@@ -230,3 +233,84 @@ def test_a_signal_while_the_command_is_imported_ends_it_well() -> None:
     script = "import os, signal, time\nfrom ridgeline.cli import process\nprocess.leave_on_sigterm()\n"
     script += "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)\nos._exit(7)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small random pipeline."""
+    folder = tmp_path_factory.mktemp("pipelines") / "z-image"
+    z_image(folder)
+    return folder
+
+
+def test_what_pictures_are_served_with(
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path, tmp_path: Path
+) -> None:
+    """Several pipelines, each called by its folder."""
+    told: list[tuple[ServedPictures, ServerSettings]] = []
+    monkeypatch.setattr(command, "run_server", lambda *given: told.append(given[:2]) or OK)
+    monkeypatch.setattr(command, "set_up_logs", lambda _: None)
+    shutil.copytree(pictures, tmp_path / "other")
+    ended = ridgeline("serve", pictures, tmp_path / "other", "--threads", 1, "--max-picture-memory", "1MiB")
+    assert ended.code == OK, ended.err
+    ((served, settings),) = told
+    assert served.models == {"z-image": str(pictures), "other": str(tmp_path / "other")}
+    assert (served.threads, settings.picture_bytes) == (1, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["tales"], USAGE, "tales is no pipeline and the others are; start a server of its own for it"),
+        (["FOLDER"], USAGE, "two of the models have the same name"),
+        (["FOLDER", "--served-model-name", "a"], USAGE, "--served-model-name is of one model"),
+        (["--kv-memory", "1GiB"], USAGE, "--kv-memory is of language models, and FOLDER draws pictures; leave it out"),
+        (["--dummy-weights"], USAGE, "--dummy-weights is of language models"),
+        (["--lora-modules", "a=b"], USAGE, "--lora-modules is of language models"),
+        (["--record", "new"], USAGE, "--record is of language models"),
+        (["--seed", "1"], USAGE, "--seed is of language models"),
+        (["--threads", "1000"], USAGE, "threads is 1000"),
+    ],
+)
+def test_what_does_not_go_with_pictures(
+    ridgeline: Run, told: list[Told], pictures: Path, arguments: list[str], code: int, says: str
+) -> None:
+    given = [argument.replace("FOLDER", str(pictures)) for argument in arguments]
+    assert_one_line(ridgeline("serve", pictures, *given), code, says.replace("FOLDER", str(pictures)))
+    assert not told
+
+
+def test_language_models_are_served_one_by_one(ridgeline: Run, told: list[Told]) -> None:
+    assert_one_line(ridgeline("serve", "tales", "mixture"), USAGE, "2 language models are given; a server has one")
+    assert not told
+
+
+def test_a_server_that_draws(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
+    """From the command to a picture and to the signal that ends it."""
+    answers: list[Any] = []
+    say_drawing = command.say_drawing
+
+    def ask(url: str) -> None:
+        host = urlsplit(url)
+        connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
+        body = {"prompt": "a cat", "num_inference_steps": 1, "model": "mine"}
+        connection.request("POST", "/v1/images/generations", json.dumps(body))
+        answers.append(json.loads(connection.getresponse().read()))
+        connection.close()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def ready(url: str, *others: Any) -> None:
+        say_drawing(url, *others)
+        threading.Thread(target=ask, args=(url,), daemon=True).start()
+
+    monkeypatch.setattr(command, "say_drawing", ready)
+    monkeypatch.setattr(command, "device_named", lambda *_: load_card("h100-sxm"))
+    ended = ridgeline("serve", pictures, "--port", 0, "--served-model-name", "mine", "--threads", 1)
+    assert ended.code == OK, ended.err
+    assert (answers[0]["model"], len(answers[0]["data"])) == ("mine", 1)
+    assert "loading z-image" in ended.err
+    assert "serving mine for this machine at http://127.0.0.1:" in ended.err
+    assert "limits: 16 requests, 60 s to the first step, 600 s in all; n up to 8, 256 MiB of pictures" in ended.err

@@ -79,7 +79,9 @@ def attacked(
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), observers=[log_exchange, watching.exchanged]) as up:
+        with running(
+            service, settings, routes=watching.routes(), observers=[log_exchange, watching.metrics.exchanged]
+        ) as up:
             yield Attacked(up.port, up.service)
     finally:
         llm.close()

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
@@ -23,7 +24,7 @@ from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.front import Front
-from ridgeline.server.http.health import Health
+from ridgeline.server.http.health import Health, Watched
 from ridgeline.server.serve import guarded, http_server, service_of
 from ridgeline.server.service import Live, Service
 from ridgeline.server.settings import ServerSettings
@@ -54,11 +55,10 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A server that runs, and what is behind it."""
+class Listening:
+    """A server that runs."""
 
     port: int
-    service: Service
 
     @property
     def url(self) -> str:
@@ -80,6 +80,13 @@ class Running:
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         return self.request("GET", path, None, headers)
+
+
+@dataclass(frozen=True)
+class Running(Listening):
+    """A server of a language model, and what is behind it."""
+
+    service: Service
 
     def check(self) -> None:
         """One normal request succeeds, and no KV page is held afterwards."""
@@ -107,15 +114,33 @@ def running(
     observers: Sequence[ExchangeObserver] = (),
 ) -> Iterator[Running]:
     """A service on a free port, in a thread, with all that stands before it."""
-    front = Front(Health(settings.stalled_seconds))
-    front.health.llm = service.llm
     grammars = GrammarCheck(settings)
-    front.app = build_app(service, settings, grammars, speech=speech, routes=routes)
+    app = build_app(service, settings, grammars, speech=speech, routes=routes)
+    with listening(app, service.llm, settings, observers, grammars.aclose) as port:
+        yield Running(port, service)
+
+
+async def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def listening(
+    app: ASGIApp,
+    watched: Watched,
+    settings: ServerSettings,
+    observers: Sequence[ExchangeObserver] = (),
+    close: Callable[[], Awaitable[None]] = _nothing,
+) -> Iterator[int]:
+    """The port of an application with all that stands before it. watched: what health is that of. close: done on the
+    event loop in the end."""
+    front = Front(Health(settings.stalled_seconds))
+    front.health.watched, front.app = watched, app
     outermost = guarded(front, settings, observers)
 
     async def live() -> None:
         await server.serve([listener])
-        await grammars.aclose()
+        await close()
 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -126,7 +151,7 @@ def running(
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.002)
         try:
-            yield Running(listener.getsockname()[1], service)
+            yield listener.getsockname()[1]
         finally:
             server.end()
             thread.join(30)

@@ -36,7 +36,7 @@ def test_every_code_is_documented() -> None:
     (folder,) = ridgeline.server.__path__
     source = "".join(path.read_text() for path in Path(folder).rglob("*.py"))
     codes = set(re.findall(r'code(?:: str)? ?= ?"([a-z_]+)"', source)) | {
-        "queue_full", "queue_tokens", "engine_died", "engine_restarting"
+        "queue_full", "queue_tokens", "queue_pictures", "engine_died", "engine_restarting"
     }  # fmt: skip
     assert len(codes) > 30
     text = (ROOT / "docs" / "serving.md").read_text()

@@ -249,7 +249,7 @@ class Engine:
 
 def test_an_engine_that_does_not_move_though_it_has_work_makes_liveness_red(caplog: pytest.LogCaptureFixture) -> None:
     health, engine = Health(3.0), Engine()
-    health.llm = engine  # type: ignore[assignment]
+    health.watched = engine  # type: ignore[assignment]
     for _ in range(10):  # idle
         health.look(1.0)
     assert health.answer("/health/live").status_code == 200

@@ -30,7 +30,7 @@ def watched(record: Path) -> Iterator[tuple[Running, Observability]]:
     service = Service(llm, Everybody())
     watching = Observability(service, settings, "tales")
     try:
-        with running(service, settings, routes=watching.routes(), observers=[watching.exchanged]) as up:
+        with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
             yield up, watching
     finally:
         llm.close()
@@ -141,7 +141,7 @@ def test_the_record_of_all_that_has_no_text(watched: tuple[Running, Observabilit
 
 
 def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales: Loaded) -> None:
-    monkeypatch.setattr("ridgeline.server.telemetry.observability._LAG_SECONDS", 0.001)
+    monkeypatch.setattr("ridgeline.server.telemetry.counts._LAG_SECONDS", 0.001)
     llm = AsyncLLM(tales)
     try:
         watching = Observability(Service(llm, Everybody()), ServerSettings(), "tales")

@@ -24,6 +24,7 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "json_depth": 64,
         "body_bytes": 4 * 1024**2,
         "upload_bytes": 25 * 1024**2,
+        "picture_bytes": 256 * 1024**2,
         "schema_bytes": 16 * 1024,
         "schema_depth": 32,
         "compile_seconds": 2.0,

@@ -35,7 +35,7 @@ def served(folder: Path, engine: EngineSettings | None = None) -> Iterator[Runni
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, "vectors")
     try:
-        with running(service, settings, routes=watching.routes(), observers=[watching.exchanged]) as up:
+        with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
             yield up
     finally:
         llm.close()

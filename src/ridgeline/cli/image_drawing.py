@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.cli.image_files import PICTURES, DrawnFile, Medium, check_drawn, check_files, clips, numbered
-from ridgeline.cli.image_forecast import STAGES, Forecaster, measured_lines, plan_lines, request_json
+from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
@@ -23,6 +23,7 @@ from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import err, loading_bar, say
 from ridgeline.diffusion.borrowed import ClipAutoencoder
 from ridgeline.diffusion.decoding import choose_tiling, decode, preview, tiles_of
+from ridgeline.diffusion.forecast import STAGES, Forecaster
 from ridgeline.diffusion.loading import load_pipeline, load_vae
 from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.pipeline import Pipeline, Step

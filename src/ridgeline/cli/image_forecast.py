@@ -1,64 +1,16 @@
 """What a picture will take, said before it is drawn, and what it took, said beside it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
-from ridgeline.diffusion.borrowed import ClipAutoencoder
-from ridgeline.diffusion.clip_decoder import ClipDecoder
-from ridgeline.diffusion.geometry import Geometry
+from ridgeline.diffusion.forecast import STAGES, Forecast
 from ridgeline.diffusion.pipeline import Pipeline
-from ridgeline.diffusion.price import Job, Memory, Parts, PipelinePrice
+from ridgeline.diffusion.price import Memory
 from ridgeline.diffusion.request import Plan
 from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
 from ridgeline.models.tiling import Tiling
-from ridgeline.roofline.device import Device
 
-STAGES = ("encode", "denoise", "decode")
 _TEXTS = ("prompt", "negative prompt")
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Seconds of each stage of a plan, and its memory."""
-
-    seconds: Mapping[str, float]
-    memory: Memory
-    device: Device
-
-
-class Forecaster:
-    """Prices a pipeline's requests on the machine at hand."""
-
-    def __init__(self, pipeline: Pipeline, device: Device) -> None:
-        self._device = device
-        vae = pipeline.autoencoder
-        decoder = ClipDecoder(vae.config, torch.float32) if isinstance(vae, ClipAutoencoder) else vae
-        denoisers = (pipeline.denoiser, *([pipeline.second.denoiser] if pipeline.second else []))
-        self._price = PipelinePrice(Parts(pipeline.encoder.models, denoisers, decoder))
-
-    def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
-        """Seconds of a call of the denoiser, as `CallSeconds`."""
-        return self._price.call(self._device, geometry, texts).expected
-
-    def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
-        """What a plan takes, its pictures drawn side by side as it has them."""
-        texts = tuple(map(len, plan.texts))
-        job = Job(plan.geometry, plan.schedule.steps, texts, plan.request.images)
-        priced = self._price.on(self._device, job, tiling)
-        denoise = plan.schedule.steps * sum(self._step(plan, len(images)) for images in plan.groups)
-        expected = {"encode": priced.encode, "decode": priced.decode}
-        seconds = {name: stage.seconds.expected for name, stage in expected.items()} | {"denoise": denoise}
-        return Forecast(seconds, priced.memory, self._device)
-
-    def _step(self, plan: Plan, images: int) -> float:
-        """A step of so many images side by side."""
-        texts = [len(text) for text in plan.texts]
-        if plan.batching.paired:
-            return self.call(plan.geometry, [text for text in texts for _ in range(images)])
-        return sum(self.call(plan.geometry, [text] * images) for text in texts)
 
 
 def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tiling | None) -> Iterator[str]:

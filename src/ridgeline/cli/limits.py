@@ -24,6 +24,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     "template_factor": ("--max-template-factor", "Bytes of a rendered prompt for each position of the context."),
     "body_bytes": ("--max-body", "A request's body."),
     "upload_bytes": ("--max-upload", "A form with a file of speech."),
+    "picture_bytes": ("--max-picture-memory", "Pictures of all requests under way, as files: n x size of each."),
     "json_depth": ("--max-json-depth", "Nesting of a body's JSON."),
     "schema_bytes": ("--max-schema", "A JSON schema or grammar of a request."),
     "schema_depth": ("--max-schema-depth", "Nesting of a JSON schema."),

@@ -39,7 +39,22 @@ def say_which(name: str | None) -> str | None:
     return name
 
 
+def _say_which_each(names: list[str]) -> list[str]:
+    for name in names:
+        say_which(name)
+    return names
+
+
 ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
+ServedModels = Annotated[
+    list[str],
+    typer.Argument(
+        help=f"{_MODEL} Or folders of pipelines, which draw pictures: several take turns.",
+        metavar="MODEL...",
+        callback=_say_which_each,
+        show_default=False,
+    ),
+]
 ServedModelName = Annotated[
     list[str] | None,
     typer.Option(help="A name by which requests may call the model; several, or repeated."),

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,12 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.host import threads_for
+from ridgeline.host import check_threads, threads_for
 from ridgeline.models import build
 from ridgeline.server.http.auth import read_keys
+from ridgeline.server.pictures.drawer import Drawer
+from ridgeline.server.pictures.service import QUEUED_REQUESTS
+from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
@@ -113,7 +117,7 @@ class AdapterFlags:
 
 @with_flags
 def serve(
-    model: options.ModelName,
+    model: options.ServedModels,
     *,
     server: ServerFlags,
     engine: TextFlags,
@@ -121,18 +125,32 @@ def serve(
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     limits: LimitFlags,
 ) -> int:
-    """Serve a model over HTTP: OpenAI's chat and completions, metrics, health.
+    """Serve a model over HTTP: OpenAI's chat and completions, or the pictures of pipelines; metrics, health.
 
     Ctrl-C or SIGTERM lets requests under way finish, a second ends them. Exit codes: 0 ended by a signal, 1 the engine
     is gone, 130 ended by the second signal.
     """
     settings = server.settings(limits_of(limits))
+    draws = [bool(open_source(each).pipeline) for each in model]
+    if any(draws):
+        check_pictures(model, draws, server, engine, adapters, seed)
+        set_up_logs("json" if settings.log_format == "json" else "text")
+        pictures = served_pictures(model, engine.threads)
+        return run_server(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
+    if len(model) > 1:
+        raise ValueError(f"{len(model)} language models are given; a server has one: start another for {model[1]}")
+    return _serve_language(model[0], settings, engine, adapters, seed)
+
+
+def _serve_language(
+    model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+) -> int:
     engine_settings = engine.settings(
         model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
     )
     threads = threads_for(weight_bytes(build(open_source(model).config)), engine.threads)
     set_up_logs("json" if settings.log_format == "json" else "text")
-    name = Path(model).resolve().name if Path(model).exists() else model
+    name = _called(model)
     served = Served(
         *(model, name, engine_settings, engine.dummy_weights, threads),
         device=lambda: device_named("this", threads),
@@ -141,15 +159,74 @@ def serve(
     return run_server(served, settings, lambda url, llm: say_ready(url, llm, name, settings))
 
 
+def check_pictures(
+    models: Sequence[str],
+    draws: Sequence[bool],
+    server: ServerFlags,
+    engine: TextFlags,
+    adapters: AdapterFlags,
+    seed: int | None,
+) -> None:
+    """Refuse what does not go with pipelines: a model that writes, and options that only one has. Raises ValueError."""
+    for each, draws_pictures in zip(models, draws, strict=True):
+        if not draws_pictures:
+            raise ValueError(f"{each} is no pipeline and the others are; start a server of its own for it")
+    if len(models) > 1 and server.served_model_name:
+        raise ValueError("--served-model-name is of one model; several are called by the names of their folders")
+    usual = {**_given(ServerFlags()), **_given(TextFlags()), **_given(AdapterFlags()), "seed": None}
+    given = {**_given(server), **_given(engine), **_given(adapters), "seed": seed}
+    for name in ("tool_call_parser", "record", "seed", *_given(engine), *_given(adapters)):
+        if name != "threads" and given[name] != usual[name]:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is of language models, and {models[0]} draws pictures; leave it out")
+
+
+def _given(flags: Any) -> dict[str, Any]:
+    return {each.name: getattr(flags, each.name) for each in fields(flags)}
+
+
+def served_pictures(models: Sequence[str], threads: int | None) -> ServedPictures:
+    """Pipelines by what answers call them. Raises ValueError for two of one name."""
+    if threads is not None:
+        check_threads(threads)
+    named = {_called(each): each for each in models}
+    if len(named) < len(models):
+        raise ValueError("two of the models have the same name; rename the folder of one")
+    return ServedPictures(named, lambda count: device_named("this", count), threads, loading_bar)
+
+
+def _called(model: str) -> str:
+    """A folder by its last name."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def say_drawing(url: str, drawer: Drawer, settings: ServerSettings) -> None:
+    """As `say_ready`, of pipelines."""
+    names = ", ".join(settings.models if len(drawer.pipelines) == 1 else drawer.pipelines)
+    _say_serving(url, names, drawer.threads, settings)
+    queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
+    how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"
+    logger.info(f"Predicted step times are those of {drawer.device.title}{how}")
+    logger.info(
+        f"limits: {queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in "
+        f"all; n up to {settings.choices}, {three(settings.picture_bytes / (1 << 20))} MiB of pictures "
+        f"(all: {url}/v1/models)"
+    )
+
+
+def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> None:
+    who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
+    threads = f"{count} thread{'s' if count > 1 else ''}"
+    logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
+    if said := slower():
+        logger.warning(said)
+
+
 def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
     """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
     info, names = llm.info, ", ".join(settings.models or (name,))
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
-    who = "with a key" if settings.keys else "for anybody" if not is_loopback(settings.host) else "for this machine"
-    threads = f"{info.threads} thread{'s' if info.threads > 1 else ''}"
-    logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
-    if said := slower():
-        logger.warning(said)
+    _say_serving(url, names, info.threads, settings)
     logger.info(
         f"limits: {info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
         f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "

@@ -193,15 +193,20 @@ class PipelinePrice:
 
         Raises ValueError for a size or a text that the denoiser cannot take, and for cards that nothing joins.
         """
+        stages = self.stages(device, job, tiling, division, eager)
+        return RequestPrice(job, division, *stages, self.memory(job, tiling))
+
+    def stages(
+        self,
+        device: Device,
+        job: Job,
+        tiling: Tiling | None = None,
+        division: Division = WHOLE,
+        eager: Unfused | None = None,
+    ) -> tuple[Stage, Stage, Stage]:
+        """The same without its memory, for which every part is run on meta: encode, denoise, decode."""
         denoise = self._denoise(device, job, division, eager)
-        return RequestPrice(
-            job,
-            division,
-            self._encode(device, job),
-            denoise,
-            self._decode(device, job, tiling),
-            self._memory(job, tiling),
-        )
+        return self._encode(device, job), denoise, self._decode(device, job, tiling)
 
     def call(self, device: Device, geometry: Geometry, texts: Sequence[int]) -> StepPrice:
         """One call of the denoiser for pictures of a geometry side by side, one for each of the texts."""
@@ -245,7 +250,8 @@ class PipelinePrice:
             return Stage(self.decoder.price(device, job.geometry, job.pictures))
         return Stage(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
-    def _memory(self, job: Job, tiling: Tiling | None) -> Memory:
+    def memory(self, job: Job, tiling: Tiling | None = None) -> Memory:
+        """What a request takes; its parts are run on meta, and by nobody else meanwhile."""
         encoders = self.parts.encoders
         names = ["text encoder", *(f"text encoder {i}" for i in range(2, len(encoders) + 1))][: len(encoders)]
         weights = {name: price.weight_bytes for name, price in zip(names, self._encoders, strict=True)}

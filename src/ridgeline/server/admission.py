@@ -46,26 +46,16 @@ class Queue:
                 code="too_many_choices",
             )
         if live.params.n > self.places - sum(other.params.n for other in self._inside):
-            raise self._full("requests", "queue_full")
+            raise self._turns.full("requests", "queue_full")
         waiting = [other.prompt_tokens for other in self._inside if not (other.begun or other.tokens)]
         if waiting and sum(waiting) + live.prompt_tokens > self.tokens:
-            raise self._full("prompt tokens", "queue_tokens")
+            raise self._turns.full("prompt tokens", "queue_tokens")
         self._inside[live] = None
 
     def leave(self, live: Live) -> None:
         """Count it out."""
         del self._inside[live]
         self._turns.left()
-
-    def _full(self, what: str, code: str) -> ApiError:
-        seconds = min(math.ceil(self._turns.next()), MAX_RETRY_SECONDS)
-        return ApiError(
-            429,
-            f"too many {what} wait already; try again in {seconds} s",
-            kind="rate_limit_error",
-            code=code,
-            headers={"Retry-After": str(seconds)},
-        )
 
 
 class Turns:
@@ -83,6 +73,17 @@ class Turns:
     def left(self) -> None:
         """A request has left."""
         self._departures.append(self._clock())
+
+    def full(self, what: str, code: str) -> ApiError:
+        """The answer to one more for whom there is no room: it is told when its turn is."""
+        seconds = min(math.ceil(self.next()), MAX_RETRY_SECONDS)
+        return ApiError(
+            429,
+            f"too many {what} wait already; try again in {seconds} s",
+            kind="rate_limit_error",
+            code=code,
+            headers={"Retry-After": str(seconds)},
+        )
 
     def next(self) -> float:
         """Seconds until the turn of one more, at least 1: below it nothing is known."""

@@ -12,19 +12,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ridgeline.server.api.chat import ROUTE as CHAT
 from ridgeline.server.api.chat import chat_generation
 from ridgeline.server.api.chunks import Chunks
+from ridgeline.server.api.completions import ROUTE as COMPLETIONS
 from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.api.generation import Gathered, Generation, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.images import ROUTE as IMAGES
 from ridgeline.server.api.model import ServedModel, served_model
 from ridgeline.server.api.response_request import ResponseFields
+from ridgeline.server.api.responses import ROUTE as RESPONSES
 from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.api.vectors import EMBEDDINGS, RERANK, EmbeddingFields, RerankFields, embeddings, rerank
-from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
+from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
 from ridgeline.server.http.auth import PUBLIC
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
@@ -53,24 +57,40 @@ def build_app(
     model = served_model(service.llm, settings)
     api = Api(service, model, settings, grammars)
     heard = SpeechApi(service, model, settings, speech)
-    return Starlette(
-        routes=(
-            Route("/v1/chat/completions", api.chat, methods=["POST"]),
-            Route("/v1/chat/completions/render", api.render, methods=["POST"]),
-            Route("/v1/completions", api.complete, methods=["POST"]),
-            Route("/v1/responses", api.respond, methods=["POST"]),
-            Route("/v1/audio/transcriptions", heard.transcribe, methods=["POST"]),
-            Route("/v1/audio/translations", heard.translate, methods=["POST"]),
-            Route(EMBEDDINGS, api.embed, methods=["POST"]),
-            Route(RERANK, api.rerank, methods=["POST"]),
-            Route("/tokenize", api.tokenize, methods=["POST"]),
-            Route("/detokenize", api.detokenize, methods=["POST"]),
+    handlers = (
+        *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
+        *(api.tokenize, api.detokenize),
+    )
+    return application(
+        (
+            *(Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)),
+            Route(IMAGES, _draws_no_pictures, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.one_model),
-            Route("/version", version),
-            Route("/", index),
             *routes,
-        ),
+        )
+    )
+
+
+TEXT_ROUTES = (
+    CHAT,
+    f"{CHAT}/render",
+    COMPLETIONS,
+    RESPONSES,
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    EMBEDDINGS,
+    RERANK,
+    "/tokenize",
+    "/detokenize",
+)
+"""What is posted to a language model."""
+
+
+def application(routes: Sequence[BaseRoute]) -> Starlette:
+    """An application of these routes and those that every server has; every error is OpenAI's object."""
+    return Starlette(
+        routes=(*routes, Route("/version", version), Route("/", index)),
         exception_handlers={
             ApiError: _api_error,
             HTTPException: _http_error,
@@ -78,6 +98,10 @@ def build_app(
             Exception: _unforeseen,
         },
     )
+
+
+async def _draws_no_pictures(request: Request) -> Response:
+    raise invalid(f"the model draws no pictures; ask {CHAT}", "model", code="unsupported_model")
 
 
 async def index(request: Request) -> Response:

@@ -4,10 +4,18 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,7 +32,7 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
 from ridgeline.server.http.front import Front
-from ridgeline.server.http.health import Health
+from ridgeline.server.http.health import Health, Watched
 from ridgeline.server.http.listener import listen, most_connections, url_of
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
@@ -38,6 +46,8 @@ FLUSH_SECONDS = 1.0
 OK, DIED, INTERRUPTED = 0, 1, 130
 
 logger = logging.getLogger(__name__)
+
+Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,21 @@ class Served:
                 progress=progress,
             )
 
+    @asynccontextmanager
+    async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["Serving"]:
+        """The engine behind its routes, with what watches it."""
+        queue = Queue(llm.info, settings)
+        service = service_of(llm, queue, settings)
+        observability = Observability(service, settings, settings.models[0])
+        async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
+            app = build_app(service, settings, grammars, speech=self.speech(llm), routes=observability.routes())
+
+            def end(error: ApiError) -> None:
+                for live in list(service.live.values()):
+                    service.end(live, error)
+
+            yield Serving(app, llm, observability.metrics.exchanged, queue, service.live, end)
+
     def speech(self, llm: AsyncLLM) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
         uploads is not installed."""
@@ -76,8 +101,41 @@ class Served:
         return vocabulary
 
 
-def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
-    """Serve until a signal comes or the engine has died twice; the exit code. ready: told the URL and the engine when
+class Door(Protocol):
+    """The queue before a model. draining: nobody is let in any more."""
+
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A model that takes requests. app: its routes. watched: what runs. exchanged: told of each HTTP request that is
+    over. door: before it. live: the requests under way, by their ids. end: has them end with an error."""
+
+    app: ASGIApp
+    watched: Watched
+    exchanged: ExchangeObserver
+    door: Door
+    live: Mapping[str, object]
+    end: Callable[[ApiError], None]
+
+
+class Servable(Protocol[Model]):
+    """What can be served: `Served`, or `ServedPictures`."""
+
+    @property
+    def name(self) -> str:
+        """What answers call it if the settings do not say."""
+
+    async def start(self) -> Model:
+        """The model, ready. Raises ValueError, ModelRefused (one of those) where it cannot be served."""
+
+    def serving(self, model: Model, settings: ServerSettings) -> AbstractAsyncContextManager[Serving]:
+        """The model behind its routes."""
+
+
+def run_server(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
+    """Serve until a signal comes or the model is gone for good; the exit code. ready: told the URL and the model when
     requests are taken.
 
     The first SIGTERM or SIGINT: no new requests; those under way have `drain_seconds` to finish. The second ends them.
@@ -86,7 +144,7 @@ def run_server(served: Served, settings: ServerSettings, ready: Callable[[str, A
     return asyncio.run(serve(served, settings, ready))
 
 
-async def serve(served: Served, settings: ServerSettings, ready: Callable[[str, AsyncLLM], None]) -> int:
+async def serve(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
     """As `run_server`, on an event loop of the main thread."""
     settings = replace(settings, models=settings.models or (served.name,), connections=most_connections(settings))
     with listen(settings) as listener:
@@ -113,51 +171,43 @@ class Server:
         self.app = guarded(self.front, settings, self.observers)
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
 
-    async def run(self, served: Served, url: str, ready: Callable[[str, AsyncLLM], None]) -> int:
+    async def run(self, served: Servable[Model], url: str, ready: Callable[[str, Model], None]) -> int:
         """Load, serve, drain. The exit code."""
         loading = asyncio.create_task(served.start())
         if not await _first(loading, self._drain.wait()):
             await _cancel(loading)
             return OK
-        async with await loading as llm:
-            queue = Queue(llm.info, self.settings)
-            service = service_of(llm, queue, self.settings)
-            observability = Observability(service, self.settings, self.settings.models[0])
-            async with observability.running(), aclosing(GrammarCheck(self.settings)) as grammars:
-                speech = served.speech(llm)
-                self.front.app = build_app(
-                    service, self.settings, grammars, speech=speech, routes=observability.routes()
-                )
-                self.observers.append(observability.exchanged)
-                self.health.llm = llm
-                gc.freeze()  # what is there by now stays; the collector need not go over it again and again
-                ready(url, llm)
-                return await self._until_the_end(llm, service, queue)
+        async with await loading as model, served.serving(model, self.settings) as serving:
+            self.front.app = serving.app
+            self.observers.append(serving.exchanged)
+            self.health.watched = serving.watched
+            gc.freeze()  # what is there by now stays; the collector need not go over it again and again
+            ready(url, model)
+            return await self._until_the_end(serving)
 
-    async def _until_the_end(self, llm: AsyncLLM, service: Service, queue: Queue) -> int:
-        ended = asyncio.wrap_future(llm.ended)
+    async def _until_the_end(self, serving: Serving) -> int:
+        ended = asyncio.wrap_future(serving.watched.ended)
         if await _first(ended, self._drain.wait()):
             logger.error("the engine is gone: %s", ended.result())
-            queue.draining = True
-            await self._end(service, engine_died())
+            serving.door.draining = True
+            await self._end(serving, engine_died())
             return DIED
-        self.health.draining = queue.draining = True
-        logger.info("draining; requests under way: %d", len(service.live))
-        if not await _first(self._idle(service), self._abort.wait(), timeout=self.settings.drain_seconds):
-            logger.info("requests ended by the server: %d", len(service.live))
-            await self._end(service, shutting_down())
+        self.health.draining = serving.door.draining = True
+        logger.info("draining; requests under way: %d", len(serving.live))
+        if not await _first(self._idle(serving), self._abort.wait(), timeout=self.settings.drain_seconds):
+            logger.info("requests ended by the server: %d", len(serving.live))
+            await self._end(serving, shutting_down())
         return INTERRUPTED if self._abort.is_set() else OK
 
-    async def _idle(self, service: Service) -> None:
-        while service.live:
+    async def _idle(self, serving: Serving) -> None:
+        while serving.live:
             await asyncio.sleep(0.02)
 
-    async def _end(self, service: Service, error: ApiError) -> None:
+    async def _end(self, serving: Serving, error: ApiError) -> None:
         """Tell all that are under way why they end, and let them say it."""
-        for live in list(service.live.values()):
-            service.end(live, error)
+        serving.end(error)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle(service), FLUSH_SECONDS)
+            await asyncio.wait_for(self._idle(serving), FLUSH_SECONDS)
 
     @contextmanager
     def signals(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ _PUBLIC = (
     "json_depth",
     "body_bytes",
     "upload_bytes",
+    "picture_bytes",
     "schema_bytes",
     "schema_depth",
     "compile_seconds",
@@ -59,6 +60,8 @@ class ServerSettings:
     Of JSON -- body_bytes: of a request's body. json_depth: nesting of lists and objects.
 
     Of speech -- upload_bytes: of a form with a file.
+
+    Of pictures -- picture_bytes: that the files of all requests under way may have at most, n x size of each.
 
     Of structured output -- schema_bytes, schema_depth: of its source. compile_seconds, compile_bytes: time and memory
     that the trial takes. grammar_cache_bytes: of compiled grammars kept.
@@ -106,6 +109,7 @@ class ServerSettings:
     body_bytes: int = 4 << 20
     json_depth: int = 64
     upload_bytes: int = 25 << 20
+    picture_bytes: int = 256 << 20
 
     schema_bytes: int = 16 << 10
     schema_depth: int = 32

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -66,12 +66,7 @@ class ServedModel:
     def check_name(self, name: str) -> None:
         """Raises ApiError (404) for a model that is not served. A request that names none means this one."""
         if name and name not in self.all_names:
-            raise ApiError(
-                404,
-                f"no such model is served here; this server has {', '.join(self.all_names)}",
-                param="model",
-                code="model_not_found",
-            )
+            raise no_such_model(self.all_names)
 
     def adapter(self, name: str) -> str:
         """The adapter that a request for this name asks; "" for the model as it is."""
@@ -121,6 +116,12 @@ class ServedModel:
             raise invalid(
                 f"{param}: token id {unknown} is out of vocabulary; the model has ids 0 to {self.vocabulary - 1}", param
             )
+
+
+def no_such_model(names: Iterable[str]) -> ApiError:
+    """The answer to who asks for a model that is not among these names."""
+    message = f"no such model is served here; this server has {', '.join(names)}"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 async def beside(length: int, work: Callable[[], _Result]) -> _Result:

@@ -2,17 +2,31 @@
 
 import asyncio
 import logging
-from typing import Literal
+from concurrent.futures import Future
+from typing import Literal, Protocol
 
 from starlette.responses import JSONResponse, Response
-
-from ridgeline.engine.async_llm import AsyncLLM
 
 State = Literal["loading", "ready", "restarting", "stalled", "dead", "draining"]
 
 WATCH_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """What runs: an engine, or what draws pictures.
+
+    alive: requests are taken now. heard: grows with all that it says. ended: done when it is gone for good.
+    """
+
+    alive: bool
+    heard: int
+    ended: Future[str]
+
+    @property
+    def awaited(self) -> int:
+        """Requests that are waited for; while there are any, `heard` grows, or it hangs."""
 
 
 class Health:
@@ -24,7 +38,7 @@ class Health:
     """
 
     def __init__(self, stalled_seconds: float) -> None:
-        self.llm: AsyncLLM | None = None
+        self.watched: Watched | None = None
         self.draining = False
         self._alive = True
         self._stalled_seconds = stalled_seconds
@@ -33,15 +47,15 @@ class Health:
     @property
     def state(self) -> State:
         """Of the server now."""
-        if self.llm is None:
+        if self.watched is None:
             return "draining" if self.draining else "loading"
-        if self.llm.ended.done():
+        if self.watched.ended.done():
             return "dead"
         if self._still >= self._stalled_seconds:
             return "stalled"
         if self.draining:
             return "draining"
-        return "ready" if self.llm.alive else "restarting"
+        return "ready" if self.watched.alive else "restarting"
 
     async def watch(self) -> None:
         """Look whether the engine moves, for ever."""
@@ -51,13 +65,13 @@ class Health:
 
     def look(self, seconds: float) -> None:
         """So many seconds have passed since the last look."""
-        if self.llm is None:
+        if self.watched is None:
             return
-        if self.llm.alive != self._alive and not self.llm.ended.done():
-            self._alive = self.llm.alive
+        if self.watched.alive != self._alive and not self.watched.ended.done():
+            self._alive = self.watched.alive
             logger.warning("the engine is back" if self._alive else "the engine's process died; another is started")
-        waits = self.llm.awaited > 0 and self.llm.alive and self.llm.heard == self._heard
-        self._heard, self._still = self.llm.heard, self._still + seconds if waits else 0.0
+        waits = self.watched.awaited > 0 and self.watched.alive and self.watched.heard == self._heard
+        self._heard, self._still = self.watched.heard, self._still + seconds if waits else 0.0
 
     def answer(self, path: str) -> Response:
         """To one of PUBLIC. /health/live: whether the process is worth keeping. The others: whether a request could be

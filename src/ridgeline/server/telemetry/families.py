@@ -98,3 +98,22 @@ HTTP_FAMILIES = (
     Family("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
     Family("http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True),
 )
+
+PICTURE_PHASES = ("encode", "denoise", "decode")
+PICTURE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as PictureQueue has them
+
+_SAME = {family.name: family for family in FAMILIES}
+_PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+
+PICTURE_FAMILIES = (
+    *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
+    Family("images", "counter", "Pictures drawn."),
+    Family("request_success", "counter", "Requests that ended, by how.", ("finished_reason",), shared=True),
+    Family("e2e_request_latency_seconds", "histogram", "Arrival to last picture.", (), _LATENCY, True),
+    Family("request_queue_time_seconds", "histogram", "Arrival to first step.", (), _LATENCY, True),
+    *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
+    Family("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _PICTURE_STEP),
+    Family("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _PICTURE_STEP),
+    *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
+)
+"""Of a server of pictures, whose steps are texts encoded, steps of a denoiser and pictures decoded."""

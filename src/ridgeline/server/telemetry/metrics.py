@@ -1,38 +1,19 @@
 """Metrics: what Prometheus is told. Counted as requests and steps go by, in a registry of this object's own."""
 
-import platform
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, NamedTuple, Protocol
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish, Timing
 from ridgeline.engine.worker.messages import EngineInfo, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, failed_by_engine
-from ridgeline.server.telemetry.families import (
-    FAMILIES,
-    FINISHES,
-    HTTP_FAMILIES,
-    MODEL_LABELS,
-    PHASES,
-    PREFIX,
-    REASONS,
-    STAGES,
-    Family,
-)
-from ridgeline.version import __version__
+from ridgeline.server.telemetry.counts import Counts
+from ridgeline.server.telemetry.families import FAMILIES, FINISHES, PHASES, REASONS, STAGES
 
-_KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
 _WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
 
 
@@ -55,16 +36,14 @@ class Watched(Protocol):
     restarts: int
 
 
-class Metrics:
+class Metrics(Counts):
     """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
 
     def __init__(self, llm: Watched, model_name: str, *, alias: str | None = None) -> None:
         """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
         under which the metrics that vLLM has are told once more."""
+        super().__init__(FAMILIES, model_name, llm.info.context, alias)
         self._llm = llm
-        self.registry = CollectorRegistry()
-        self._own = _families(self.registry, (model_name, "0"), llm.info.context)
-        self._exposed = _Exposed(self.registry, None if alias is None else f"{alias}:")
         self._under_way: dict[Live, _Progress] = {}
         self._before, self._restarts = Stats(), 0
         self._achieved = _Achieved()
@@ -87,11 +66,6 @@ class Metrics:
             if not family.labels and family.name not in ("achieved_flops", "achieved_bytes"):
                 self._one(family.name)
         self._one("cache_config_info", str(self._llm.info.page_size), str(self._llm.info.pages)).set(1)
-        self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
-
-    def _one(self, name: str, *labels: str) -> Any:
-        """The series of a metric of the engine's with these labels."""
-        return self._own[name](*labels)
 
     # -- requests: an Observer -----------------------------------------------------------------------------------------
 
@@ -217,25 +191,6 @@ class Metrics:
         for _ in range(grammars):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
 
-    # -- what others count ---------------------------------------------------------------------------------------------
-
-    def ignored(self, fields: int) -> None:
-        """So many fields of a request have no effect."""
-        self._one("ignored_fields").inc(fields)
-
-    def failed(self, code: str | None) -> None:
-        """An HTTP request was answered with an error. code: ApiError's, which is one of ours."""
-        self._one("request_errors", code or "other").inc()
-
-    def lagged(self, seconds: float) -> None:
-        """The event loop was so late."""
-        self._one("loop_lag_seconds").observe(seconds)
-
-    def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """An HTTP request is over. handler: the pattern of its route."""
-        self._own["http_requests"](handler, method, f"{status // 100}xx").inc()
-        self._own["http_request_duration_seconds"](handler, method).observe(seconds)
-
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
     def exposition(self) -> bytes:
@@ -255,7 +210,7 @@ class Metrics:
             self._one("achieved_flops").set(rates[0])
             self._one("achieved_bytes").set(rates[1])
         self._tell_gaps()
-        return generate_latest(self._exposed)
+        return super().exposition()
 
 
 def observe_often(histogram: Any, value: float, count: int) -> None:
@@ -276,30 +231,6 @@ def stage_of(live: Live) -> str:
     if live.tokens:
         return "decode"
     return "prefill" if live.begun else "queue"
-
-
-def _families(registry: CollectorRegistry, model: tuple[str, str], context: int) -> dict[str, Callable[..., Any]]:
-    """Every metric by its name, as what gives the series of its labels."""
-    made: dict[str, Callable[..., Any]] = {}
-    for families, prefix, common, values in ((FAMILIES, PREFIX, MODEL_LABELS, model), (HTTP_FAMILIES, "", (), ())):
-        for family in families:
-            made[family.name] = _series(registry, family, prefix, common, values, context)
-    return made
-
-
-def _series(
-    registry: CollectorRegistry,
-    family: Family,
-    prefix: str,
-    common: tuple[str, ...],
-    values: tuple[str, ...],
-    context: int,
-) -> Callable[..., Any]:
-    edges = {"buckets": family.edges(context)} if family.kind == "histogram" else {}
-    metric: Any = _KINDS[family.kind](
-        prefix + family.name, family.help, common + family.labels, registry=registry, **edges
-    )
-    return lambda *labels: metric.labels(*values, *labels)
 
 
 class _Sums(NamedTuple):
@@ -332,24 +263,3 @@ class _Achieved:
         if not busy:
             return 0.0, 0.0
         return sum(sums.flops for sums in recent) / busy, sum(sums.nbytes for sums in recent) / busy
-
-
-class _Exposed(Collector):
-    """A registry without the moments at which series were made, and what vLLM has under its names as well."""
-
-    def __init__(self, registry: CollectorRegistry, alias: str | None) -> None:
-        self._registry, self._alias = registry, alias
-        self._shared = {PREFIX + family.name for family in FAMILIES if family.shared}
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
-            if self._alias is not None and metric.name in self._shared:
-                yield _renamed(metric, self._alias)
-
-
-def _renamed(metric: Metric, prefix: str) -> Metric:
-    copy = Metric(metric.name.replace(PREFIX, prefix, 1), metric.documentation, metric.type)
-    copy.samples = [Sample(s.name.replace(PREFIX, prefix, 1), *s[1:]) for s in metric.samples]
-    return copy

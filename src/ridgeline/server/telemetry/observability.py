@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.exchanges import Exchange
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.live_state import LiveState
@@ -22,8 +20,6 @@ from ridgeline.server.telemetry.throughput import Throughput
 from ridgeline.server.telemetry.traces import Traces
 
 LINE_SECONDS = 10.0
-_LAG_SECONDS = 1.0
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
 class Observability:
@@ -47,20 +43,11 @@ class Observability:
         service.observers += observers
         service.step_observers += [self.live_state.stepped, *(observer.stepped for observer in observers)]
 
-    def exchanged(self, exchange: Exchange) -> None:
-        """Count an HTTP request by the pattern of its route, never by the path that a client wrote."""
-        method = exchange.method if exchange.method in _METHODS else "other"
-        self.metrics.answered(exchange.handler or "none", method, exchange.status, exchange.seconds)
-        if exchange.status >= 400:
-            self.metrics.failed(exchange.code)
-        if exchange.ignored:
-            self.metrics.ignored(exchange.ignored)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the server runs: the line every ten seconds, the event loop's lag; then the record is closed."""
         self.throughput.begin()
-        tasks = [asyncio.create_task(self._say()), asyncio.create_task(self._watch_loop())]
+        tasks = [asyncio.create_task(self._say()), asyncio.create_task(self.metrics.watch_loop())]
         try:
             yield
         finally:
@@ -76,12 +63,9 @@ class Observability:
         """/metrics, /v1/trace/{id}, /v1/engine/state and /v1/engine/events."""
         return [
             *self.live_state.routes(),
-            Route("/metrics", self._metrics, methods=["GET"]),
+            self.metrics.route(),
             Route("/v1/trace/{id}", self._trace, methods=["GET"]),
         ]
-
-    async def _metrics(self, request: Request) -> Response:
-        return Response(self.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def _trace(self, request: Request) -> Response:
         found = self.traces.find(request.path_params["id"])
@@ -96,10 +80,3 @@ class Observability:
             now = time.perf_counter()
             self.throughput.say(now - before)
             before = now
-
-    async def _watch_loop(self) -> None:
-        """Measure how late a sleep ends."""
-        while True:
-            due = time.perf_counter() + _LAG_SECONDS
-            await asyncio.sleep(_LAG_SECONDS)
-            self.metrics.lagged(max(0.0, time.perf_counter() - due))

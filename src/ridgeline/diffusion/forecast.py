@@ -1,0 +1,69 @@
+"""What a request of a loaded pipeline will take, its pictures drawn as they are planned."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_decoder import ClipDecoder
+from ridgeline.diffusion.geometry import Geometry
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.price import Job, Memory, Parts, PipelinePrice
+from ridgeline.diffusion.request import Plan
+from ridgeline.models.tiling import Tiling
+from ridgeline.roofline.device import Device
+
+STAGES = ("encode", "denoise", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Seconds of each stage of a plan, and its memory."""
+
+    seconds: Mapping[str, float]
+    memory: Memory
+    device: Device
+
+
+class Forecaster:
+    """Prices a pipeline's requests on a device."""
+
+    def __init__(self, pipeline: Pipeline, device: Device) -> None:
+        self._device = device
+        vae = pipeline.autoencoder
+        decoder = ClipDecoder(vae.config, torch.float32) if isinstance(vae, ClipAutoencoder) else vae
+        denoisers = (pipeline.denoiser, *([pipeline.second.denoiser] if pipeline.second else []))
+        self._price = PipelinePrice(Parts(pipeline.encoder.models, denoisers, decoder))
+
+    def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
+        """Seconds of a call of the denoiser, as `CallSeconds`."""
+        return self._price.call(self._device, geometry, texts).expected
+
+    def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
+        """What a plan takes, its pictures drawn side by side as it has them. As `memory` of PipelinePrice it runs the
+        parts on meta."""
+        return Forecast(self.seconds(plan, tiling), self._price.memory(_job(plan), tiling), self._device)
+
+    def seconds(self, plan: Plan, tiling: Tiling | None) -> dict[str, float]:
+        """Expected seconds of each stage of a plan."""
+        encode, _, decode = self._price.stages(self._device, _job(plan), tiling)
+        denoise = plan.schedule.steps * sum(self._step(plan, len(images)) for images in plan.groups)
+        return {"encode": encode.seconds.expected, "denoise": denoise, "decode": decode.seconds.expected}
+
+    def activations(self, geometry: Geometry, text: int) -> float:
+        """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
+        more. Runs the parts on meta."""
+        memory = self._price.memory(Job(geometry, 1, (text,)))
+        return max(memory.encode, memory.denoise)
+
+    def _step(self, plan: Plan, images: int) -> float:
+        """A step of so many images side by side."""
+        texts = [len(text) for text in plan.texts]
+        if plan.batching.paired:
+            return self.call(plan.geometry, [text for text in texts for _ in range(images)])
+        return sum(self.call(plan.geometry, [text] * images) for text in texts)
+
+
+def _job(plan: Plan) -> Job:
+    return Job(plan.geometry, plan.schedule.steps, tuple(map(len, plan.texts)), plan.request.images)

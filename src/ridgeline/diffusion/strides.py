@@ -1,0 +1,55 @@
+"""Strides: a request taken apart into what can be done between two looks at who else waits.
+
+Its texts are encoded, then each step of the denoiser is one stride and each picture's decode another. Somebody else's
+stride may run between any two of them; whoever stops asking for the next has cancelled the rest.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ridgeline.diffusion.pipeline import Pipeline, Step
+from ridgeline.diffusion.request import Plan
+from ridgeline.models.tiling import Tiling
+
+StageName = Literal["encode", "denoise", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """What has just been done.
+
+    stage: of the request. step: of the denoiser, where it was one. image, pixels: which picture was decoded, and its
+    pixels fp32 [channels, lines, columns] about -1 to 1.
+    """
+
+    stage: StageName
+    step: Step | None = None
+    image: int | None = None
+    pixels: Tensor | None = None
+
+
+def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Iterator[Stride]:
+    """A plan, stride by stride; each picture is decoded as soon as its latents are finished, so that the first is there
+    early. What comes is what `Pipeline.draw` gives, bit for bit. tiling: of the decode. Raises ValueError as `decode`
+    of the pipeline."""
+    texts = pipeline.encode(plan)
+    yield Stride("encode")
+    for step in pipeline.denoise(plan, texts):
+        yield Stride("denoise", step)
+        if step.last:
+            for image, latents_CHW in zip(step.images, step.latents, strict=True):
+                yield Stride("decode", image=image, pixels=pipeline.decode(latents_CHW[None], tiling)[0])
+
+
+def count(plan: Plan) -> int:
+    """How many strides a plan has."""
+    return 1 + plan.steps + plan.request.images
+
+
+def seconds_each(plan: Plan, seconds: Mapping[str, float]) -> dict[StageName, float]:
+    """Of a stride of each stage. seconds: of all of a stage."""
+    counts: dict[StageName, int] = {"encode": 1, "denoise": plan.steps, "decode": plan.request.images}
+    return {stage: seconds[stage] / many for stage, many in counts.items()}

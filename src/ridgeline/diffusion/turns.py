@@ -1,0 +1,43 @@
+"""Turns: which of several requests is stepped next, so that none has the machine for itself.
+
+Whoever has had the fewest priced seconds. Those are the same however busy the machine is, and are known before anything
+has run. Who comes later begins at what each of those there would have had by now, had they shared the machine without
+turns: the virtual time of fair queueing (Demers, Keshav and Shenker 1989). Were it nothing, whoever came while a long
+request runs would hold it up until it had caught up; were it the fewest that anybody has had, a stream of short
+requests would hold it up for ever.
+"""
+
+from typing import Generic, TypeVar
+
+Who = TypeVar("Who")
+
+
+class Turns(Generic[Who]):
+    """Who takes part, and what each has had."""
+
+    def __init__(self) -> None:
+        self._had: dict[Who, float] = {}
+        self._now = 0.0  # priced seconds that each would have had
+
+    def __len__(self) -> int:
+        return len(self._had)
+
+    def __contains__(self, who: Who) -> bool:
+        return who in self._had
+
+    def join(self, who: Who) -> None:
+        """From now on `who` takes turns."""
+        self._had[who] = self._now
+
+    def leave(self, who: Who) -> None:
+        """It takes no more turns; nothing where it takes none."""
+        self._had.pop(who, None)
+
+    def next(self) -> Who:
+        """Whose turn it is; of those that have had as much, the one that has been there longest. There is one."""
+        return min(self._had, key=lambda who: self._had[who])
+
+    def took(self, who: Who, seconds: float) -> None:
+        """It has had a turn of so many priced seconds."""
+        self._had[who] += seconds
+        self._now += seconds / len(self._had)

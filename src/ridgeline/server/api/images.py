@@ -1,0 +1,232 @@
+"""/v1/images/generations: OpenAI's fields become a request of a pipeline, its pictures an answer or events.
+
+Beside OpenAI's fields those that SGLang and vLLM-Omni have under the same names: negative_prompt, num_inference_steps,
+guidance_scale, seed. Nothing is ignored: a field that would have no effect is an error.
+"""
+
+import base64
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from torch import Tensor
+
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.picture import encode_picture
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Plan
+from ridgeline.diffusion.request import Request as Drawing
+from ridgeline.server.api.generation import new_id
+from ridgeline.server.errors import invalid
+from ridgeline.server.http.sse import Outbox
+from ridgeline.server.pictures.drawer import Order, Told
+from ridgeline.server.pictures.service import LivePicture
+
+ROUTE = "/v1/images/generations"
+AUTO = "auto"
+_CHANNELS = 3
+_HEAD = (
+    64 << 10
+)  # bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields
+
+Format = Literal["png", "jpeg", "webp"]
+
+
+class ImageFields(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a request. None is "not said": the model's own holds."""
+
+    model: str = ""
+    prompt: str | None = None
+    n: Annotated[int, Meta(ge=1)] = 1
+    size: str = AUTO
+    response_format: str = "b64_json"
+    output_format: Format = "png"
+    output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
+    stream: bool = False
+    partial_images: Annotated[int, Meta(ge=0, le=3)] = 0
+    background: str = AUTO
+    quality: str = AUTO
+    moderation: str = AUTO
+    style: str | None = None
+
+    negative_prompt: str | None = None
+    num_inference_steps: Annotated[int, Meta(ge=1)] | None = None
+    guidance_scale: float | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+
+
+_ONLY: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("response_format", ("b64_json",), "nothing is stored here that a url could point to; ask b64_json"),
+    ("background", (AUTO, "opaque"), "pictures have no transparency; ask auto or opaque"),
+    ("quality", (AUTO,), "there is one quality; ask for more steps (num_inference_steps), or auto"),
+    ("moderation", (AUTO, "low"), "nothing is moderated; ask auto or low"),
+    ("style", (None,), "the model has no styles; say it in the prompt"),
+)
+"""Fields whose other values would have no effect: those that are taken, and why no others."""
+
+
+def check_fields(fields: ImageFields) -> str:
+    """The prompt of fields that go together. Raises ApiError naming the field."""
+    for name, taken, why in _ONLY:
+        if getattr(fields, name) not in taken:
+            raise invalid(f"{name}: {why}", name, code="unsupported_field")
+    if fields.prompt is None:
+        raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
+    if fields.output_compression is not None and fields.output_format == "png":
+        raise invalid("output_compression: png loses nothing; ask for jpeg or webp, or leave it out", *_COMPRESSION)
+    if fields.partial_images and not fields.stream:
+        raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
+    if fields.stream and fields.n > 1:
+        raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
+    return fields.prompt
+
+
+_COMPRESSION = ("output_compression",)
+
+
+def plan_of(fields: ImageFields, prompt: str, pipeline: Pipeline) -> Plan:
+    """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu."""
+    try:
+        size = None if fields.size == AUTO else Size.parse(fields.size)
+        if size is not None:
+            pipeline.layout.geometry(size)
+    except ValueError as error:
+        raise invalid(str(error), "size") from None
+    drawing = Drawing(
+        prompt,
+        fields.negative_prompt,
+        size,
+        fields.num_inference_steps,
+        fields.guidance_scale,
+        fields.seed,
+        fields.n,
+    )
+    try:
+        return pipeline.plan(drawing)
+    except ValueError as error:
+        raise invalid(str(error)) from None
+
+
+def preview_steps(steps: int, previews: int) -> frozenset[int]:
+    """After which of so many steps a stream has its partial images: evenly between noise and picture, fewer where there
+    are fewer steps."""
+    even = (round(steps * (k + 1) / (previews + 1)) for k in range(previews))
+    return frozenset(step for step in even if 0 < step < steps)
+
+
+@dataclass(slots=True)
+class ImageGeneration:
+    """One request, and what has come of it.
+
+    own: the pipeline's name; model: what the answer calls it. files: of pictures that are finished, by which they are.
+    seconds, predicted: of its strides so far, measured and as the price said. partials: that were told.
+    """
+
+    fields: ImageFields
+    plan: Plan
+    pipeline: Pipeline
+    own: str
+    model: str
+    id: str = field(default_factory=lambda: new_id("img_"))
+    created: int = field(default_factory=lambda: int(time.time()))
+    files: dict[int, bytes] = field(default_factory=dict)
+    seconds: float = 0.0
+    predicted: float = 0.0
+    partials: int = 0
+
+    @property
+    def live(self) -> LivePicture:
+        """As the service knows it."""
+        return LivePicture(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes)
+
+    @property
+    def file_bytes(self) -> int:
+        """That a file of one picture may have, in base64: of noise nothing can be left out."""
+        size = self.plan.geometry.size
+        return (size.width * size.height * _CHANNELS + _HEAD) * 4 // 3
+
+    @property
+    def order(self) -> Order:
+        """What is to be drawn."""
+        previews = preview_steps(self.plan.schedule.steps, self.fields.partial_images)
+        return Order(self.own, self.plan, self._encode, previews)
+
+    def _encode(self, pixels: Tensor, image: int) -> bytes:
+        parameters = self.pipeline.parameters(self.plan, image)
+        return encode_picture(
+            pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
+        )
+
+    def take(self, told: Told) -> None:
+        """Count a stride, and keep what it finished."""
+        self.seconds += told.seconds
+        self.predicted += told.predicted
+        if told.file is not None:
+            assert told.image is not None
+            self.files[told.image] = told.file
+
+    def body(self) -> dict[str, object]:
+        """The answer when all pictures are there."""
+        return {
+            "created": self.created,
+            "background": "opaque",
+            "data": [
+                {"b64_json": _base64(self.files[image]), "seed": self.plan.seed + image}
+                for image in range(self.fields.n)
+            ],
+            "model": self.model,
+            "output_format": self.fields.output_format,
+            "size": str(self.plan.geometry.size),
+            "usage": self.usage(),
+            **self.times(),
+        }
+
+    def usage(self) -> dict[str, object]:
+        """Tokens of the texts that were read, and of the latents that were drawn."""
+        texts, drawn = sum(map(len, self.plan.texts)), self.plan.geometry.tokens * self.fields.n
+        return {
+            "input_tokens": texts,
+            "input_tokens_details": {"text_tokens": texts, "image_tokens": 0},
+            "output_tokens": drawn,
+            "output_tokens_details": {"text_tokens": 0, "image_tokens": drawn},
+            "total_tokens": texts + drawn,
+        }
+
+    def times(self) -> dict[str, float]:
+        """What the request's own strides took, others' left out, and what the price said of them."""
+        return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted}
+
+    def events(self, outbox: Outbox) -> Callable[[Told], None]:
+        """What writes the events of a stream."""
+
+        def take(told: Told) -> None:
+            self.take(told)
+            if told.preview is not None:
+                partial_ = {"partial_image_index": self.partials}
+                self.partials += 1
+                outbox.put(self._event("image_generation.partial_image", told.preview, partial_))
+            if told.file is not None:
+                more = {"usage": self.usage(), "seed": self.plan.seed, **self.times()}
+                outbox.put(self._event("image_generation.completed", told.file, more))
+
+        return take
+
+    def _event(self, kind: str, file: bytes, more: Mapping[str, object]) -> bytes:
+        value = {
+            "type": kind,
+            "b64_json": _base64(file),
+            "background": "opaque",
+            "created_at": self.created,
+            "output_format": self.fields.output_format,
+            "quality": AUTO,
+            "size": str(self.plan.geometry.size),
+            **more,
+        }
+        return b"event: " + kind.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

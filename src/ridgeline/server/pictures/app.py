@@ -1,0 +1,149 @@
+"""The application of a server of pictures: its routes, and what it says to who asks for anything else."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ridgeline.host import out_of_memory
+from ridgeline.server.api.fields import read_fields
+from ridgeline.server.api.images import ROUTE, ImageFields, ImageGeneration, check_fields, plan_of
+from ridgeline.server.api.model import beside, no_such_model
+from ridgeline.server.app import TEXT_ROUTES, answer, application
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.http.body import read_object
+from ridgeline.server.http.disconnect import unless_gone
+from ridgeline.server.http.sse import EventStream, Outbox, SlowReader
+from ridgeline.server.pictures.drawer import Told
+from ridgeline.server.pictures.service import PictureService
+from ridgeline.server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def build_picture_app(
+    service: PictureService, settings: ServerSettings, names: "Names", *, routes: Sequence[BaseRoute] = ()
+) -> Starlette:
+    """The application around a service. routes: of the other parts of the server."""
+    api = PictureApi(service, settings, names)
+    return application(
+        (
+            Route(ROUTE, api.generate, methods=["POST"]),
+            *(Route(path, _writes_no_text, methods=["POST"]) for path in TEXT_ROUTES),
+            Route("/v1/models", api.models),
+            Route("/v1/models/{name:path}", api.one_model),
+            *routes,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What requests may call the pipelines. own: by each name the pipeline's own. created: when they were put up, in
+    Unix seconds."""
+
+    own: Mapping[str, str]
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def find(self, asked: str) -> str:
+        """The pipeline's own name. Raises ApiError (404) for a name that nothing has, 400 for none among several."""
+        if asked in self.own:
+            return self.own[asked]
+        if not asked and len(set(self.own.values())) == 1:
+            return next(iter(self.own.values()))
+        if not asked:
+            said = f"model: this server has {', '.join(self.own)}; say which"
+            raise invalid(said, "model", code="missing_field")
+        raise no_such_model(self.own)
+
+    def said(self, own: str) -> str:
+        """What answers call a pipeline: its first name."""
+        return next(name for name, each in self.own.items() if each == own)
+
+
+class PictureApi:
+    """The handlers."""
+
+    def __init__(self, service: PictureService, settings: ServerSettings, names: Names) -> None:
+        self._service, self._names = service, names
+        self._settings = replace(
+            settings, strict=True
+        )  # a picture that lacks what was asked for looks like one with it
+
+    async def generate(self, request: Request) -> Response | EventStream:
+        """/v1/images/generations"""
+        fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
+        own = self._names.find(fields.model)
+        prompt, pipeline = check_fields(fields), self._service.drawer.pipelines[own]
+        plan = await beside(len(prompt), lambda: plan_of(fields, prompt, pipeline))
+        generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))
+        headers = {"x-request-id": generation.id}
+        if not fields.stream:
+            await unless_gone(request.receive, self._draw(generation, generation.take))
+            return answer(generation.body(), headers)
+
+        async def produce(outbox: Outbox) -> None:
+            await self._draw(generation, generation.events(outbox))
+
+        unread = self._settings.send_buffer_bytes + (1 + fields.partial_images) * generation.file_bytes
+        return EventStream(produce, unread, headers)
+
+    async def _draw(self, generation: ImageGeneration, take: Callable[[Told], None]) -> None:
+        """Have the service draw. Raises ApiError."""
+        live = generation.live
+        try:
+            await self._service.run(live, generation.order, take)
+        except (ApiError, SlowReader):
+            raise
+        except ValueError as error:
+            if live.phase == "queue":
+                raise invalid(str(error), "size", code="too_large") from None
+            raise _failed(generation, error) from None
+        except Exception as error:
+            raise _failed(generation, error) from None
+
+    async def models(self, request: Request) -> Response:
+        """/v1/models: the names, and what each draws"""
+        return answer({"object": "list", "data": [self._card(name) for name in self._names.own]})
+
+    async def one_model(self, request: Request) -> Response:
+        """/v1/models/NAME"""
+        name = request.path_params["name"]
+        if name not in self._names.own:
+            raise no_such_model(self._names.own)
+        return answer(self._card(name))
+
+    def _card(self, name: str) -> dict[str, object]:
+        own = self._names.own[name]
+        pipeline = self._service.drawer.pipelines[own]
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._names.created,
+            "owned_by": "ridgeline",
+            "root": self._names.said(own),
+            "parent": None,
+            "sizes": [str(size) for size in pipeline.layout.sizes],
+            "num_inference_steps": pipeline.kind.steps,
+            "guidance_scale": pipeline.kind.guidance,
+            "max_prompt_tokens": pipeline.encoder.most_tokens,
+            "dtype": str(pipeline.denoiser.storage.dtype).removeprefix("torch."),
+            "limits": self._settings.public_limits(),
+        }
+
+
+async def _writes_no_text(request: Request) -> Response:
+    raise invalid(f"the model draws pictures and writes no text; ask {ROUTE}", "model", code="unsupported_model")
+
+
+def _failed(generation: ImageGeneration, error: Exception) -> ApiError:
+    """What is said of a request that failed while it was drawn: the client is not told an exception's words."""
+    logger.error("request %s failed: %s", generation.id, type(error).__name__, exc_info=error)
+    if out_of_memory(error) is not None:
+        return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
+    return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)

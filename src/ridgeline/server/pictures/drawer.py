@@ -1,0 +1,228 @@
+"""Drawer: the thread in which pipelines run. Requests, of one pipeline or of several, take turns between strides.
+
+It is a thread of the server's own process, unlike a language engine: a step of a denoiser is one long call out of
+Python, so that the event loop costs it nothing, and pixels need not cross a process.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Plan
+from ridgeline.diffusion.strides import StageName, Stride, count, strides
+from ridgeline.diffusion.turns import Turns
+from ridgeline.models.tiling import Tiling
+from ridgeline.roofline.device import Device
+from ridgeline.server.pictures.prices import Prices
+
+PATIENCE = 10
+"""Times its price that a stride may take before requests count as waiting in vain."""
+
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[Tensor, int], bytes]
+"""The file of a picture: its pixels [channels, lines, columns] and which of the request's it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be drawn. model: the pipeline's name. previews: after which steps of the denoiser, counted from 1, the
+    guess is decoded too."""
+
+    model: str
+    plan: Plan
+    encode: Encode
+    previews: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A stride that has run. number, of: counted from 1, of the request's. started, finished: nanoseconds of
+    time.perf_counter_ns. predicted: seconds that the price said. preview: a file of what the picture may become.
+    image, file: a picture that is finished."""
+
+    stage: StageName
+    number: int
+    of: int
+    started: int
+    finished: int
+    predicted: float
+    preview: bytes | None = None
+    image: int | None = None
+    file: bytes | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What it took."""
+        return (self.finished - self.started) * 1e-9
+
+
+Take = Callable[[Told | Exception], None]
+"""Who is told of a request's strides, or what went wrong. It raises nothing itself."""
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """A request that is there. seconds: of a stride of each stage. run: what is left of it. left: nobody waits."""
+
+    order: Order
+    take: Take
+    loop: asyncio.AbstractEventLoop
+    seconds: dict[StageName, float] = field(default_factory=dict)
+    tiling: Tiling | None = None
+    run: Iterator[Stride] | None = None
+    number: int = 0
+    left: bool = False
+
+
+class Drawer:
+    """Draws with pipelines, by their names, for many callers. Use `async with`, or call `close`."""
+
+    def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, threads: int) -> None:
+        """device: that strides are priced on. room: bytes that activations may have. threads: that torch has."""
+        self.pipelines, self.device, self.threads = dict(pipelines), device, threads
+        self.alive = True
+        """Whether requests are taken now."""
+        self.ended: Future[str] = Future()
+        """Done, with the reason, when the thread is gone."""
+        self.heard = 0
+        """Strides that have run."""
+        self._prices = {name: Prices(pipeline, device, room) for name, pipeline in pipelines.items()}
+        self._inbox: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
+        self._turns: Turns[_Run] = Turns()
+        self._runs: set[_Run] = set()  # of callers that wait, touched on the event loop
+        self._expected_by = 0.0  # seconds of time.monotonic
+        self._thread = threading.Thread(target=self._work, name="ridgeline pictures", daemon=True)
+        self._thread.start()
+
+    @property
+    def awaited(self) -> int:
+        """Requests that somebody waits for, and of which a stride should have ended by now. While there are any,
+        `heard` moves, or a stride hangs."""
+        return len(self._runs) if time.monotonic() > self._expected_by else 0
+
+    def submit(self, order: Order, take: Take) -> Callable[[], None]:
+        """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
+        waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
+        that does not fit into memory. Raises RuntimeError where the thread is gone."""
+        if not self.alive:
+            raise RuntimeError("pictures are not drawn any more")
+        run = _Run(order, take, asyncio.get_running_loop())
+        self._runs.add(run)
+        self._inbox.put(run)
+
+        def leave() -> None:
+            run.left = True
+            self._runs.discard(run)
+
+        return leave
+
+    def close(self) -> None:
+        """End the thread after its present stride. Requests under way hear of it."""
+        self.alive = False
+        self._inbox.put(None)
+        self._thread.join()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # -- in the thread -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        torch.set_num_threads(self.threads)
+        reason = "closed"
+        try:
+            while self._take_up():
+                if len(self._turns):
+                    self._step(self._turns.next())
+        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
+            reason = type(error).__name__
+            raise
+        finally:
+            self.alive = False
+            for run in list(self._runs):
+                self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
+            self.ended.set_result(reason)
+
+    def _take_up(self) -> bool:
+        """Let in who has come; wait for somebody where nobody is there. False when it is to end."""
+        waiting = not len(self._turns)
+        while waiting or not self._inbox.empty():
+            run = self._inbox.get()
+            if run is None:
+                return False
+            self._begin(run)
+            waiting = False
+        return True
+
+    def _begin(self, run: _Run) -> None:
+        order, pipeline = run.order, self.pipelines[run.order.model]
+        if run.left:
+            return
+        try:
+            run.seconds, run.tiling = self._prices[order.model].of(order.plan)
+        except Exception as error:
+            self._tell(run, error)
+            return
+        run.run = strides(pipeline, order.plan, run.tiling)
+        self._turns.join(run)
+
+    def _step(self, run: _Run) -> None:
+        """Give a request its turn, or drop it if nobody waits for it any more."""
+        if run.left:
+            self._turns.leave(run)
+            return
+        self._expected_by = time.monotonic() + PATIENCE * sum(run.seconds.values())
+        try:
+            told = self._stride(run)
+        except Exception as error:  # of this request alone; the others go on
+            self._turns.leave(run)
+            self._tell(run, error)
+            return
+        self._turns.took(run, told.predicted)
+        if told.number == told.of:
+            self._turns.leave(run)
+        self._tell(run, told)
+
+    def _stride(self, run: _Run) -> Told:
+        order, started = run.order, time.perf_counter_ns()
+        assert run.run is not None
+        stride = next(run.run)
+        run.number += 1
+        predicted, preview, file = run.seconds[stride.stage], None, None
+        step = stride.step
+        if step is not None and step.number in order.previews and not step.last:
+            pixels = self.pipelines[order.model].decode(step.guess, run.tiling)
+            preview, predicted = order.encode(pixels[0], step.images[0]), predicted + run.seconds["decode"]
+        if stride.pixels is not None:
+            assert stride.image is not None
+            file = order.encode(stride.pixels, stride.image)
+        finished = time.perf_counter_ns()
+        return Told(
+            *(stride.stage, run.number, count(order.plan), started, finished, predicted), preview, stride.image, file
+        )
+
+    def _tell(self, run: _Run, told: Told | Exception) -> None:
+        self.heard += 1
+
+        def take() -> None:
+            if not run.left:
+                run.take(told)
+
+        try:
+            run.loop.call_soon_threadsafe(take)
+        except RuntimeError:  # the event loop is closed: nobody is left to tell
+            run.left = True

@@ -1,0 +1,172 @@
+"""PictureService: the one way from a route to the pipelines. A queue before it, observers beside, always an end."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ridgeline.server.admission import Turns, shutting_down
+from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.pictures.drawer import Drawer, Order, Told
+from ridgeline.server.settings import ServerSettings
+
+QUEUED_REQUESTS = 16
+"""Requests in the server where the settings do not say it: they take turns, and with more each waits for all."""
+
+Phase = Literal["queue", "encode", "denoise", "decode"]
+
+
+@dataclass(eq=False, slots=True)
+class LivePicture:
+    """A request of the server's while it is there; nothing of its text. id: what the client sees. model: as answers
+    call it. images: how many it asks for. nbytes: that their files may have at most. arrived: nanoseconds of
+    time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
+
+    id: str
+    model: str
+    images: int
+    nbytes: int
+    arrived: int = field(default_factory=time.perf_counter_ns)
+    phase: Phase = "queue"
+    fail: Callable[[Exception], None] | None = None
+
+
+class PictureObserver(Protocol):
+    """Who is told of every request."""
+
+    def refused(self, live: LivePicture, error: ApiError) -> None:
+        """There is no room for it. Nothing else is told of it."""
+
+    def told(self, live: LivePicture, told: Told) -> None:
+        """A stride has run; `live.phase` is still the one before it."""
+
+    def ended(self, live: LivePicture, error: BaseException | None) -> None:
+        """It is over; told once. error: what ended it (CancelledError: the client left)."""
+
+
+class PictureQueue:
+    """Counts requests in and out, and the bytes of their files, which wait here for the last of them to be drawn."""
+
+    def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: seconds."""
+        queued = settings.queued_requests
+        self.places = QUEUED_REQUESTS if queued is None else max(1, queued)
+        self.nbytes = settings.picture_bytes
+        self.draining = False
+        self._inside: set[LivePicture] = set()
+        self._turns = Turns(clock)
+
+    def admit(self, live: LivePicture) -> None:
+        """Count a request in. Raises ApiError: 400 where its pictures are more than is held at all, 429 where there is
+        no room, 503 where the server is to end."""
+        if self.draining:
+            raise shutting_down()
+        if live.nbytes > self.nbytes:
+            raise invalid(
+                f"n: {live.images} pictures of this size may have {live.nbytes >> 20} MiB, and {self.nbytes >> 20} are "
+                "held for an answer (--max-picture-memory): ask for fewer at a time",
+                "n",
+            )
+        if len(self._inside) >= self.places:
+            raise self._turns.full("requests", "queue_full")
+        if sum(each.nbytes for each in self._inside) + live.nbytes > self.nbytes:
+            raise self._turns.full("pictures", "queue_pictures")
+        self._inside.add(live)
+
+    def leave(self, live: LivePicture) -> None:
+        """Count it out."""
+        self._inside.discard(live)
+        self._turns.left()
+
+
+class PictureService:
+    """Pipelines that are served. live: requests under way by their id."""
+
+    def __init__(
+        self,
+        drawer: Drawer,
+        queue: PictureQueue,
+        observers: Iterable[PictureObserver] = (),
+        *,
+        queue_seconds: float = math.inf,
+        total_seconds: float = math.inf,
+    ) -> None:
+        """queue_seconds: until a request's first stride; total_seconds: until its end."""
+        self.drawer, self.queue, self.observers = drawer, queue, list(observers)
+        self.queue_seconds, self.total_seconds = queue_seconds, total_seconds
+        self.live: dict[str, LivePicture] = {}
+
+    async def run(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+        """Have a request drawn; `take` is told of each stride as it ends. Cancelling drops the rest.
+
+        Raises ApiError where there is no room and for a limit of time, ValueError for what does not fit into memory or
+        cannot be drawn, RuntimeError where the thread that draws is gone.
+        """
+        self._admit(live)
+        self.live[live.id] = live
+        loop = asyncio.get_running_loop()
+        limits = ((self.queue_seconds, self._end_if_waiting), (self.total_seconds, self._end_overdue))
+        timers = [loop.call_later(seconds, end, live) for seconds, end in limits if seconds != math.inf]
+        ended: BaseException | None = None
+        try:
+            await self._strides(live, order, take)
+        except BaseException as error:
+            ended = error
+            raise
+        finally:
+            for timer in timers:
+                timer.cancel()
+            del self.live[live.id]
+            self.queue.leave(live)
+            for observer in self.observers:
+                observer.ended(live, ended)
+
+    async def _strides(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(stride: Told | Exception) -> None:
+            if done.done():
+                return
+            try:
+                if isinstance(stride, Exception):
+                    raise stride
+                for observer in self.observers:
+                    observer.told(live, stride)
+                live.phase = stride.stage
+                take(stride)
+            except Exception as error:  # of whoever takes it, who has then taken the last
+                done.set_exception(error)
+            else:
+                if stride.number == stride.of:
+                    done.set_result(None)
+
+        live.fail = told
+        leave = self.drawer.submit(order, told)
+        try:
+            await done
+        finally:
+            leave()
+
+    def end(self, live: LivePicture, error: ApiError) -> None:
+        """Have a request under way end with an error."""
+        if live.fail is not None:
+            live.fail(error)
+
+    def _admit(self, live: LivePicture) -> None:
+        try:
+            self.queue.admit(live)
+        except ApiError as error:
+            for observer in self.observers:
+                observer.refused(live, error)
+            raise
+
+    def _end_if_waiting(self, live: LivePicture) -> None:
+        if live.phase == "queue":
+            message = f"the request waited {self.queue_seconds:g} s for its turn, as long as one may"
+            self.end(live, ApiError(503, message, kind="server_error", code="queue_timeout"))
+
+    def _end_overdue(self, live: LivePicture) -> None:
+        message = f"the request took {self.total_seconds:g} s, as long as one may"
+        self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))

@@ -1,0 +1,111 @@
+"""ServedPictures: pipelines behind HTTP, loaded one after the other and stepped by one thread."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.host import available_memory, threads_for
+from ridgeline.models import ModelRefused
+from ridgeline.roofline.device import Device
+from ridgeline.server.errors import ApiError
+from ridgeline.server.pictures.app import Names, build_picture_app
+from ridgeline.server.pictures.drawer import Drawer
+from ridgeline.server.pictures.service import PictureQueue, PictureService
+from ridgeline.server.serve import Serving
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.pictures import PictureMetrics
+
+Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
+
+logger = logging.getLogger(__name__)
+
+
+class _Abandoned(Exception):
+    """Nobody waits for the model any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPictures:
+    """What is served. models: folders of pipelines, by their names. device: what strides are priced on, for so many
+    threads. threads: None for as many as suit the weights. bar: shows how far the weights of a name are read."""
+
+    models: Mapping[str, str]
+    device: Callable[[int], Device]
+    threads: int | None = None
+    bar: Bar = lambda _: nullcontext()
+
+    @property
+    def name(self) -> str:
+        """Of the first of them."""
+        return next(iter(self.models))
+
+    async def start(self) -> Drawer:
+        """All of them, loaded. Raises ModelRefused as `load_pipeline`."""
+        stop: list[bool] = []
+        try:
+            return await asyncio.to_thread(self._load, stop)
+        finally:
+            stop.append(True)  # the thread sees it at the next tensor
+
+    def _load(self, stop: list[bool]) -> Drawer:
+        pipelines = {}
+        for name, folder in self.models.items():
+            logger.info("loading %s", name)
+            with self.bar(name) as shown:
+
+                def progress(done: int, total: int, shown: Callable[[int, int], None] | None = shown) -> None:
+                    if stop:
+                        raise _Abandoned
+                    if shown is not None:
+                        shown(done, total)
+
+                pipelines[name] = load_pipeline(folder, threads=self.threads, progress=progress)
+            if pipelines[name].layout.most_frames > 1:
+                raise ModelRefused(f"{folder} makes clips, which are not served; pipelines of pictures are")
+        threads = threads_for(sum(map(weight_bytes, pipelines.values())), self.threads)
+        device = self.device(threads)
+        return Drawer(pipelines, device, available_memory(), threads)
+
+    @asynccontextmanager
+    async def serving(self, drawer: Drawer, settings: ServerSettings) -> AsyncIterator[Serving]:
+        """The pipelines behind their routes, with what counts their requests."""
+        service = picture_service(drawer, settings)
+        names = names_of(self.models, settings)
+        said = tuple(names.said(own) for own in self.models)
+        metrics = PictureMetrics(service.live, said, settings.metrics_alias)
+        service.observers.append(metrics)
+        app = build_picture_app(service, settings, names, routes=[metrics.route()])
+        lag = asyncio.create_task(metrics.watch_loop())
+
+        def end(error: ApiError) -> None:
+            for live in list(service.live.values()):
+                service.end(live, error)
+
+        try:
+            yield Serving(app, drawer, metrics.exchanged, service.queue, service.live, end)
+        finally:
+            lag.cancel()
+
+
+def names_of(models: Mapping[str, str], settings: ServerSettings) -> Names:
+    """What requests call the pipelines: each its own name, or the one pipeline the names of the settings."""
+    if len(models) == 1:
+        return Names(dict.fromkeys(settings.models, next(iter(models))))
+    return Names({name: name for name in models})
+
+
+def picture_service(drawer: Drawer, settings: ServerSettings) -> PictureService:
+    """A service that holds requests to the limits of the settings."""
+    return PictureService(
+        drawer, PictureQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
+    )
+
+
+def weight_bytes(pipeline: Pipeline) -> int:
+    """Of all parts of a pipeline."""
+    networks = (*pipeline.encoder.models, pipeline.denoiser, pipeline.autoencoder)
+    return sum(parameter.nbytes for network in networks for parameter in network.parameters())

@@ -1,0 +1,59 @@
+"""A request stride by stride: what the whole request gives, bit for bit, whoever has a stride in between."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.loading import load_pipeline
+from ridgeline.diffusion.pipeline import Pipeline
+from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.strides import Stride, count, strides
+from ridgeline.models.tiling import Tiling
+from support.pipelines import z_image
+
+REQUESTS = (
+    Request("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 3),
+    Request("a dog", None, Size(96, 64), 2, 0.0, 2, 1),
+)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    folder = tmp_path_factory.mktemp("z-image")
+    z_image(folder)
+    return load_pipeline(str(folder), threads=1)
+
+
+def pixels(done: list[Stride]) -> Tensor:
+    drawn = [(stride.image, stride.pixels) for stride in done if stride.pixels is not None]
+    assert [image for image, _ in drawn] == list(range(len(drawn)))
+    return torch.stack([each for _, each in drawn])
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("tiling", [None, Tiling(8, 2)])
+def test_strides_draw_what_the_pipeline_draws(pipeline: Pipeline, request_: Request, tiling: Tiling | None) -> None:
+    plan = pipeline.plan(request_)
+    done = list(strides(pipeline, plan, tiling))
+    assert len(done) == count(plan)
+    assert torch.equal(pixels(done), pipeline.draw(request_, tiling))
+    assert done[0].stage == "encode"
+    assert sum(stride.stage == "denoise" for stride in done) == plan.steps
+
+
+def test_a_picture_is_decoded_when_its_latents_are_there(pipeline: Pipeline) -> None:
+    """Those that are drawn one after the other come one after the other."""
+    plan = pipeline.plan(REQUESTS[0], lambda _, texts: float(len(texts)))
+    assert [stride.stage for stride in strides(pipeline, plan)] == ["encode", *(["denoise"] * 3 + ["decode"]) * 3]
+
+
+def test_requests_take_turns(pipeline: Pipeline) -> None:
+    runs = [strides(pipeline, pipeline.plan(request)) for request in REQUESTS]
+    done: list[list[Stride]] = [[], []]
+    while len(done[0]) < 7:
+        for run, own in zip(runs, done, strict=True):
+            if (stride := next(run, None)) is not None:
+                own.append(stride)
+    for request, own in zip(REQUESTS, done, strict=True):
+        assert torch.equal(pixels(own), pipeline.draw(request))

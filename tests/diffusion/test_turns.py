@@ -1,0 +1,67 @@
+"""Whose turn it is: shares of time are equal, whatever a turn takes and whoever comes when."""
+
+import pytest
+
+from ridgeline.diffusion.turns import Turns
+
+
+def test_equal_turns_alternate_in_the_order_of_arrival() -> None:
+    turns: Turns[str] = Turns()
+    for who in "abc":
+        turns.join(who)
+    order = []
+    for _ in range(7):
+        order.append(turns.next())
+        turns.took(order[-1], 1.0)
+    assert "".join(order) == "abcabca"
+
+
+def test_who_takes_longer_has_fewer_turns() -> None:
+    """Three to one: priced seconds are shared, not turns. At any time they differ by one turn at most."""
+    turns: Turns[str] = Turns()
+    seconds, had = {"short": 0.1, "long": 0.3}, {"short": 0.0, "long": 0.0}
+    for who in seconds:
+        turns.join(who)
+    for _ in range(400):
+        who = turns.next()
+        turns.took(who, seconds[who])
+        had[who] += seconds[who]
+        assert abs(had["short"] - had["long"]) <= 0.3 + 1e-9
+    assert had["short"] == pytest.approx(had["long"], abs=0.3)
+
+
+def test_who_comes_later_is_owed_nothing_and_waits_for_no_one() -> None:
+    turns: Turns[str] = Turns()
+    turns.join("old")
+    for _ in range(100):
+        turns.took(turns.next(), 1.0)
+    turns.join("new")
+    order = []
+    for _ in range(6):
+        order.append(turns.next())
+        turns.took(order[-1], 1.0)
+    assert sorted(order) == ["new"] * 3 + ["old"] * 3
+
+
+def test_a_stream_of_newcomers_starves_nobody() -> None:
+    """Somebody new at every turn, each for one turn: who was there before has turns too, and they have."""
+    turns: Turns[object] = Turns()
+    turns.join("old")
+    old = 0
+    for number in range(200):
+        turns.join(number)
+        who = turns.next()
+        turns.took(who, 1.0)
+        old += who == "old"
+        if who != "old":
+            turns.leave(who)
+    assert 10 <= old <= 100
+
+
+def test_who_leaves_has_no_turn() -> None:
+    turns: Turns[str] = Turns()
+    turns.join("a")
+    turns.join("b")
+    turns.leave("a")
+    turns.leave("a")
+    assert (turns.next(), len(turns), "a" in turns, "b" in turns) == ("b", 1, False, True)
