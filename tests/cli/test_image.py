@@ -270,6 +270,22 @@ def test_an_interrupt(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch:
     assert near(pixels_of(path), to_bytes(pipeline.decode(steps[1].guess)[0]).numpy())
 
 
+def test_an_interrupt_after_a_preview(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file shows an earlier step, which is said; what is said decodes over it."""
+    path, latents = tmp_path / "cat.png", tmp_path / "cat.latents.safetensors"
+    with monkeypatch.context() as patched:
+        _interrupted(patched, [3])
+        ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--preview", 1)
+    assert ended.code == INTERRUPTED
+    assert f"of the rest, whose step 2 {path} shows: ridgeline image {folder} --latents {latents} --force" in ended.err
+    before = pixels_of(path)
+    assert_one_line(ridgeline("image", folder, "--latents", latents), USAGE, "exists already")
+    assert ridgeline("image", folder, "--latents", latents, "--force").code == OK
+    assert not np.array_equal(pixels_of(path), before)
+
+
 def test_an_interrupt_among_several(
     ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

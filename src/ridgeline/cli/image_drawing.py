@@ -160,6 +160,7 @@ class _Drawing:
         self._tiling, self._files = tiling, files
         self.measured = dict.fromkeys(STAGES, 0.0)
         self._written: list[Path] = []
+        self._previewed = 0  # the step that files of the group under way show; 0 for none
 
     def run(self) -> None:
         """All of it. Raises typer.Exit where somebody has stopped it."""
@@ -183,6 +184,7 @@ class _Drawing:
 
     def _finish(self, step: Step) -> None:
         """Save the latents of a group, then decode and write its pictures, then let go of the latents."""
+        self._previewed = 0
         files = [self._files[image] for image in step.images]
         for file, latents in zip(files, step.latents, strict=True):
             file.save_latents(latents)
@@ -207,6 +209,7 @@ class _Drawing:
             pixels = preview(self._pipeline.autoencoder, step.guess)
             for image, each in zip(step.images, pixels, strict=True):
                 self._files[image].write(each, preview=f"step {step.number} of {step.of}")
+            self._previewed = step.number
 
     def _stop(self, step: Step, done: int) -> None:
         """Say what there is, in a line, and end."""
@@ -215,9 +218,11 @@ class _Drawing:
             files = [self._files[image] for image in step.images]
             for file, guess in zip(files, step.guess, strict=True):
                 file.save_latents(guess, stopped=f"step {step.number} of {step.of}")
+            shown = f", whose step {self._previewed} {_listed([file.path for file in files])} shows"
             said.append(
-                f"{_listed([file.latents for file in files])} keeps what would have come of the rest: "
-                f"{self._how(files[0])} decodes it"
+                f"{_listed([file.latents for file in files])} keeps what would have come of the rest"
+                f"{shown if self._previewed else ''}: {self._how(files[0])}{' --force' if self._previewed else ''} "
+                "decodes it"
             )
         say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
         raise typer.Exit(INTERRUPTED)
