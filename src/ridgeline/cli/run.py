@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,13 +15,18 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.request import SamplingFlags, check_room, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
+from ridgeline.engine.features import Features
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
 from ridgeline.text import Tokenizer
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
 
+if TYPE_CHECKING:
+    from ridgeline.cli.image_prompt import ImagePrompt
+
 _INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
+_IMAGE = "An image that the prompt is about, where the model reads images; several, or repeated."
 _OUTPUT = "Their answers; by default standard output. What the file has already is not asked again."
 
 
@@ -44,6 +50,9 @@ def run(
     ] = None,
     raw: options.Raw = False,
     system: options.System = None,
+    image: Annotated[
+        list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)
+    ] = None,
     lora: options.Lora = None,
     engine: TextFlags,
     as_json: options.Json = False,
@@ -65,7 +74,9 @@ def run(
             from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
 
             own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
-            _check_batch({**own, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt})
+            _check_batch(
+                {**own, "image": image or None, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt}
+            )
             run_batch(model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
             return
         if prompt is None or output_file is not None or served_model_name is not None:
@@ -76,16 +87,18 @@ def run(
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is shown with --json; give both")
         adapters = options.adapter_of(lora, "prompt", "--input-file")
+        images = _images(model, image) if image else None
         llm = engine.load(model, adapters=adapters)
         params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
         params = dataclasses.replace(params, ignore_eos=params.ignore_eos or engine.dummy_weights)
-        ids = prompt_ids(llm, text, system, raw)
+        ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
         _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
         account = _account(llm)
-        completion = _generate(llm, ids, params, next(iter(adapters), ""), shown=shown)
+        features = None if images is None else images.features(llm)
+        completion = _generate(llm, ids, params, next(iter(adapters), ""), features, shown=shown)
         if as_json:
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
@@ -121,12 +134,21 @@ def _account(llm: LLM) -> Account:
     return account
 
 
-def _generate(llm: LLM, ids: list[int], params: SamplingParams, adapter: str, *, shown: bool) -> Completion:
+def _images(model: str, paths: list[Path]) -> "ImagePrompt":
+    """The images of the prompt."""
+    from ridgeline.cli.image_prompt import ImagePrompt  # Pillow, which few prompts ask for
+
+    return ImagePrompt.read(model, paths)
+
+
+def _generate(
+    llm: LLM, ids: list[int], params: SamplingParams, adapter: str, images: Features | None, *, shown: bool
+) -> Completion:
     """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
     all have failed.
     """
     completion = Completion.empty(ids, params.n)
-    for event in llm.stream(ids, params, adapter=adapter):
+    for event in llm.stream(ids, params, adapter=adapter, images=images):
         completion.take([event])
         if shown and event.choice == 0:
             if event.reasoning:

@@ -9,6 +9,7 @@ import torch
 from ridgeline.checkpoint.fill import Progress
 from ridgeline.engine.bounds import numbered
 from ridgeline.engine.events import Event
+from ridgeline.engine.features import Features
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_with_threads
@@ -22,12 +23,14 @@ class TextEngine:
     def __init__(self, loaded: Loaded) -> None:
         self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
-    def add(self, prompt: Sequence[int], params: SamplingParams, adapter: str = "") -> int:
+    def add(
+        self, prompt: Sequence[int], params: SamplingParams, adapter: str = "", images: Features | None = None
+    ) -> int:
         """As Engine.add; stop strings are the transcript's. The prompt is what an encoder reads where there is one."""
         self.texts.check(params)
         begun, encoder = self.texts.decoder_prompt(prompt), self.texts.encoder_input(prompt)
         own = replace(params, stop=()) if params.stop else params
-        request = self.engine.add(begun, own, encoder=encoder, adapter=adapter)
+        request = self.engine.add(begun, own, encoder=encoder, images=images, adapter=adapter)
         try:
             self.transcript.open(request, begun, params)
         except BaseException:
@@ -111,11 +114,17 @@ class LLM:
         return list(added.values())
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, adapter: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        adapter: str = "",
+        images: Features | None = None,
     ) -> Generator[Event, None, None]:
-        """Complete one prompt, event by event. adapter: as `generate`. Leaving the loop early aborts the request."""
+        """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
+        whose places are in its ids. Leaving the loop early aborts the request."""
         self._refuse_second_caller()
-        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults), adapter)
+        request = self._texts.add(self.encode(prompt), checked(params or self.loaded.defaults), adapter, images)
         try:
             while self.engine.has_work:
                 yield from (event for event in self._texts.step() if event.request == request)

@@ -1,0 +1,63 @@
+"""`--image`: prompts with images in them, from files to what a request takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from ridgeline.checkpoint import open_source
+from ridgeline.engine import LLM
+from ridgeline.engine.features import Features
+from ridgeline.models import family_of
+from ridgeline.models.families import VISION
+from ridgeline.models.model import PlacedRows
+from ridgeline.pictures.file import read_picture
+from ridgeline.pictures.preprocess import Preprocessing, read_preprocessing
+from ridgeline.pictures.prompt import ImageTokens, before, with_images
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePrompt:
+    """Images of a prompt, and how the model's folder has them brought to it."""
+
+    images: Sequence[Image.Image]
+    folder: Path
+    preprocessing: Preprocessing
+
+    @classmethod
+    def read(cls, model: str, paths: Sequence[Path]) -> "ImagePrompt":
+        """Open the files, before a model is loaded. Raises ValueError for what is no image, and for a model that reads
+        none."""
+        source = open_source(model)
+        if family_of(source.config) not in VISION:
+            names = ", ".join(family.architecture for family in VISION)
+            raise ValueError(
+                f"{model} reads no images; give a model with a vision tower ({names}), or leave --image out"
+            )
+        if source.folder is None:
+            raise ValueError(f"{model} is a config without weights; give a checkpoint folder")
+        return cls([read_picture(path) for path in paths], source.folder, read_preprocessing(source.folder))
+
+    def ids(self, llm: LLM, text: str, system: str | None, *, raw: bool) -> list[int]:
+        """Ids of a message of the images and a text after them; of the text alone, behind the images, where there is no
+        chat template or it is `raw`. Raises ValueError."""
+        tokens, count = ImageTokens.read(self.folder, llm.tokenizer), len(self.images)
+        if raw or llm.loaded.templates is None:
+            if system is not None:
+                raise ValueError("--system needs a chat template; this model has none, or --raw is given")
+            ids = before(llm.encode(text), llm.tokenizer, self._rows(llm), count)
+        else:
+            messages = [{"role": "system", "content": system}] if system is not None else []
+            ids = llm.encode_chat([*messages, {"role": "user", "content": with_images(text, count)}])
+        return tokens.placed(ids, self._rows(llm), count)
+
+    def features(self, llm: LLM) -> Features:
+        """What the tower reads."""
+        return self.preprocessing.patches(self.images, self._rows(llm))
+
+    @staticmethod
+    def _rows(llm: LLM) -> PlacedRows:
+        rows = llm.loaded.model.images
+        assert rows is not None, "the family was looked at before"
+        return rows

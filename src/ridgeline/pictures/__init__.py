@@ -1,0 +1,5 @@
+"""Pictures and language models: a file becomes the patches that a tower reads, and where they stand in a prompt; image
+tokens that an engine writes become a picture.
+
+`file.py` opens a file that a stranger may have made, `preprocess.py` makes patches of it, `prompt.py` their places.
+"""

@@ -1,0 +1,122 @@
+"""What becomes of an image before a tower reads it: scaled, padded to a square, normalised, cut into patches.
+
+As transformers' JanusImageProcessor does it, with Pillow; what its preprocessor_config.json says is read here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ridgeline import untrusted
+from ridgeline.engine.features import Features
+from ridgeline.models import ModelRefused
+from ridgeline.models.model import PlacedRows
+
+_FILES = ("preprocessor_config.json", "processor_config.json")  # the second has it in a section
+_SECTION = "image_processor"
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, which is the default
+
+_USUAL = {"image_mean": _MEAN, "image_std": _STD}
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessing:
+    """How images are brought to what a tower reads.
+
+    Args:
+        size: pixels of a side.
+        least: of the shorter side, however long and narrow an image is.
+        mean, std: of each channel of what the tower was trained with, from 0 to 1.
+        scale: what a pixel's number is multiplied with first.
+        resample: Pillow's number of the filter.
+    """
+
+    size: int
+    least: int = 14
+    mean: tuple[float, ...] = _MEAN
+    std: tuple[float, ...] = _STD
+    scale: float = 1 / 255
+    resample: int = Image.Resampling.BICUBIC
+
+    def pixels(self, image: Image.Image) -> NDArray[np.float32]:
+        """An image in RGB of any size -> [3, size, size]: its longer side is `size`, the shorter in proportion, in the
+        middle of a square of the mean's colour."""
+        width, height = image.size
+        ratio = self.size / max(width, height)
+        scaled = max(round(width * ratio), self.least), max(round(height * ratio), self.least)
+        square = Image.new("RGB", (self.size, self.size), tuple(int(255 * part) for part in self.mean))
+        small = image.resize(scaled, Image.Resampling(self.resample))
+        square.paste(small, ((self.size - scaled[0]) // 2, (self.size - scaled[1]) // 2))
+        numbers = np.asarray(square, np.float64).transpose(2, 0, 1) * self.scale
+        mean, std = (np.asarray(each)[:, None, None] for each in (self.mean, self.std))
+        normalised: NDArray[np.float64] = (numbers - mean) / std
+        return normalised.astype(np.float32)
+
+    def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> Features:
+        """Images, at least one -> the patches of all, line by line, as a tower of these `rows` reads them; of a patch
+        its channels one after the other."""
+        side = round(rows.rows**0.5)
+        patch = self.size // side
+        if (side * side, side * patch, 3 * patch * patch) != (rows.rows, self.size, rows.width):
+            raise ValueError(
+                f"images of {self.size} x {self.size} pixels are not the model's {rows.rows} patches of {rows.width} "
+                "numbers; correct the size in preprocessor_config.json"
+            )
+        cut = [
+            self.pixels(image).reshape(3, side, patch, side, patch).transpose(1, 3, 0, 2, 4).reshape(rows.rows, -1)
+            for image in images
+        ]
+        return Features(np.ascontiguousarray(np.concatenate(cut)).tobytes(), rows.width, len(images))
+
+
+def read_preprocessing(folder: Path) -> Preprocessing:
+    """What a model's folder says. Raises ModelRefused where it says nothing, or what is not built."""
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if path is None:
+        raise ModelRefused(f"{folder} lacks {_FILES[0]}, which says how images are brought to the model; fetch it")
+    try:
+        said = untrusted.read_object(path)
+        own = said if path.name == _FILES[0] else said.get(_SECTION)
+        if not isinstance(own, dict):
+            raise ValueError(f"{path} has no section {_SECTION}")
+        return _read(own, path)
+    except ModelRefused:
+        raise
+    except ValueError as error:
+        raise ModelRefused(f"{error}; fetch the file again") from None
+
+
+def _read(said: dict[str, Any], path: Path) -> Preprocessing:
+    for name in ("do_resize", "do_rescale", "do_normalize", "do_pad"):
+        if said.get(name, True) is not True:
+            raise ModelRefused(f"{path}: {name} = {said[name]!r} is not supported; true is")
+    size = said.get("size", {"height": 384, "width": 384})
+    sides = {size.get("height"), size.get("width")} if isinstance(size, dict) else {size}
+    side = sides.pop()
+    if sides or isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= 8192:
+        raise ValueError(f"{path}: size is {size!r}; it must be as high as wide, of 1 to 8192 pixels")
+    least, resample = said.get("min_size", 14), said.get("resample", int(Image.Resampling.BICUBIC))
+    if isinstance(least, bool) or not isinstance(least, int) or not 1 <= least <= side:
+        raise ValueError(f"{path}: min_size is {least!r}; it must be from 1 to the size, {side}")
+    if resample not in list(Image.Resampling):
+        raise ValueError(f"{path}: resample is {resample!r}; it must be the number of a filter of Pillow")
+    scale = said.get("rescale_factor", 1 / 255)
+    mean, std = (_numbers(said.get(name, usual), name, path) for name, usual in _USUAL.items())
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+        raise ValueError(f"{path}: rescale_factor is {scale!r}; it must be a finite number above 0")
+    if min(std) <= 0 or not all(0 <= part <= 1 for part in mean):
+        raise ValueError(f"{path}: image_mean must be from 0 to 1 and image_std above 0")
+    return Preprocessing(side, least, mean, std, float(scale), resample)
+
+
+def _numbers(value: Any, name: str, path: Path) -> tuple[float, ...]:
+    """A number a channel. Raises ValueError."""
+    good = isinstance(value, list | tuple) and len(value) == 3
+    if not good or any(isinstance(n, bool) or not isinstance(n, int | float) or abs(n) > 1e9 for n in value):
+        raise ValueError(f"{path}: {name} is {value!r}; it must be a list of 3 numbers")
+    return tuple(map(float, value))
