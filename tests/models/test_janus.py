@@ -17,7 +17,10 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.models.families import build_to_run, drawer_of
 from ridgeline.models.janus import JanusDrawer, JanusReader
+from ridgeline.models.storage import Storage
+from ridgeline.models.vq_autoencoder import build as build_vq
 from ridgeline.ops.attention import Uncached
+from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import check_attention, check_bytes, check_products
@@ -260,26 +263,40 @@ def test_every_op_computes_what_it_states(tmp_path: Path, draws: bool) -> None:
     assert any(encoded) != draws
 
 
-def test_the_price_of_a_picture() -> None:
-    """Of Janus-Pro 1B's sizes: what writes a token is Llama's trunk and the generation head, not the head of text."""
-    text = {
-        "hidden_size": 2048,
-        "intermediate_size": 5632,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "vocab_size": 102400,
-        "max_position_embeddings": 16384,
-    }
-    values = {
+def pro(**text: int) -> dict[str, Any]:
+    """The keys of Janus-Pro, with these sizes of its text."""
+    sizes = {"vocab_size": 102400, "max_position_embeddings": 16384, **text}
+    return {
         "architectures": ["JanusForConditionalGeneration"],
         "torch_dtype": "bfloat16",
         "tie_word_embeddings": False,
-        "text_config": {"model_type": "llama", "rms_norm_eps": 1e-6, **text},
-        "vision_config": {},
-        "vq_config": {},
+        "text_config": {"model_type": "llama", "rms_norm_eps": 1e-6, **sizes},
+        "vision_config": {"projection_dim": text["hidden_size"]},
+        "vq_config": {"projection_dim": text["hidden_size"], "image_token_embed_dim": text["hidden_size"]},
     }
+
+
+PRO_1B = pro(hidden_size=2048, intermediate_size=5632, num_hidden_layers=24, num_attention_heads=16)
+PRO_7B = pro(hidden_size=4096, intermediate_size=11008, num_hidden_layers=30, num_attention_heads=32)
+
+
+@pytest.mark.parametrize(("values", "tflop", "gigabytes"), [(PRO_1B, 2.16, 1505), (PRO_7B, 8.15, 7201)])
+def test_the_table_of_docs(values: dict[str, Any], tflop: float, gigabytes: float) -> None:
+    """576 passes behind a prompt of 32 tokens, and the pixels."""
     fields = Fields(values, "c")
-    drawer, reader = build_to_run(fields, family=drawer_of(fields)), build(Fields(values, "c"))
+    drawer, autoencoder = build_to_run(fields, family=drawer_of(fields)), build_vq(fields, Storage(torch.bfloat16))
+    price, pixels = Price(drawer), Price(autoencoder).step(autoencoder.decode_work(Grid(1, 24, 24)))
+    works = [Work.of([Segment(32, 32)], drawer.reaches)]
+    works += [Work.decode([32 + done], drawer.reaches) for done in range(1, 576)]
+    steps = [price.step(work) for work in works]
+    assert sum(step.total_flops for step in (*steps, pixels)) / 1e12 == pytest.approx(tflop, rel=3e-3)
+    assert sum(step.memory_bytes for step in (*steps, pixels)) / 1e9 == pytest.approx(gigabytes, rel=1e-3)
+
+
+def test_the_price_of_a_picture() -> None:
+    """Of Janus-Pro 1B's sizes: what writes a token is Llama's trunk and the generation head, not the head of text."""
+    fields = Fields(PRO_1B, "c")
+    drawer, reader = build_to_run(fields, family=drawer_of(fields)), build(Fields(PRO_1B, "c"))
     step = Price(drawer).step(Work.decode([100], drawer.reaches))
     blocks = 24 * (4 * 2048**2 + 3 * 2048 * 5632)
     head, aligner = 2048**2 + 2048 * 16384, 8 * 2048 + 2048**2

@@ -5,12 +5,17 @@ from typing import Annotated
 
 import typer
 
+from ridgeline.checkpoint import open_source
 from ridgeline.cli import drawing_options as drawing
 from ridgeline.cli import options
-from ridgeline.cli.image_drawing import Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.image_drawing import AUTO, Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.image_tokens import draw_tokens, refuse
+from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import silence
 from ridgeline.diffusion.geometry import Size
+from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.request import Request
+from ridgeline.pictures.drawing import draws_tokens
 
 _OUTPUT = "The file: png, webp (lossless) or jpg; several pictures are numbered. By default MODEL-SEED.png, here."
 _TILE = "Latents on a side of the tiles that are decoded one by one; auto: none where memory suffices; off: none."
@@ -40,12 +45,24 @@ def image(
 ) -> None:
     """Draw pictures of a prompt: says what they will take, shows each step, and writes a file for each.
 
+    MODEL is a pipeline with a denoiser, or a model that writes the tokens of a picture one after the other (Janus).
     What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
     asked = Asked(output, force, tile, keep_latents, every, as_json=as_json)
     request = Request("", negative, None if size is None else Size.parse(size), steps, guidance, seed, n)
     with silence(quiet):
+        source = open_source(model)
+        if draws_tokens(source):
+            denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
+            shown = {"--latents": latents or None, "--keep-latents": keep_latents, "--preview": every or None}
+            refuse(source, {**denoising, **shown, "--dtype": dtype, "--tile": None if tile == AUTO else tile})
+            if prompt is None:
+                raise ValueError("give a prompt (- reads standard input)")
+            check_draws(seed or 0, n)
+            text = read_prompt(prompt)
+            draw_tokens(source, text, n, seed, output, force=force, threads=threads, as_json=as_json)
+            return
         if latents:
             refuse_drawn({"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, asked)
             decode_saved(model, latents, asked, threads)

@@ -167,7 +167,7 @@ class _Drawing:
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
         steps, done = self._pipeline.denoise(self._plan, texts), 0
-        with interruptible() as interrupt, _bar(self._plan.steps) as told:
+        with interruptible() as interrupt, bar("step", self._plan.steps) as told:
             while (step := self._next(steps)) is not None:
                 done += 1
                 told(done)
@@ -270,12 +270,12 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 @contextmanager
-def _bar(steps: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is told how many steps are done; a bar with the time left where stderr is a terminal."""
+def bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
+    """Yields what is told how many of so many are done; a bar with the time left where stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("denoise", total=steps)
-        yield lambda done: bar.update(task, completed=done)
+    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as shown:
+        task = shown.add_task(what, total=count)
+        yield lambda done: shown.update(task, completed=done)

@@ -1,0 +1,135 @@
+"""`ridgeline image` of a model that draws as a language model writes: token after token."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import typer
+
+from ridgeline.checkpoint import Source
+from ridgeline.cli.image_drawing import bar
+from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
+from ridgeline.cli.interrupt import interruptible
+from ridgeline.cli.options import device_named
+from ridgeline.cli.process import INTERRUPTED
+from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.document.numbers import say_difference, say_seconds, three
+from ridgeline.host import threads_for
+from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
+
+
+def refuse(source: Source, given: Mapping[str, object]) -> None:
+    """Refuse what only denoisers have. given: by the option's name, None or False where it was not. Raises
+    ValueError."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(
+                f"{name} is for pipelines with a denoiser; {source.name} writes the tokens of a picture one after the "
+                "other: leave it out"
+            )
+
+
+def draw_tokens(
+    source: Source,
+    prompt: str,
+    images: int,
+    seed: int | None,
+    output: Path | None,
+    *,
+    force: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Draw pictures of a prompt into files. Raises ValueError."""
+    if output is not None:
+        check_drawn(numbered(output, images), PICTURES, force=force)
+    with loading_bar(source.name) as progress:
+        drawer = load_drawer(source, progress=progress)
+    torch.set_num_threads(threads_for(drawer.loaded.weight_bytes, threads))
+    plan = drawer.plan(prompt, images, seed)
+    paths = numbered(output or Path(f"{Path(source.name).name}-{plan.seed}.png"), images)
+    if output is None:
+        check_drawn(paths, PICTURES, force=force)
+    forecast = drawer.forecast(plan, device_named("this", torch.get_num_threads()))
+    for line in plan_lines(source, drawer, plan, forecast):
+        say(line)
+    measured = _draw(drawer, plan, _files(source, prompt, plan, paths), as_json=as_json)
+    for line in measured_lines(forecast, measured):
+        say(line)
+    if as_json:
+        print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
+
+
+def plan_lines(source: Source, drawer: TokenDrawer, plan: TokenPlan, forecast: TokenForecast) -> Iterator[str]:
+    """What a request comes to, in lines: size, passes, what they must do, seconds."""
+    side, one = drawer.pixels, plan.images == 1
+    seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
+    yield f"{source.name}: {'a picture' if one else f'{plan.images} pictures'} of {side}x{side} pixels, {seeds}"
+    yield f"{plan.tokens} tokens a picture, one a pass = {plan.tokens} passes; tokens of the prompt: {len(plan.prompt)}"
+    flops, moved = three(forecast.cost.total_flops / 1e9), three(forecast.cost.memory_bytes / 1e9)
+    yield f"{flops} GFLOP and {moved} GB of weights and KV in all; no guidance"
+    stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
+    known = "" if forecast.device.calibrated else "; not calibrated: ridgeline calibrate measures it"
+    yield f"predicted: {stages} on {forecast.device.title}{known}"
+
+
+def measured_lines(forecast: TokenForecast, measured: Mapping[str, float]) -> Iterator[str]:
+    """Predicted beside measured; the prompt's pass is one of those that write tokens, and is measured with them."""
+    yield f"{'':10}{'predicted':>12}{'measured':>12}"
+    expected = forecast.seconds
+    rows = {"tokens": (expected["encode"] + expected["tokens"], measured["tokens"])}
+    rows["decode"] = expected["decode"], measured["decode"]
+    rows["all"] = sum(expected.values()), sum(measured.values())
+    for name, (predicted, taken) in rows.items():
+        difference = say_difference(taken / predicted - 1 if predicted else None)
+        yield f"{name:10}{say_seconds(predicted):>12}{say_seconds(taken):>12}{difference:>8}"
+
+
+def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
+    """The same as data."""
+    cost = forecast.cost
+    return {
+        "seed": plan.seed,
+        "tokens": plan.tokens,
+        "text_tokens": len(plan.prompt),
+        "passes": plan.tokens,
+        "flops": cost.total_flops,
+        "bytes": cost.memory_bytes,
+        "predicted": forecast.seconds,
+        "measured": dict(measured),
+    }
+
+
+def _files(source: Source, prompt: str, plan: TokenPlan, paths: list[Path]) -> list[PictureFile]:
+    said = {"prompt": prompt, "model": source.name, "tokens": plan.tokens}
+    return [PictureFile(path, {**said, "seed": plan.seed + image}) for image, path in enumerate(paths)]
+
+
+def _draw(drawer: TokenDrawer, plan: TokenPlan, files: list[PictureFile], *, as_json: bool) -> dict[str, float]:
+    """Write the tokens, then each picture as it is finished; seconds of both. Raises typer.Exit where somebody has
+    stopped it."""
+    measured = dict.fromkeys(("tokens", "decode"), 0.0)
+    steps, written = drawer.draw(plan), list[Path]()
+    with interruptible() as interrupt, bar("token", plan.images * plan.tokens) as told:
+        while True:
+            start = perf_counter()
+            drawn = next(steps, None)
+            measured["tokens"] += perf_counter() - start
+            if drawn is None:
+                return measured
+            told(drawn.tokens)
+            for image, tokens in drawn.finished.items():
+                start = perf_counter()
+                files[image].write(drawer.decode(tokens))
+                measured["decode"] += perf_counter() - start
+                written.append(files[image].path)
+                if not as_json:
+                    print(files[image].path, flush=True)
+            if interrupt.asked and len(written) < plan.images:
+                steps.close()
+                there = f"; {', '.join(map(str, written))} drawn" if written else ""
+                say(f"stopped after {drawn.tokens:,} of {plan.images * plan.tokens:,} tokens{there}")
+                raise typer.Exit(INTERRUPTED)
