@@ -45,6 +45,16 @@ def test_json_is_one_object(ridgeline: Run, brook: str) -> None:
     assert ended.json["passes"] == 2
 
 
+def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
+    drawn = tmp_path / "looks.svg"
+    quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--steps", 2)
+    ended = ridgeline("trace", brook, "a heron", *quick, "--attention", "--pull", "--picture", drawn)
+    assert ended.code == OK, ended.err
+    assert "What guidance pulls" in ended.out
+    assert "heron:" in ended.out
+    assert "What guidance pulls" in drawn.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -60,6 +70,9 @@ def test_json_is_one_object(ridgeline: Run, brook: str) -> None:
         (["--size", "wide"], "it must be width x height"),
         (["--layer", "2"], "the model has layers 0 to 1, or say all"),
         (["--repeats", "0"], "repeats is 0; it must be at least 1"),
+        (["--pull", "--guidance", "0"], "guidance is off: nothing pulls; give --guidance"),
+        (["--picture", "looks.svg"], "--picture draws what --attention and --pull show"),
+        (["--pull", "--picture", "looks.png"], "name an .svg file"),
         (["--guidance", "0", "--negative", "rain"], "the negative prompt could not act"),
     ],
 )

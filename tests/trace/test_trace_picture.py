@@ -20,7 +20,8 @@ from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.models.denoiser import TEXT
 from ridgeline.roofline.price import traced_calls
-from ridgeline.trace.picture import Moment, PictureLedger, moment_of, trace_picture
+from ridgeline.trace.moment import Moment, moment_of
+from ridgeline.trace.picture import PictureLedger, trace_picture
 from ridgeline.trace.tracer import HookCost
 from ridgeline.trace.views.export import to_csv
 from ridgeline.trace.views.perfetto import steps_perfetto

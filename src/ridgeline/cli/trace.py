@@ -203,12 +203,12 @@ def trace(
     files.check()
     text = read_prompt(prompt)
     if open_source(model).pipeline:
-        looks = [name for name in _changed(look) if name != "--layer"]
+        looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
         drawn = [name for name in _changed(sampling) if name != "--seed"]
         others = _changed(raw=raw, system=system is not None, dummy_weights=dummy_weights, lora=bool(lora))
         refuse_of_texts(model, [*looks, *drawn, *others])
-        asked = Asked(device, look.layer, repeats, threads, files, as_json)
-        show_picture(model, drawing.request(text, sampling.seed), drawing.step, asked)
+        asked = Asked(device, look.layer, look.attention, repeats, threads, files, as_json)
+        show_picture(model, drawing.request(text, sampling.seed), drawing, asked)
         return
     refuse_of_pictures(model, drawing.given())
     adapters = options.adapter_of(lora, "request", "--priced CARD")

@@ -37,7 +37,7 @@ class T5TextEncoder(TextEncoder):
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:
         """clean: what is done to a text first."""
-        self.model, self._tokenizer, self._clean = model, tokenizer, clean
+        self.model, self.tokenizer, self._clean = model, tokenizer, clean
         self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
 
     @property
@@ -49,10 +49,10 @@ class T5TextEncoder(TextEncoder):
         """As TextEncoder.ids."""
         clean = self._clean(text)
         try:
-            self._tokenizer.check_length(clean, self.most_tokens)
+            self.tokenizer.check_length(clean, self.most_tokens)
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from None
-        ids = self._tokenizer.encode(clean, parse_special=False)
+        ids = self.tokenizer.encode(clean, parse_special=False)
         if len(ids) > self.most_tokens:
             raise ValueError(f"the {what} has {len(ids)} tokens, the model reads {self.most_tokens}; shorten it")
         return ids

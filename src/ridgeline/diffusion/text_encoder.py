@@ -35,6 +35,7 @@ class TextEncoder(ABC):
     most_tokens: int
     width: int
     pooled_width: int | None = None
+    tokenizer: Tokenizer
 
     @property
     @abstractmethod
@@ -73,7 +74,7 @@ class ChatEncoder(TextEncoder):
     ) -> None:
         """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`). padding: the
         token that texts are padded with to most_tokens; None where they are not."""
-        self.model, self._tokenizer, self._template, self._padding = model, tokenizer, template, padding
+        self.model, self.tokenizer, self._template, self._padding = model, tokenizer, template, padding
         self._variables: dict[str, Any] = (
             {"enable_thinking": thinking} if "enable_thinking" in template.variables else {}
         )
@@ -87,7 +88,7 @@ class ChatEncoder(TextEncoder):
     def ids(self, text: str, what: str = "prompt") -> list[int]:
         """As TextEncoder.ids."""
         try:
-            self._tokenizer.check_length(text, self.most_tokens)  # megabytes take seconds to encode
+            self.tokenizer.check_length(text, self.most_tokens)  # megabytes take seconds to encode
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from None
         ids = self._template.encode([{"role": "user", "content": text}], **self._variables).ids

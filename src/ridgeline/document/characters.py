@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from textwrap import wrap
 
 from rich.text import Text
 
 from ridgeline.document import numbers
 from ridgeline.document.axes import along, powers
 from ridgeline.document.charts import Bars, Chart, Spans
-from ridgeline.document.page import Column, Figure, Row, Table
+from ridgeline.document.page import EVEN, Column, Figure, Row, Table
+from ridgeline.document.panels import Band, Panels, coarser
 from ridgeline.document.roofline import Point, Roofline
 
 # -- in a cell --------------------------------------------------------------------------------------------------------
@@ -58,8 +60,37 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _chart(figure)
     elif isinstance(figure, Spans):
         yield from _spans(figure, min(width, _WIDEST))
+    elif isinstance(figure, Panels):
+        yield from _panels(figure, min(width, _WIDEST))
     else:
         yield from _roofline(figure, min(width, _WIDEST))
+
+
+_CELLS, _GAP = 16, 3  # of a panel, each way; columns between two
+
+
+def _panels(figure: Panels, width: int) -> Iterator[Text]:
+    """Two characters a cell; in a heat map the dark is much, in a photograph little."""
+    yield Text(figure.title, style="bold")
+    for band in figure.bands:
+        yield Text(band.title, style="bold")
+        across = max(1, (width + _GAP) // (2 * _CELLS + _GAP))
+        for begin in range(0, len(band.panels), across):
+            yield from _beside(Band(band.title, band.panels[begin : begin + across], ""))
+        yield from (Text(line, style="dim") for line in wrap(band.note, width))
+
+
+def _beside(band: Band) -> Iterator[Text]:
+    """Panels in one row, their captions below them."""
+    drawn = []
+    for panel in band.panels:
+        lines = coarser(panel.lines, _CELLS)
+        dark = [[1 - share if panel.light else share for share in line] for line in lines]
+        rows = ["".join(2 * shade(share, EVEN) for share in line) for line in dark]
+        drawn.append([*rows, *wrap(panel.caption, 2 * _CELLS)])
+    for index in range(max(map(len, drawn))):
+        cells = [column[index] if index < len(column) else "" for column in drawn]
+        yield Text((" " * _GAP).join(f"{cell:{2 * _CELLS}}" for cell in cells).rstrip())
 
 
 _SHORTEST_BAR, _LONGEST_BAR = 8, 36

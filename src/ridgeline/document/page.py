@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.document.charts import Bars, Chart, Spans
+from ridgeline.document.panels import Panels
 from ridgeline.document.roofline import Roofline
 
 Tone = Literal["", "strong", "dim", "good", "warning", "error", "memory", "compute", "communication"]
@@ -109,7 +110,7 @@ class Table:
     dense: bool = False
 
 
-Figure = Bars | Chart | Spans | Roofline
+Figure = Bars | Chart | Spans | Panels | Roofline
 Block = Heading | Paragraph | Bullets | Facts | Table | Figure
 
 

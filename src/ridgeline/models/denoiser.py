@@ -45,7 +45,8 @@ class Denoiser(Network):
     is a step of its training, of all of them (Ho et al., arXiv:2006.11239); it says nothing of velocities. clips:
     whether latents have frames, [pictures, channels, frames, height, width]; a size has them first too. pooled_width:
     of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance: whether the
-    scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142).
+    scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142). text_first:
+    whether a text stands before its picture among joint rows.
     """
 
     channels: int
@@ -55,6 +56,7 @@ class Denoiser(Network):
     clips = False
     pooled_width: int | None = None
     takes_guidance = False
+    text_first = False
 
     @abstractmethod
     def forward(

@@ -77,6 +77,7 @@ class MMDiT(Denoiser):
 
     # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    text_first = True
 
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
         super().__init__()

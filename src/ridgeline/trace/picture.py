@@ -7,17 +7,13 @@ that is asked for run as they are.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.guidance import guided
-from ridgeline.diffusion.noise import Noise
-from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
-from ridgeline.diffusion.samplers import State
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Prepared
 from ridgeline.models.network import Network
@@ -28,67 +24,27 @@ from ridgeline.roofline.price import Price
 from ridgeline.trace.anatomy import layer_numbers
 from ridgeline.trace.ledger import StepLedger
 from ridgeline.trace.measure import Measurement, measure
+from ridgeline.trace.moment import Moment
 from ridgeline.trace.pricing import price_steps
+from ridgeline.trace.pull import Pull
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import HookCost, Tracer, hook_cost
+from ridgeline.trace.words import WordAttention
 
 NEGATIVE = ", negative"
 """What the name of a step over the second text ends in."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A request before one of its steps. texts: the states of its texts; number: the step, counted from 1."""
-
-    pipeline: Pipeline
-    plan: Plan
-    texts: tuple[Tensor, ...]
-    number: int
-    state: State
-
-    @property
-    def t(self) -> float:
-        """The noise level, as denoisers are told it."""
-        return self.plan.schedule.time(self.number - 1)
-
-    @property
-    def calls(self) -> tuple[tuple[int, ...], ...]:
-        """Those of the denoiser in a step, each with the places of its texts."""
-        every = range(len(self.plan.texts))
-        return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
-
-    def lengths(self, texts: Sequence[int]) -> list[int]:
-        """Tokens of the texts at these places."""
-        return [len(self.plan.texts[text]) for text in texts]
-
-    def prepare(self, texts: Sequence[int]) -> Prepared:
-        """What the denoiser makes of the texts at these places, once a request."""
-        return self.pipeline.denoiser.prepare([self.texts[text] for text in texts])
-
-    def predict(self, prepared: Prepared) -> Tensor:
-        """One call of the denoiser, which is shown the latents with each of the texts [texts, C, H, W]."""
-        latents = torch.cat([self.state.x] * len(prepared.lengths))
-        velocities: Tensor = self.pipeline.denoiser(latents, self.t, prepared)
-        return velocities
-
-    def guided(self, predictions: Tensor) -> Tensor:
-        """What the sampler is given, of the predictions with each text [1, C, H, W]."""
-        scale = self.plan.guidance.scale
-        return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
-
-    def after(self, prediction: Tensor) -> State:
-        """Where the sampler stands after the step."""
-        noise = Noise(self.plan.seed, 1, self.plan.geometry.latents)
-        return self.pipeline.scheduler.sampler(self.plan.schedule, self.number - 1, self.state, prediction, noise)
-
-
-@dataclass(frozen=True, slots=True)
 class PictureLedger:
-    """A picture. stages: by name, in their order: encode, prepare (of denoisers that do), denoise, decode."""
+    """A picture. stages: by name, in their order: encode, prepare (of denoisers that do), denoise, decode. The last two
+    are there if they were asked for."""
 
     plan: Plan
     number: int
     stages: Mapping[str, StepLedger]
+    pull: Pull | None = None
+    words: WordAttention | None = None
 
     @property
     def denoise(self) -> StepLedger:
@@ -98,23 +54,6 @@ class PictureLedger:
     def impossible(self) -> list[str]:
         """As StepLedger.impossible."""
         return [line for stage in self.stages.values() for line in stage.impossible()]
-
-
-@torch.inference_mode()
-def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
-    """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have, and
-    for a clip, whose autoencoder is another library's."""
-    if not isinstance(pipeline.autoencoder, AutoencoderKL):
-        raise ValueError(f"{pipeline.name} draws clips, which are decoded by no ops of this package; trace a picture's")
-    if not 1 <= number <= plan.schedule.steps:
-        raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
-    first = State(Noise(plan.seed, 1, plan.geometry.latents)())
-    moment = Moment(pipeline, plan, pipeline.encode(plan), 1, first)
-    prepared = [moment.prepare(texts) for texts in moment.calls]
-    while moment.number < number:
-        prediction = moment.guided(torch.cat([moment.predict(each) for each in prepared]))
-        moment = replace(moment, number=moment.number + 1, state=moment.after(prediction))
-    return moment
 
 
 def trace_picture(

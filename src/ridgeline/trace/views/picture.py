@@ -8,6 +8,7 @@ from ridgeline.document.page import Block, Bullets, Document, Facts, Heading
 from ridgeline.trace.ledger import StepLedger
 from ridgeline.trace.picture import PictureLedger
 from ridgeline.trace.views.export import device_json, steps_json
+from ridgeline.trace.views.looks import looks, looks_json
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import Shown, about, answer, machine
 from ridgeline.trace.views.table import op_table
@@ -27,6 +28,8 @@ def picture_story(ledger: PictureLedger, shown: Shown) -> Document:
         every = shown.layer == "all" or name == "denoise"
         blocks += [Heading(_STAGES[name]), op_table(stage, shown.layer if every else None)]
         blocks.append(Bullets(tuple(sentence for step in stage.steps for sentence in about(stage, step))))
+    if (figure := looks(ledger)) is not None:
+        blocks.append(figure)
     if shown.roofline:
         blocks.append(ledger_roofline(ledger.denoise))
     if broken := ledger.impossible():
@@ -90,4 +93,5 @@ def picture_json(ledger: PictureLedger) -> dict[str, Any]:
         "guidance": plan.scale,
         "seed": plan.seed,
         "stages": {name: steps_json(stage) for name, stage in ledger.stages.items()},
+        **looks_json(ledger),
     }
