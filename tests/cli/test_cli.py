@@ -572,10 +572,12 @@ def test_help_needs_no_torch() -> None:
 
 
 # Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the
-# lengths and the seed of a load, a server's own name for a model; of pictures, how many, and what is written and said.
+# lengths and the seed of a load, a server's own name for a model; of pictures, how many, what is written and said, and
+# which step is traced.
 OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
 OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
 OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames"}
+OWN_OF_TRACE = {"--size", "--steps", "--guidance", "--negative"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
@@ -584,7 +586,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     for name, command in commands_of(typer.main.get_command(command_line.build_app())):
         for param in command.params:
             own = OWN if name.startswith(("lab", "cal")) else OWN_OF_BENCH if name.startswith("bench") else set()
-            own = OWN_OF_IMAGE if name in ("image", "video") else own
+            own = OWN_OF_IMAGE if name in ("image", "video") else OWN_OF_TRACE if name == "trace" else own
             if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}

@@ -26,7 +26,8 @@ COMMANDS = {
     "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
-    "seconds,\nthe candidates, the token, and where the time went.",
+    "seconds,\nthe candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts "
+    "encoded, one step\nof its denoiser and its decode.",
     "calibrate": "Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation "
     "where it\nstands in a model; then fit six constants to each class of kernels.",
     "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
