@@ -103,13 +103,13 @@ def test_refused(
 
 @pytest.fixture
 def one_place(tmp_path: Path) -> Path:
-    """A folder whose template writes a place for one image."""
+    """A folder whose template writes a place for one image; made before a command's output is watched."""
     template = "{% for m in messages %}<image_placeholder>{{ m.content[-1].text }}{% endfor %}"
     write_janus(tmp_path / "janus", template=template)
     return tmp_path / "janus"
 
 
-def test_refused_folders(ridgeline: Run, pictures: list[Path], one_place: Path) -> None:
+def test_refused_folders(one_place: Path, ridgeline: Run, pictures: list[Path]) -> None:
     """A template that writes fewer places than there are images; a folder that does not say how images are brought to
     it; a tokenizer without the tokens around them."""
     folder = one_place
