@@ -288,15 +288,21 @@ def test_language_models_are_served_one_by_one(ridgeline: Run, told: list[Told])
     assert not told
 
 
-def test_a_server_that_draws(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path) -> None:
-    """From the command to a picture and to the signal that ends it."""
+@pytest.mark.parametrize("model", ["FOLDER", "digits"])
+@pytest.mark.parametrize("name", [None, "mine"])
+def test_a_server_that_draws(
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path, model: str, name: str | None
+) -> None:
+    """From the command to a picture and to the signal that ends it, under its own name or another."""
+    folder = model.replace("FOLDER", str(pictures))
+    called = Path(folder).name
     answers: list[Any] = []
     say_drawing = command.say_drawing
 
     def ask(url: str) -> None:
         host = urlsplit(url)
         connection = http.client.HTTPConnection(str(host.hostname), host.port, timeout=30)
-        body = {"prompt": "a cat", "num_inference_steps": 1, "model": "mine"}
+        body = {"prompt": "a seven", "num_inference_steps": 1, "model": name or called}
         connection.request("POST", "/v1/images/generations", json.dumps(body))
         answers.append(json.loads(connection.getresponse().read()))
         connection.close()
@@ -308,9 +314,10 @@ def test_a_server_that_draws(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pi
 
     monkeypatch.setattr(command, "say_drawing", ready)
     monkeypatch.setattr(command, "device_named", lambda *_: load_card("h100-sxm"))
-    ended = ridgeline("serve", pictures, "--port", 0, "--served-model-name", "mine", "--threads", 1)
+    named = ("--served-model-name", name) if name is not None else ()
+    ended = ridgeline("serve", folder, "--port", 0, *named, "--threads", 1)
     assert ended.code == OK, ended.err
-    assert (answers[0]["model"], len(answers[0]["data"])) == ("mine", 1)
-    assert "loading z-image" in ended.err
-    assert "serving mine for this machine at http://127.0.0.1:" in ended.err
+    assert (answers[0].get("model"), len(answers[0].get("data", ()))) == (name or called, 1), answers
+    assert f"loading {called}" in ended.err
+    assert f"serving {name or called} for this machine at http://127.0.0.1:" in ended.err
     assert "limits: 16 requests, 60 s to the first step, 600 s in all; n up to 8, 256 MiB of pictures" in ended.err

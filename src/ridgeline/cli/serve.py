@@ -202,7 +202,7 @@ def _called(model: str) -> str:
 
 def say_drawing(url: str, drawer: Drawer, settings: ServerSettings) -> None:
     """As `say_ready`, of pipelines."""
-    names = ", ".join(settings.models if len(drawer.pipelines) == 1 else drawer.pipelines)
+    names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.threads, settings)
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"

@@ -22,15 +22,19 @@ class Prices:
         result: a request gives the same picture whenever it comes."""
         assert isinstance(pipeline.autoencoder, AutoencoderKL)
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
-        self._longest = pipeline.encoder.most_tokens
         self._forecaster = Forecaster(pipeline, device)
-        self._sizes: dict[Geometry, tuple[float, Tiling | None]] = {}
+        self._tilings: dict[Geometry, Tiling | None] = {}
+        self._activations: dict[tuple[Geometry, int], float] = {}
 
     def of(self, plan: Plan) -> tuple[dict[StageName, float], Tiling | None]:
         """Expected seconds of a plan's strides, and how its pictures are decoded. Raises ValueError for one whose
         activations do not fit."""
-        each, tiling = self._size(plan.geometry)
-        wanted = each * plan.batching.pictures * (len(plan.texts) if plan.batching.paired else 1)
+        tiling = self._tiling(plan.geometry)
+        wanted = (
+            self._each(plan.geometry, max(map(len, plan.texts)))
+            * plan.batching.pictures
+            * (len(plan.texts) if plan.batching.paired else 1)
+        )
         if wanted > SPARE * self._room:
             raise ValueError(
                 f"a step at {plan.geometry.size} wants {say_gib(gib(wanted / SPARE))} free beside the weights; "
@@ -41,10 +45,16 @@ class Prices:
             seconds["encode"] = 0.0  # they are kept
         return seconds, tiling
 
-    def _size(self, geometry: Geometry) -> tuple[float, Tiling | None]:
-        """Bytes of activations of a picture of a size in a pass, with the longest text, and how it is decoded."""
-        if geometry not in self._sizes:
-            _, height, width = geometry.latents
-            tiling = choose_tiling(self._autoencoder, Grid(1, height, width), self._room)
-            self._sizes[geometry] = self._forecaster.activations(geometry, self._longest), tiling
-        return self._sizes[geometry]
+    def _tiling(self, geometry: Geometry) -> Tiling | None:
+        """How a picture of a size is decoded. Raises ValueError where there is no room for it."""
+        if geometry not in self._tilings:
+            height, width = geometry.latents[-2:]
+            self._tilings[geometry] = choose_tiling(self._autoencoder, Grid(1, height, width), self._room)
+        return self._tilings[geometry]
+
+    def _each(self, geometry: Geometry, text: int) -> float:
+        """Bytes of activations of one picture in a pass, with a text of so many tokens."""
+        key = geometry, text
+        if key not in self._activations:
+            self._activations[key] = self._forecaster.activations(geometry, text)
+        return self._activations[key]
