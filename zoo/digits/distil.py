@@ -20,7 +20,7 @@ from zoo.digits.measures import Bounds
 from zoo.digits.model import Drawer, Shape, TextShape, ZImage
 from zoo.digits.tokenizer import encoded
 from zoo.digits.train import MATRICES, Batch, Taught, load_weights
-from zoo.digits.training import PARTS, Training, arguments
+from zoo.digits.training import Training, arguments
 
 SCALE = 4.0  # of guidance, the textbook's w; 3 as Z-Image counts
 STRIDE = 0.05  # of the teacher's steps, of which 20 go from noise to picture
@@ -90,11 +90,7 @@ def main() -> None:
         return {"apart": round(float(apart), 5)}
 
     matrices = [p for name, p in student.named_parameters() if p.dim() == 2 and any(part in name for part in MATRICES)]
-    training = Training(student, args, matrices)
-    student.compile_blocks()
-    loss(torch.Generator(), args.rows // PARTS).backward()  # type: ignore[no-untyped-call]
-    student.zero_grad()
-    training.fit(loss, validate, args)
+    Training(student, args, matrices).fit(loss, validate, args)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
+from ridgeline.models.autoencoder_kl import AutoencoderKL
 from zoo.digits.classifier import classifier, read
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.measures import Bounds
@@ -159,6 +160,7 @@ def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[s
 def autoencoding(pipeline: Pipeline, judge: Judge, held: Digits) -> dict[str, str]:
     """What it says of the autoencoder."""
     model = pipeline.autoencoder
+    assert isinstance(model, AutoencoderKL)
     with torch.inference_mode():
         parts = [model.decode(model.encode(part).mean) for part in torch.split(held.images, 100)]
     images = torch.cat(parts).float()
