@@ -37,6 +37,7 @@ _MAX_BATCH = 1 << 40  # far above any there is
 
 _OFFERED = 3  # names for one that is not known
 
+_IMAGES = "Images of a prompt, whose places are part of --input; of models that read images."
 _BATCH = "Requests side by side; of several, like 1,8,64, a decode step each, and a plan of the first."
 _ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
 _DP_ATTENTION = (
@@ -98,6 +99,7 @@ class WorkloadFlags:
 
     input: options.Input = "1k"
     output: Annotated[str, _workload("Tokens generated.")] = "256"
+    images: Annotated[int, _workload(_IMAGES)] = 0
     batch: Annotated[str, _workload(_BATCH)] = "1"
     users: Annotated[int | None, _workload("Requests under way all the time: what they get, and the replicas.")] = None
     rate: Annotated[float | None, _workload("Requests a second: the cards and replicas that serve them.")] = None
@@ -115,6 +117,7 @@ class WorkloadFlags:
             ttft,
             tpot,
             parse_tokens(max_batch_tokens, "--max-batch-tokens"),
+            images=self.images,
         )
 
     def batches(self) -> tuple[int, ...]:

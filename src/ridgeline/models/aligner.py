@@ -13,6 +13,7 @@ class Aligner(nn.Module):
     activation."""
 
     part = "feed-forward"
+    sees = False  # whether it is of what reads images, for the bill
 
     def __init__(self, inputs: int, outputs: int, depth: int, activation: str, dtype: torch.dtype) -> None:
         super().__init__()

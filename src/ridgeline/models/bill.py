@@ -10,13 +10,16 @@ from ridgeline.ops.norm import Norm
 from ridgeline.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
+VISION = "vision"
+"""A further part, of models that read images: the tower, and what brings its rows to the text's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
     """Parameters by part. A tied head is counted once, with the embedding.
 
-    parameters: of the whole model by part; layer: of one layer of the commonest sort.
+    parameters: of the whole model by part, "vision" where there is such a part; layer: of one layer of the commonest
+    sort.
     total: all of them. active: those that one token passes through (k experts of a mixture; the whole embedding).
     nbytes: as stored, scales included.
     """
@@ -30,7 +33,7 @@ class Bill:
 
 def bill(model: Model) -> Bill:
     """Count the parameters of a model, on meta or filled; of one rank's part of a divided one."""
-    parts = dict.fromkeys(PARTS, 0)
+    parts = dict.fromkeys((*PARTS, VISION), 0)
     layers: dict[tuple[str, int], dict[str, int]] = {}
     nbytes = 0.0
     for path, op in model.weighted_ops():
@@ -39,15 +42,19 @@ def bill(model: Model) -> Bill:
         parts[part] += count
         nbytes += op.stored_bytes()
         layer = _place(path)
-        if layer is not None:
+        if layer is not None and part != VISION:
             layers.setdefault(layer, dict.fromkeys(PARTS, 0))[part] += count
     total = sum(parts.values())
+    if not parts[VISION]:
+        del parts[VISION]
     bills = list(layers.values())
     return Bill(parts, max(bills, key=bills.count), total, total - _idle(model), nbytes)
 
 
 def part_of(model: Model, path: str, op: Op) -> str:
-    """Which of PARTS an op of a model belongs to; `path` is where it is."""
+    """Which of PARTS, or VISION, an op of a model belongs to; `path` is where it is."""
+    if getattr(model.get_submodule(path.partition(".")[0]), "sees", False):
+        return VISION
     if isinstance(op, Head):
         return "head"
     if isinstance(op, Embedding):

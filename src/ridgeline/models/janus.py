@@ -56,6 +56,7 @@ class JanusReader(Decoder):
         super().__init__(d, trunk, tied=tied)
         self.images = PlacedRows(placeholder, tower.patches, tower.channels * tower.patch**2)
         self.vision_model, self.aligner = tower, aligner
+        aligner.sees = True
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode, of the patches of whole images: what stands for each."""

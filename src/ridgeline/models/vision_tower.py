@@ -39,6 +39,8 @@ class Embeddings(nn.Module):
 class VisionTower(nn.Module):
     """What checkpoints call `vision_model`. channels, patch: of a pixel, and pixels of a patch's side."""
 
+    sees = True  # of the bill
+
     def __init__(self, d: Dimensions, channels: int, patch: int, *, bias: bool) -> None:
         """d.context: patches of an image. bias: whether queries, keys and values have one."""
         super().__init__()

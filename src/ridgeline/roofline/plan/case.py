@@ -32,7 +32,7 @@ class Workload:
     and a token after it, None for no target. step_tokens: positions that one step may run; a longer prompt takes
     several steps, and the activations of one are what memory must be kept for; what an encoder reads is not divided,
     and runs alone where it is longer. page_size: positions a KV page. encoded: positions of a request's input to the
-    encoder, where the model has one.
+    encoder, where the model has one. images: of a prompt, which begins with them; their places are part of its input.
 
     Raises ValueError naming the option.
     """
@@ -45,13 +45,15 @@ class Workload:
     step_tokens: int = 2048
     page_size: int = 16
     encoded: int = 0
+    images: int = 0
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "batch", "step_tokens", "page_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.encoded < 0:
-            raise ValueError(f"encoded is {self.encoded}; it must be at least 0")
+        for name in ("encoded", "images"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
         for name in ("ttft", "tpot"):
             target = getattr(self, name)
             if target is not None and not target > 0:
@@ -72,6 +74,11 @@ class Workload:
     def given(self) -> int:
         """Tokens that a request is given, whoever reads them; positions of sound."""
         return self.encoded or self.input
+
+    @property
+    def seen(self) -> str:
+        """The images of a prompt, in words; "" for none."""
+        return f" ({self.images:,} image{'s' if self.images > 1 else ''} of them)" if self.images else ""
 
     @property
     def prompt_step(self) -> int:
@@ -165,6 +172,22 @@ class Case:
     def on_each(self, requests: int) -> int:
         """Requests of the fullest rank, of so many divided evenly among all."""
         return math.ceil(requests / self.ranks)
+
+    @property
+    def image_rows(self) -> int:
+        """Places of an image in a prompt; 0 where the model reads none."""
+        return 0 if self.model.images is None else self.model.images.rows
+
+    def part(self, workload: Workload, start: int, end: int) -> Segment:
+        """The positions of one prompt from `start` to `end`: an encoder's input is run with the first of them, and a
+        tower's images whole with any of theirs."""
+        rows = self.image_rows
+        places = min(end, rows * workload.images)
+        if start >= places:
+            encodes = start == 0 and workload.encoded > 0
+            return Segment(end - start, end, workload.encoded, encodes=encodes)
+        images = -(-places // rows) - start // rows
+        return Segment(end - start, end, images * rows, encodes=True, inputs=images)
 
     def prompt(self, length: int) -> Segment:
         """What attention sees of a prompt of so many tokens: an encoder reads it where there is one, and the decoder

@@ -19,7 +19,7 @@ def compare_document(comparison: Comparison) -> Document:
     workload, any_of_them = comparison.workload, comparison.offers[0].outcome
     title = (
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
-        f"{workload.given:,} tokens in, {workload.output:,} out"
+        f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
     )
     targets = targets_in_words(workload)
     within = f" within {targets} on average" if targets else ""

@@ -155,7 +155,9 @@ def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> 
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages."""
     device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weight_bytes
-    step = activation_peak(case.price, workload.step_tokens, rows, workload.encoder_step)
+    # At either end of a step's tokens an image may be of which it needs a part.
+    images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
+    step = activation_peak(case.price, workload.step_tokens, rows, max(workload.encoder_step, images))
     sampler = sampler_peak(case.price, rows, rule.copies)
     activations = max(step, sampler)
     recorded = model.recorded_bytes() if device.native and case.setup.engine.name == OWN_ENGINE else 0

@@ -43,7 +43,7 @@ def _title(plan: Plan) -> str:
     case, workload = plan.case, plan.workload
     return (
         f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
-        f"{workload.given:,} tokens in, {workload.output:,} out"
+        f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
     )
 
 

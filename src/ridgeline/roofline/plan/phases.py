@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.ops.cost import Cost
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import Work
 from ridgeline.roofline.critical import both_seconds, matrix_flops
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.case import Case, Workload
@@ -182,8 +182,8 @@ def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
 
 def prefill_phase(case: Case, workload: Workload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
-    follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt.
-    """
+    follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt,
+    a tower with those of its images."""
     positions, step = workload.batch * workload.input, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
     steps = f" in {len(works):,} steps" if len(works) > 1 else ""
@@ -210,7 +210,7 @@ def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
     while start < end:
         done = start % length
         count = min(length - done, end - start)
-        segments.append(Segment(count, done + count, workload.encoded, encodes=done == 0 and workload.encoded > 0))
+        segments.append(case.part(workload, done, done + count))
         start += count
     return case.dealt(Work.of(segments, case.price.reaches, ends))
 

@@ -310,6 +310,14 @@ def check_context(case: Case, workload: Workload) -> None:
             f"{workload.encoded:,} tokens of input; the model's encoder takes {case.model.encoder_context:,}; give a "
             "shorter --input"
         )
+    if workload.images and not case.image_rows:
+        raise ValueError("the model reads no images; leave --images out")
+    if workload.images * case.image_rows > workload.input:
+        places = workload.images * case.image_rows
+        raise ValueError(
+            f"{workload.images:,} images are {places:,} tokens of input, of {workload.input:,}; give --input {places} "
+            "or more, or fewer --images"
+        )
     if workload.tokens > case.model.context:
         raise ValueError(
             f"{workload.input:,} tokens of input and {workload.output:,} of output are {workload.tokens:,}; "
