@@ -185,7 +185,7 @@ def test_what_a_model_says_steers_no_terminal(
     """A file gets the text as it is."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     model: Any = SimpleNamespace(stream=lambda *_, **__: [Event(0, 0, text="\x1b[2Jboo")])
-    _generate(model, [1], SamplingParams(), "", shown=True)
+    _generate(model, [1], SamplingParams(), "", None, shown=True)
     assert capsys.readouterr().out == ("\\x1b[2Jboo\n" if terminal else "\x1b[2Jboo\n")
 
 

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ridgeline.engine.features import Features
 from ridgeline.engine.kv.ledger import KVLedger
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
-from ridgeline.models.model import PlacedRows
+
+if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does without
+    from ridgeline.models.model import PlacedRows
 
 
 @contextmanager
@@ -35,7 +38,7 @@ class Bounds:
     encoder_width: int
     encoder_context: int
     outputs: int
-    images: PlacedRows | None
+    images: "PlacedRows | None"
 
     def room(self, prompt: Sequence[int], params: SamplingParams, encoder: Sequence[int] | Features) -> int:
         """How many tokens may be sampled behind a prompt, beside what an encoder is to read. Raises ValueError for a

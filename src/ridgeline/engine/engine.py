@@ -25,11 +25,11 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.engine.suspects import Suspects
 from ridgeline.engine.token_rules import RuleGuide
 from ridgeline.host import out_of_memory
-from ridgeline.models.model import PlacedRows
 from ridgeline.ops.work import TOKENS, Reach
 
 if TYPE_CHECKING:
     from ridgeline.engine.guidance import Guide, Guides
+    from ridgeline.models.model import PlacedRows
 
 Observer = Callable[[StepRecord], None]
 
@@ -62,7 +62,7 @@ class Engine:
         encoder_width: int = 0,
         encoder_context: int = 0,
         outputs: int | None = None,
-        images: PlacedRows | None = None,
+        images: "PlacedRows | None" = None,
         guides: "Guides | None" = None,
         adapters: Mapping[str, bytes] | None = None,
         on_step: Observer | None = None,
