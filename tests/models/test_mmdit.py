@@ -356,24 +356,34 @@ def test_the_outline_is_the_pass(either: Subject) -> None:
     assert work.sequences == 2
 
 
-def flops_of(facts: Facts, pixels: int) -> int:
-    """Of a pass of diffusers' class over a picture of so many pixels a side, on meta."""
-    config, theirs = facts.config, on_meta(facts.config)
-    tokens, axes = (pixels // 16) ** 2, 3 if "pooled_projection_dim" in facts.config else 4
+def counted(config: Config, text: int, pixels: int) -> int:
+    """FLOPs of a pass of diffusers' class over a picture of so many pixels a side, on meta."""
+    theirs = on_meta(config)
+    tokens, axes = (pixels // 16) ** 2, 3 if "pooled_projection_dim" in config else 4
     with FlopCounterMode(display=False) as counter, torch.device("meta"), torch.inference_mode():
         given = {
             "hidden_states": torch.empty(1, tokens, config["in_channels"]),
-            "encoder_hidden_states": torch.empty(1, facts.text, config["joint_attention_dim"]),
+            "encoder_hidden_states": torch.empty(1, text, config["joint_attention_dim"]),
             "timestep": torch.empty(1),
             "img_ids": torch.empty(tokens, axes),
-            "txt_ids": torch.empty(facts.text, axes),
+            "txt_ids": torch.empty(text, axes),
         }
         if axes == 3:
             given["pooled_projections"] = torch.empty(1, config["pooled_projection_dim"])
         if config["guidance_embeds"]:
             given["guidance"] = torch.empty(1)
         theirs(**given, return_dict=False)
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
+
+
+def flops_of(facts: Facts, pixels: int) -> int:
+    """Of a pass of the whole model: layers of a kind are alike, so that one and two of them say what all take."""
+    layers = {"num_layers": 1, "num_single_layers": 1}
+    total = one = counted(facts.config | layers, facts.text, pixels)
+    for name in layers:
+        two = counted(facts.config | layers | {name: 2}, facts.text, pixels)
+        total += (facts.config[name] - 1) * (two - one)
+    return total
 
 
 @pytest.mark.parametrize("name", FLUX)
