@@ -6,7 +6,7 @@ head, S a third of D.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -15,18 +15,17 @@ from ridgeline.models.decoder import MLP, SelfAttention
 from ridgeline.models.denoiser import LATENTS, TEXT
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
+from ridgeline.models.modulated import PART, Stream, embedder, enter, entry
 from ridgeline.ops.adaptive_norm import AddShiftedLayerNorm, ConditionTable, GatedAddLayerNorm
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Linear, Projections
-from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm, Factor, ModulatedLayerNorm, Modulation
+from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm, Modulation
 from ridgeline.ops.residual import Add
 from ridgeline.ops.rotary import Angles, Rope
 from ridgeline.ops.rows import JoinColumns
 from ridgeline.ops.timestep import TimestepSinusoids
 from ridgeline.ops.work import Reach
 
-PART: tuple[Factor, ...] = ("shift", "scale", "gate")
-"""What a condition says of each of the parts that it modulates."""
 OF_LATENTS = Reach("full", space=LATENTS)
 OF_TEXT = Reach("cross", space=LATENTS, keys=TEXT)
 
@@ -89,15 +88,6 @@ class Pass:
     kv: Uncached
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Rows as x + gate * y: the addition is left to the norm that follows."""
-
-    x_ND: Tensor
-    y_ND: Tensor
-    gate_RD: Tensor
-
-
 class CrossBlock(nn.Module):
     """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
     the norm that follows. Norms are scaled and shifted by the noise level, as the gates come of it."""
@@ -105,7 +95,7 @@ class CrossBlock(nn.Module):
     def __init__(self, d: Dimensions, style: Style, *, first: bool) -> None:
         super().__init__()
         self.factors = ConditionTable(PART * 2, d.hidden, d.dtype)
-        self.norm1 = (ModulatedLayerNorm if first else AddGatedLayerNorm)(d.hidden, d.eps, d.dtype)
+        self.norm1 = entry(d, first)
         rows = Attention(-1, d.own_heads, looks_at(d, OF_LATENTS), rope=style.rope)
         qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden, bias=style.bias))
         norms = norms_over_heads(d) if style.heads else None
@@ -120,14 +110,11 @@ class CrossBlock(nn.Module):
         """As TextAttention.keys_values."""
         return self.attn2.keys_values(text_MD)
 
-    def forward(self, stream: Tensor | Stream, text: tuple[Tensor, Tensor], given: Pass) -> Stream:
-        """stream: rows [N, hidden] in the first block; text: keys and values of this block."""
-        runs = given.runs
-        shift, scale, gate, inner_shift, inner_scale, inner_gate = self.factors(given.condition_RC)
-        if isinstance(stream, Stream):
-            x_ND, normed_ND = self.norm1(stream.x_ND, stream.y_ND, stream.gate_RD, scale, shift, runs)
-        else:
-            x_ND, normed_ND = stream, self.norm1(stream, scale, shift, runs)
+    def forward(self, stream: Stream, text: tuple[Tensor, Tensor], given: Pass) -> Stream:
+        """text: keys and values of this block."""
+        runs, factors = given.runs, self.factors(given.condition_RC)
+        _, _, gate, inner_shift, inner_scale, inner_gate = factors
+        x_ND, normed_ND = enter(self.norm1, stream, factors, runs)
         y_ND = self.attn1(normed_ND, given.angles, given.kv)
         if isinstance(self.norm2, AddGated):
             x_ND = normed_ND = self.norm2(x_ND, y_ND, gate, runs)
@@ -186,9 +173,3 @@ class FinalLayer(nn.Module):
         _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)
         out_NF: Tensor = self.proj_out(normed_ND)
         return out_NF
-
-
-def embedder(d: Dimensions, inputs: int, outputs: int, activation: str = "silu") -> MLP:
-    """An MLP as wide within as what it gives."""
-    up = {"linear_1": d.whole(inputs, outputs, bias=True)}
-    return MLP(replace(d, activation=activation), up, "linear_2", d.whole(outputs, outputs, bias=True))

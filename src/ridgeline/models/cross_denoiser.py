@@ -18,7 +18,6 @@ from ridgeline.models.cross_blocks import (
     CrossBlock,
     FinalLayer,
     Pass,
-    Stream,
     Style,
 )
 from ridgeline.models.denoiser import (
@@ -35,6 +34,7 @@ from ridgeline.models.denoiser import (
 )
 from ridgeline.models.denoiser_grid import Grid
 from ridgeline.models.dimensions import Dimensions
+from ridgeline.models.modulated import Stream
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
@@ -147,7 +147,7 @@ class CrossDenoiser(Denoiser):
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
         embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
         given = Pass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))
-        stream: Tensor | Stream = x_ND
+        stream = Stream(x_ND)
         for layer, block in enumerate(self.blocks):
             stream = block(stream, (text[2 * layer], text[2 * layer + 1]), given)
         out_NF: Tensor = self.final(stream, embedded_RD, layout.runs)

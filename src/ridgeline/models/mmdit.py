@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.decoder import MLP, wanted
+from ridgeline.models.decoder import wanted
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.joint_rows import JointRows
-from ridgeline.models.mmdit_blocks import PART, DoubleBlock, Pass, SingleBlock, Stream, Style, modulation
+from ridgeline.models.mmdit_blocks import DoubleBlock, Pass, SingleBlock, Style, modulation
 from ridgeline.models.mmdit_layout import Grid, Layout
+from ridgeline.models.modulated import PART, Stream, embedder
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm
@@ -56,9 +57,9 @@ class ConditionEmbedder(nn.Module):
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
         super().__init__()
         self.sinusoids = TimestepSinusoids(sizes.sinusoids, d.dtype, scale=_SCALE)
-        self.timestep_embedder = _embedder(d, sizes.sinusoids, style)
-        self.guidance_embedder = _embedder(d, sizes.sinusoids, style) if sizes.guided else None
-        self.text_embedder = None if sizes.pooled is None else _embedder(d, sizes.pooled, style)
+        self.timestep_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias)
+        self.guidance_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias) if sizes.guided else None
+        self.text_embedder = None if sizes.pooled is None else embedder(d, sizes.pooled, d.hidden, bias=style.bias)
         alone = self.guidance_embedder is None and self.text_embedder is None
         self.add = None if alone else Add(d.hidden, d.dtype)
 
@@ -155,7 +156,7 @@ class MMDiT(Denoiser):
         assert joint.y_ND is not None
         own = wanted(joint.x_ND, layout.joint.second), wanted(joint.y_ND, layout.joint.second)
         factors = self.norm_out["linear"](condition_PD)
-        _, normed_ND = self.last_norm(*own, joint.gate_PD, *factors, layout.lengths[LATENTS])
+        _, normed_ND = self.last_norm(*own, joint.gate_RD, *factors, layout.lengths[LATENTS])
         out_NF: Tensor = self.proj_out(normed_ND)
         return out_NF
 
@@ -189,9 +190,3 @@ class MMDiT(Denoiser):
             guidance_P=torch.empty(pictures) if self.takes_guidance else None,
             pooled_PV=None if self.pooled_width is None else torch.empty(pictures, self.pooled_width, dtype=dtype),
         )
-
-
-def _embedder(d: Dimensions, inputs: int, style: Style) -> MLP:
-    """An MLP to the condition."""
-    up = {"linear_1": d.whole(inputs, d.hidden, bias=style.bias)}
-    return MLP(replace(d, activation="silu"), up, "linear_2", d.whole(d.hidden, d.hidden, bias=style.bias))

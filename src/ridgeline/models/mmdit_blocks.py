@@ -8,7 +8,6 @@ Shapes: N rows of latents, M of texts, J of both, P pictures, D hidden, F width 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,19 +17,15 @@ from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.mmdit_layout import Layout
+from ridgeline.models.modulated import PART, Factors, Stream, enter, entry
 from ridgeline.ops.activation import ActivatedProjections, GatedActivation
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Linear, Projections
-from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, ModulatedLayerNorm, Modulation
+from ridgeline.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.ops.norm import Norm
 from ridgeline.ops.rotary import Angles, Rope
 from ridgeline.ops.rows import JoinColumns, JoinRows
 from ridgeline.ops.work import Reach, Space
-
-Factors = tuple[Tensor, ...]
-"""Shift, scale and gate of each part of a block, each [pictures, hidden]."""
-PART: tuple[Factor, ...] = ("shift", "scale", "gate")
-"""Factors of a part, in the order in which they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +50,6 @@ class Pass:
     layout: Layout
     angles: Angles
     kv: Uncached
-
-
-class Stream(NamedTuple):
-    """x + gate * y: rows, and what the last part adds to them, which is left to the norm that follows."""
-
-    x_ND: Tensor
-    y_ND: Tensor | None = None
-    gate_PD: Tensor | None = None
 
 
 class Modulated(nn.Module):
@@ -228,21 +215,6 @@ def modulation(d: Dimensions, factors: tuple[Factor, ...], style: Style) -> nn.M
     """Of what comes of the noise level, under the name that checkpoints give its matrix."""
     own = Modulation(d.hidden, d.hidden, factors, d.dtype, activated=True, bias=style.bias)
     return nn.ModuleDict({"linear": own})
-
-
-def entry(d: Dimensions, first: bool) -> Norm:
-    """The norm that a block begins with."""
-    kind = ModulatedLayerNorm if first else AddGatedLayerNorm
-    return kind(d.hidden, d.eps, d.dtype)
-
-
-def enter(norm: nn.Module, stream: Stream, factors: Factors, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The stream's sum, and its norm, shifted and scaled."""
-    shift, scale, *_ = factors
-    if stream.y_ND is None:
-        return stream.x_ND, norm(stream.x_ND, scale, shift, lengths)
-    sum_ND, normed_ND = norm(stream.x_ND, stream.y_ND, stream.gate_PD, scale, shift, lengths)
-    return sum_ND, normed_ND
 
 
 def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tuple[Tensor, ...]:
