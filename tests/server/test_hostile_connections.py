@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -344,7 +345,7 @@ def test_42_who_waits_too_long_for_a_turn_is_told_so(stream: bool) -> None:
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(server.post, COMPLETE, LONG)
             assert eventually(lambda: any(live.tokens for live in server.service.live.values()))
-            server.service.queue_seconds = 0.02  # the first runs for longer than that, however fast the machine is
+            server.service.deadlines.queue = 0.02  # the first runs for longer than that, however fast the machine is
             late = server.post(COMPLETE, {**LONG, "stream": stream})
             assert (late.status, late.json()["error"]["code"]) == (503, "queue_timeout")
             assert first.result().status == 200, "the one whose turn it was is not touched"
@@ -356,7 +357,7 @@ def test_42_what_takes_too_long_in_all_ends_with_an_error() -> None:
         reply = server.post(COMPLETE, {**LONG, "n": 8})
         assert (reply.status, reply.json()["error"]["code"]) == (504, "total_timeout")
         assert reply.headers["x-should-retry"] == "false"
-        server.service.total_seconds = math.inf
+        server.service.deadlines.total = math.inf
         server.check()
 
 
@@ -369,7 +370,7 @@ def test_42_a_stream_that_takes_too_long_ends_with_a_frame_that_says_so() -> Non
             while b"data:" not in received:
                 received += connection.recv(4096)
             (live,) = server.service.live.values()
-            server.service.on_loop(server.service._end_overdue, live)
+            server.service.on_loop(server.service.deadlines._end_overdue, partial(server.service.end, live))
             received += read_all(connection)
         frames = re.findall(rb"data: (\{.*)", received)
         assert json.loads(frames[-1])["error"]["code"] == "total_timeout"

@@ -370,9 +370,9 @@ def test_limits_of_time(pipeline: Pipeline) -> None:
         first = threading.Thread(target=lambda: up.draw(**QUICK))
         first.start()
         assert held.begun.wait(30)
-        up.service.queue_seconds = 0.05
+        up.service.deadlines.queue = 0.05
         assert up.refusal(QUICK, 503)["code"] == "queue_timeout"
-        up.service.queue_seconds, up.service.total_seconds = 600.0, 0.05
+        up.service.deadlines.queue, up.service.deadlines.total = 600.0, 0.05
         reply = up.post(ROUTE, QUICK)
         assert (reply.status, reply.json()["error"]["code"]) == (504, "total_timeout")
         assert reply.headers["x-should-retry"] == "false"

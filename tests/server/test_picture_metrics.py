@@ -89,7 +89,7 @@ def test_requests_that_wait_run_are_refused_and_given_up(up: Drawing, pipeline: 
         for thread in both:
             thread.join(30)
     up.refusal({**QUICK, "size": "1x1"})
-    up.service.total_seconds = 1e-3
+    up.service.deadlines.total = 1e-3
     up.refusal({**QUICK, "n": 8}, 504)
     after = scrape(up)
     assert (after[("num_requests_running",)], after[("num_requests_waiting",)]) == (0, 0)

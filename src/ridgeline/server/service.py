@@ -15,6 +15,7 @@ from ridgeline.engine.features import EncoderInput
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish
 from ridgeline.engine.worker.messages import StepReport
+from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError
 
 
@@ -102,7 +103,7 @@ class Service:
         total_seconds: float = math.inf,
     ) -> None:
         self.llm, self.admission, self.observers = llm, admission, list(observers)
-        self.queue_seconds, self.total_seconds = queue_seconds, total_seconds
+        self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.step_observers: list[StepObserver] = []
         self.live: dict[str, Live] = {}
         self.by_request: dict[int, Live] = {}
@@ -122,21 +123,19 @@ class Service:
 
         Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
         """
-        loop = self.bind()
+        self.bind()
         self._admit(live)
         self.live[live.id] = live
-        timers = self._limit(live, loop)
         ended: BaseException | None = None
         try:
-            for observer in self.observers:
-                observer.arrived(live, prompt, _apart(root, live.adapter))
-            await self._events(live, prompt, take, root, encoder)
+            with self.deadlines.held(lambda: not (live.begun or live.tokens), partial(self.end, live)):
+                for observer in self.observers:
+                    observer.arrived(live, prompt, _apart(root, live.adapter))
+                await self._events(live, prompt, take, root, encoder)
         except BaseException as error:
             ended = error
             raise
         finally:
-            for timer in timers:
-                timer.cancel()
             del self.live[live.id]
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
@@ -182,19 +181,6 @@ class Service:
         """Have a request under way end with an error, whatever the engine does."""
         if live.fail is not None:
             live.fail(error)
-
-    def _limit(self, live: Live, loop: asyncio.AbstractEventLoop) -> list[asyncio.TimerHandle]:
-        limits = ((self.queue_seconds, self._end_if_waiting), (self.total_seconds, self._end_overdue))
-        return [loop.call_later(seconds, end, live) for seconds, end in limits if seconds != math.inf]
-
-    def _end_if_waiting(self, live: Live) -> None:
-        if not (live.begun or live.tokens):
-            message = f"the request waited {self.queue_seconds:g} s for its turn, as long as one may"
-            self.end(live, ApiError(503, message, kind="server_error", code="queue_timeout"))
-
-    def _end_overdue(self, live: Live) -> None:
-        message = f"the request took {self.total_seconds:g} s, as long as one may"
-        self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
 
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already

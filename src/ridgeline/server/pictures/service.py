@@ -5,9 +5,11 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 from ridgeline.server.admission import Turns, shutting_down
+from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.pictures.drawer import Drawer, Order, Told
 from ridgeline.server.settings import ServerSettings
@@ -95,7 +97,7 @@ class PictureService:
     ) -> None:
         """queue_seconds: until a request's first stride; total_seconds: until its end."""
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
-        self.queue_seconds, self.total_seconds = queue_seconds, total_seconds
+        self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, LivePicture] = {}
 
     async def run(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
@@ -106,18 +108,14 @@ class PictureService:
         """
         self._admit(live)
         self.live[live.id] = live
-        loop = asyncio.get_running_loop()
-        limits = ((self.queue_seconds, self._end_if_waiting), (self.total_seconds, self._end_overdue))
-        timers = [loop.call_later(seconds, end, live) for seconds, end in limits if seconds != math.inf]
         ended: BaseException | None = None
         try:
-            await self._strides(live, order, take)
+            with self.deadlines.held(lambda: live.phase == "queue", partial(self.end, live)):
+                await self._strides(live, order, take)
         except BaseException as error:
             ended = error
             raise
         finally:
-            for timer in timers:
-                timer.cancel()
             del self.live[live.id]
             self.queue.leave(live)
             for observer in self.observers:
@@ -161,12 +159,3 @@ class PictureService:
             for observer in self.observers:
                 observer.refused(live, error)
             raise
-
-    def _end_if_waiting(self, live: LivePicture) -> None:
-        if live.phase == "queue":
-            message = f"the request waited {self.queue_seconds:g} s for its turn, as long as one may"
-            self.end(live, ApiError(503, message, kind="server_error", code="queue_timeout"))
-
-    def _end_overdue(self, live: LivePicture) -> None:
-        message = f"the request took {self.total_seconds:g} s, as long as one may"
-        self.end(live, ApiError(504, message, kind="server_error", code="total_timeout", retry=False))

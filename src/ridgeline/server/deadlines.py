@@ -1,0 +1,43 @@
+"""Deadlines: how long a request may wait for its first step, and how long it may take in all."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from ridgeline.server.errors import ApiError
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """Of a server, in seconds. queue: until a request's first step; total: until its end."""
+
+    queue: float = math.inf
+    total: float = math.inf
+
+    @contextmanager
+    def held(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> Iterator[None]:
+        """Hold a request to them while it lasts, on the running event loop. waits: whether it still waits for its first
+        step. end: what ends it with an error."""
+        loop = asyncio.get_running_loop()
+        limits = (
+            (self.queue, partial(self._end_if_waiting, waits, end)),
+            (self.total, partial(self._end_overdue, end)),
+        )
+        timers = [loop.call_later(seconds, late) for seconds, late in limits if seconds != math.inf]
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _end_if_waiting(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> None:
+        if waits():
+            message = f"the request waited {self.queue:g} s for its turn, as long as one may"
+            end(ApiError(503, message, kind="server_error", code="queue_timeout"))
+
+    def _end_overdue(self, end: Callable[[ApiError], None]) -> None:
+        message = f"the request took {self.total:g} s, as long as one may"
+        end(ApiError(504, message, kind="server_error", code="total_timeout", retry=False))
