@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,12 +23,13 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import build
 from ridgeline.server.http.auth import read_keys
-from ridgeline.server.pictures.drawer import Drawer
-from ridgeline.server.pictures.service import QUEUED_REQUESTS
-from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
+
+if TYPE_CHECKING:  # a language model's server does not wait for what draws
+    from ridgeline.server.pictures.drawer import Drawer
+    from ridgeline.server.pictures.serving import ServedPictures
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -185,8 +186,10 @@ def _given(flags: Any) -> dict[str, Any]:
     return {each.name: getattr(flags, each.name) for each in fields(flags)}
 
 
-def served_pictures(models: Sequence[str], threads: int | None) -> ServedPictures:
+def served_pictures(models: Sequence[str], threads: int | None) -> "ServedPictures":
     """Pipelines by what answers call them. Raises ValueError for two of one name."""
+    from ridgeline.server.pictures.serving import ServedPictures
+
     if threads is not None:
         check_threads(threads)
     named = {_called(each): each for each in models}
@@ -200,8 +203,10 @@ def _called(model: str) -> str:
     return Path(model).resolve().name if Path(model).exists() else model
 
 
-def say_drawing(url: str, drawer: Drawer, settings: ServerSettings) -> None:
+def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
     """As `say_ready`, of pipelines."""
+    from ridgeline.server.pictures.service import QUEUED_REQUESTS
+
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.threads, settings)
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests

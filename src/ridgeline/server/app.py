@@ -20,7 +20,6 @@ from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.api.generation import Gathered, Generation, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.images import ROUTE as IMAGES
 from ridgeline.server.api.model import ServedModel, served_model
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import ROUTE as RESPONSES
@@ -71,6 +70,9 @@ def build_app(
         )
     )
 
+
+IMAGES = "/v1/images/generations"
+"""What is posted to a pipeline that draws."""
 
 TEXT_ROUTES = (
     CHAT,

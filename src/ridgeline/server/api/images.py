@@ -25,12 +25,10 @@ from ridgeline.server.http.sse import Outbox
 from ridgeline.server.pictures.drawer import Order, Told
 from ridgeline.server.pictures.service import LivePicture
 
-ROUTE = "/v1/images/generations"
 AUTO = "auto"
 _CHANNELS = 3
-_HEAD = (
-    64 << 10
-)  # bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields
+# Bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields.
+_HEAD = 64 << 10
 
 Format = Literal["png", "jpeg", "webp"]
 
@@ -76,15 +74,13 @@ def check_fields(fields: ImageFields) -> str:
     if fields.prompt is None:
         raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
     if fields.output_compression is not None and fields.output_format == "png":
-        raise invalid("output_compression: png loses nothing; ask for jpeg or webp, or leave it out", *_COMPRESSION)
+        said = "output_compression: png loses nothing; ask for jpeg or webp, or leave it out"
+        raise invalid(said, "output_compression")
     if fields.partial_images and not fields.stream:
         raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
     if fields.stream and fields.n > 1:
         raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
     return fields.prompt
-
-
-_COMPRESSION = ("output_compression",)
 
 
 def plan_of(fields: ImageFields, prompt: str, pipeline: Pipeline) -> Plan:

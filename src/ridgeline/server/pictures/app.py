@@ -12,9 +12,9 @@ from starlette.routing import BaseRoute, Route
 
 from ridgeline.host import out_of_memory
 from ridgeline.server.api.fields import read_fields
-from ridgeline.server.api.images import ROUTE, ImageFields, ImageGeneration, check_fields, plan_of
+from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields, plan_of
 from ridgeline.server.api.model import beside, no_such_model
-from ridgeline.server.app import TEXT_ROUTES, answer, application
+from ridgeline.server.app import IMAGES, TEXT_ROUTES, answer, application
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import unless_gone
@@ -33,7 +33,7 @@ def build_picture_app(
     api = PictureApi(service, settings, names)
     return application(
         (
-            Route(ROUTE, api.generate, methods=["POST"]),
+            Route(IMAGES, api.generate, methods=["POST"]),
             *(Route(path, _writes_no_text, methods=["POST"]) for path in TEXT_ROUTES),
             Route("/v1/models", api.models),
             Route("/v1/models/{name:path}", api.one_model),
@@ -71,9 +71,8 @@ class PictureApi:
 
     def __init__(self, service: PictureService, settings: ServerSettings, names: Names) -> None:
         self._service, self._names = service, names
-        self._settings = replace(
-            settings, strict=True
-        )  # a picture that lacks what was asked for looks like one with it
+        # A picture that lacks what was asked for looks like one with it.
+        self._settings = replace(settings, strict=True)
 
     async def generate(self, request: Request) -> Response | EventStream:
         """/v1/images/generations"""
@@ -138,7 +137,7 @@ class PictureApi:
 
 
 async def _writes_no_text(request: Request) -> Response:
-    raise invalid(f"the model draws pictures and writes no text; ask {ROUTE}", "model", code="unsupported_model")
+    raise invalid(f"the model draws pictures and writes no text; ask {IMAGES}", "model", code="unsupported_model")
 
 
 def _failed(generation: ImageGeneration, error: Exception) -> ApiError:
