@@ -137,7 +137,7 @@ def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> Non
     files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
     drawing = _Drawing(pipeline, model, plan, asked, tiling, files)
     drawing.run()
-    for line in measured_lines(forecast, drawing.measured):
+    for line in measured_lines(forecast.seconds, drawing.measured):
         say(line)
     if asked.as_json:
         own = request_json(pipeline, plan, forecast, drawing.measured)

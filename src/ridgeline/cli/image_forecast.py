@@ -9,6 +9,7 @@ from ridgeline.diffusion.price import Memory
 from ridgeline.diffusion.request import Plan
 from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
 from ridgeline.models.tiling import Tiling
+from ridgeline.roofline.device import Device
 
 _TEXTS = ("prompt", "negative prompt")
 
@@ -26,8 +27,7 @@ def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tilin
     yield f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, {decode}"
     each = forecast.seconds["denoise"] / plan.steps
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
-    known = "" if forecast.device.calibrated else "; not calibrated: ridgeline calibrate measures it"
-    yield f"predicted: {stages} ({say_seconds(each)} a step) on {forecast.device.title}{known}"
+    yield f"predicted: {stages} ({say_seconds(each)} a step) on {said_device(forecast.device)}"
 
 
 def _moves(plan: Plan) -> bool:
@@ -79,14 +79,19 @@ def _size(nbytes: float) -> str:
     return say_gib(gib(nbytes))
 
 
-def measured_lines(forecast: Forecast, measured: Mapping[str, float]) -> Iterator[str]:
-    """Predicted beside measured, stage by stage."""
+def said_device(device: Device) -> str:
+    """What predicted seconds are those of."""
+    return device.title if device.calibrated else f"{device.title}; not calibrated: ridgeline calibrate measures it"
+
+
+def measured_lines(predicted: Mapping[str, float], measured: Mapping[str, float]) -> Iterator[str]:
+    """Seconds predicted beside measured, by stage and in all."""
     yield f"{'':10}{'predicted':>12}{'measured':>12}"
-    rows = {name: (forecast.seconds[name], measured[name]) for name in STAGES}
-    rows["all"] = (sum(pair[0] for pair in rows.values()), sum(pair[1] for pair in rows.values()))
-    for name, (predicted, taken) in rows.items():
-        difference = say_difference(taken / predicted - 1 if predicted else None)
-        yield f"{name:10}{say_seconds(predicted):>12}{say_seconds(taken):>12}{difference:>8}"
+    rows = {name: (seconds, measured[name]) for name, seconds in predicted.items()}
+    rows["all"] = sum(predicted.values()), sum(measured.values())
+    for name, (expected, taken) in rows.items():
+        difference = say_difference(taken / expected - 1 if expected else None)
+        yield f"{name:10}{say_seconds(expected):>12}{say_seconds(taken):>12}{difference:>8}"
 
 
 def request_json(pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: Mapping[str, float]) -> dict[str, Any]:

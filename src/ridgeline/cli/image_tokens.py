@@ -12,11 +12,12 @@ import typer
 from ridgeline.checkpoint import Source
 from ridgeline.cli.image_drawing import bar
 from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
+from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.terminal import loading_bar, say
-from ridgeline.document.numbers import say_difference, say_seconds, three
+from ridgeline.document.numbers import say_seconds, three
 from ridgeline.host import threads_for
 from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
 
@@ -57,7 +58,10 @@ def draw_tokens(
     for line in plan_lines(source, drawer, plan, forecast):
         say(line)
     measured = _draw(drawer, plan, _files(source, prompt, plan, paths), as_json=as_json)
-    for line in measured_lines(forecast, measured):
+    # The prompt's pass is one of those that write tokens, and is measured with them.
+    expected = forecast.seconds
+    predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
+    for line in measured_lines(predicted, measured):
         say(line)
     if as_json:
         print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
@@ -72,20 +76,7 @@ def plan_lines(source: Source, drawer: TokenDrawer, plan: TokenPlan, forecast: T
     flops, moved = three(forecast.cost.total_flops / 1e9), three(forecast.cost.memory_bytes / 1e9)
     yield f"{flops} GFLOP and {moved} GB of weights and KV in all; no guidance"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
-    known = "" if forecast.device.calibrated else "; not calibrated: ridgeline calibrate measures it"
-    yield f"predicted: {stages} on {forecast.device.title}{known}"
-
-
-def measured_lines(forecast: TokenForecast, measured: Mapping[str, float]) -> Iterator[str]:
-    """Predicted beside measured; the prompt's pass is one of those that write tokens, and is measured with them."""
-    yield f"{'':10}{'predicted':>12}{'measured':>12}"
-    expected = forecast.seconds
-    rows = {"tokens": (expected["encode"] + expected["tokens"], measured["tokens"])}
-    rows["decode"] = expected["decode"], measured["decode"]
-    rows["all"] = sum(expected.values()), sum(measured.values())
-    for name, (predicted, taken) in rows.items():
-        difference = say_difference(taken / predicted - 1 if predicted else None)
-        yield f"{name:10}{say_seconds(predicted):>12}{say_seconds(taken):>12}{difference:>8}"
+    yield f"predicted: {stages} on {said_device(forecast.device)}"
 
 
 def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
