@@ -11,13 +11,13 @@ from diffusers import (
     FluxPipeline,
     FluxTransformer2DModel,
 )
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import CLIPTextModel, PreTrainedTokenizerFast
 
 from support.autoencoders import config as autoencoder_config
 from support.autoencoders import their_autoencoder, their_packed_autoencoder
 from support.checkpoints import random_model, redraw
-from support.pipelines import SIZES, TEXT_WIDTH, byte_tokenizer, t5_encoder, t5_tokenizer
+from support.pipelines import TEXT_WIDTH, byte_tokenizer, of_bytes, saved, t5_encoder, t5_tokenizer
 
 CLIP_WIDTH, CLIP_TOKENS = 20, 77
 _DYNAMIC = {
@@ -53,7 +53,7 @@ def klein(folder: Path, *, distilled: bool) -> Flux2KleinPipeline:
         transformer.eval(),
         is_distilled=distilled,
     )
-    return _saved(pipeline, folder)
+    return saved(pipeline, folder)
 
 
 def flux(folder: Path, *, dev: bool) -> FluxPipeline:
@@ -88,7 +88,7 @@ def flux(folder: Path, *, dev: bool) -> FluxPipeline:
         tokenizer,
         transformer.eval(),
     )
-    _saved(pipeline, folder)
+    saved(pipeline, folder)
     config = folder / "text_encoder_2" / "config.json"
     stated = json.loads(config.read_text(encoding="utf-8"))
     kept = {name: value for name, value in stated.items() if name not in ("architectures", "dtype", "torch_dtype")}
@@ -106,12 +106,8 @@ class _Clip:
 
 def _clip_tokenizer() -> PreTrainedTokenizerFast:
     """A symbol for each byte, between a beginning and an end, which is also what texts are padded with."""
-    symbols = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=symbols, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     around = ("<|startoftext|>", "<|endoftext|>")
-    tokenizer.add_special_tokens([AddedToken(literal, special=True) for literal in around])
+    tokenizer = of_bytes(around)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{around[0]} $A {around[1]}", special_tokens=[(each, tokenizer.token_to_id(each)) for each in around]
     )
@@ -119,10 +115,3 @@ def _clip_tokenizer() -> PreTrainedTokenizerFast:
         tokenizer_object=tokenizer, bos_token=around[0], eos_token=around[1], pad_token=around[1],
         model_max_length=CLIP_TOKENS,
     )  # fmt: skip
-
-
-def _saved(pipeline: Any, folder: Path) -> Any:
-    pipeline.set_progress_bar_config(disable=True)
-    pipeline.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"sizes": SIZES}), encoding="utf-8")
-    return pipeline

@@ -1,6 +1,7 @@
 """Folders of small random pipelines that diffusers runs too: the reference of what a prompt becomes."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,27 @@ _TEMPLATE = (
 """As Qwen3's, cut to what a prompt of one message reads."""
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A symbol for each byte, and Qwen3's control tokens."""
+def saved(pipeline: Any, folder: Path, sizes: Sequence[str] = SIZES) -> Any:
+    """The pipeline, silent from now on, also saved as a folder that states these sizes."""
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"sizes": sizes}), encoding="utf-8")
+    return pipeline
+
+
+def of_bytes(special: Sequence[str]) -> Tokenizer:
+    """A symbol for each byte, and these special ones behind them."""
     symbols = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocab=symbols, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(literal, special=True) for literal in _SPECIAL])
+    tokenizer.add_special_tokens([AddedToken(literal, special=True) for literal in special])
+    return tokenizer
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A symbol for each byte, and Qwen3's control tokens."""
+    tokenizer = of_bytes(_SPECIAL)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=_TEMPLATE
     )
@@ -84,19 +99,12 @@ def z_image(folder: Path, *, pixels: int = 3, **scheduler: Any) -> ZImagePipelin
         tokenizer,
         transformer.eval(),
     )
-    pipeline.set_progress_bar_config(disable=True)
-    pipeline.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"sizes": SIZES}), encoding="utf-8")
-    return pipeline
+    return saved(pipeline, folder)
 
 
 def t5_tokenizer() -> PreTrainedTokenizerFast:
     """A symbol for each byte; an end of text behind it, as T5 has it."""
-    symbols = {symbol: i for i, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=symbols, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(literal, special=True) for literal in ("<pad>", "</s>")])
+    tokenizer = of_bytes(("<pad>", "</s>"))
     end = ("</s>", tokenizer.token_to_id("</s>"))
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[end])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
@@ -131,10 +139,7 @@ def pixart(folder: Path, *, sigma: bool, consistent: bool = False) -> PixArtSigm
         transformer=transformer.eval(),
         scheduler=scheduler if consistent else DPMSolverMultistepScheduler(),
     )
-    pipeline.set_progress_bar_config(disable=True)
-    pipeline.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"sizes": SIZES}), encoding="utf-8")
-    return pipeline
+    return saved(pipeline, folder)
 
 
 def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipeline:
@@ -167,10 +172,7 @@ def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipel
         boundary_ratio=0.875 if experts else None,
         expand_timesteps=fifth,
     )
-    pipeline.set_progress_bar_config(disable=True)
-    pipeline.save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"sizes": CLIP_SIZES}), encoding="utf-8")
-    return pipeline
+    return saved(pipeline, folder, CLIP_SIZES)
 
 
 def generators(seed: int, images: int) -> list[torch.Generator]:
