@@ -92,6 +92,10 @@ class Family:
         """Whether its models write text."""
         return self not in ENCODERS
 
+    def builds(self, architecture: str) -> bool:
+        """Whether models of this architecture are of it."""
+        return architecture in (self.architecture, *self.also)
+
     def own_name(self, name: str) -> str:
         """What the model calls a module or a tensor of a checkpoint."""
         theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
@@ -278,12 +282,12 @@ def family_of(fields: Fields) -> Family:
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
     for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
-        if name in (family.architecture, *family.also) or (not name and kind == family.model_type):
+        if family.builds(name) or (not name and kind == family.model_type):
             return family
     kin = kin_of(name, kind)
     if kin is not None:
         return _of_kin(kin, fields)
-    if any(name in (family.architecture, *family.also) for family in DENOISERS):
+    if any(family.builds(name) for family in DENOISERS):
         raise fields.refuse(
             f"{name} is a denoiser, a part of a pipeline that draws: ridgeline image takes the pipeline's folder, or "
             "ridgeline video where it draws clips; give that of a language model"
@@ -377,7 +381,7 @@ def build(
 def drawer_of(fields: Fields) -> Family:
     """The family of the config of a model that writes the tokens of an image. Raises ModelRefused."""
     for family in DRAWERS:
-        if fields.architecture == family.architecture:
+        if family.builds(fields.architecture):
             return family
     names = ", ".join(family.architecture for family in DRAWERS)
     raise fields.refuse(f"architecture {fields.architecture or '(none)'} writes no tokens of images; {names} does")
@@ -386,7 +390,7 @@ def drawer_of(fields: Fields) -> Family:
 def denoiser_of(fields: Fields) -> Family:
     """The family of the config of a denoiser. Raises ModelRefused."""
     for family in DENOISERS:
-        if fields.architecture in (family.architecture, *family.also):
+        if family.builds(fields.architecture):
             return family
     names = ", ".join(family.architecture for family in DENOISERS)
     raise fields.refuse(f"architecture {fields.architecture or '(none)'} is no denoiser that is built; {names} are")
