@@ -127,8 +127,7 @@ class CrossDenoiser(Denoiser):
         """As Denoiser.forward."""
         clips, device = len(latents_PCHW), latents_PCHW.device
         self.check_conditions(clips, pooled, guidance)
-        prepared = self.prepared(texts)
-        assert len(prepared.lengths) == clips, "a text for each clip"
+        prepared = self.prepared(texts, clips)
         grid = self.grid(tuple(latents_PCHW.shape[2:]))
         levels, runs = _runs(t, clips, grid.count)
         lengths = {LATENTS: [grid.count] * clips, TEXT: self._text_lengths(prepared.lengths)}

@@ -84,9 +84,11 @@ class Denoiser(Network):
         the result is the same bit for bit. Of a model in which all of it depends on the level, the texts."""
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
-    def prepared(self, texts: Texts) -> Prepared:
-        """What was prepared, or is to be now."""
-        return texts if isinstance(texts, Prepared) else self.prepare(texts)
+    def prepared(self, texts: Texts, pictures: int) -> Prepared:
+        """What was prepared, or is to be now, of a text for each picture."""
+        prepared = texts if isinstance(texts, Prepared) else self.prepare(texts)
+        assert len(prepared.lengths) == pictures, "a text for each picture"
+        return prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
         """`prepare` of texts with so many tokens."""

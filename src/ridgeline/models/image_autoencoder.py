@@ -4,7 +4,7 @@ Shapes: P pixels of all images, C channels.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -58,6 +58,13 @@ class ImageAutoencoder(Network):
     def _grids(self, latents: Grid) -> tuple[Grid, ...]:
         """The pixels at each resolution, the finest first."""
         return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
+
+    def _outlined(self, rows: Mapping[Space, int]) -> tuple[tuple[Grid, ...], tuple[Grid, ...]]:
+        """Grids of so many pixels in the spaces of the decoder, and in those of the encoder, for Network._outline."""
+        decoded, encoded = (
+            tuple(Grid(1, 1, rows[space]) for space in spaces) for spaces in (self.decoder_spaces, self.encoder_spaces)
+        )
+        return decoded, encoded
 
     def decode_work(self, latents: Grid) -> Work:
         """A step that decodes latents of this size; of a tiled decode one tile, `Tiling.tile`."""

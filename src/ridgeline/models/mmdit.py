@@ -116,8 +116,7 @@ class MMDiT(Denoiser):
         """As Denoiser.forward, whose convention is that of checkpoints."""
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
-        prepared = self.prepared(texts)
-        assert pictures == len(prepared.lengths), "a text for each picture"
+        prepared = self.prepared(texts, pictures)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
         times_P, guidance_P = (

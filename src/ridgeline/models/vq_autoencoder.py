@@ -131,9 +131,7 @@ class VQAutoencoder(ImageAutoencoder):
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         """As Network._outline: both halves."""
-        decoded, encoded = (
-            tuple(Grid(1, 1, rows[space]) for space in spaces) for spaces in (self.decoder_spaces, self.encoder_spaces)
-        )
+        decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, dtype=torch.int64), decoded)
         self._encode(torch.empty(encoded[0].rows, self.inputs), encoded)
 

@@ -200,8 +200,7 @@ class ZImage(Denoiser):
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
         levels = for_each(t, pictures)
-        prepared = self.prepared(texts)
-        assert pictures == len(prepared.lengths), "a text for each picture"
+        prepared = self.prepared(texts, pictures)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
         times_P = 1 - torch.tensor(levels, dtype=torch.float32, device=device)
