@@ -45,6 +45,12 @@ def off(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
+def apart(ours: Tensor, theirs: Tensor) -> float:
+    """As `off`, in fp32, of two of one shape."""
+    assert ours.shape == theirs.shape
+    return off(ours.float(), theirs.float())
+
+
 def near_ties(reference_TV: Tensor, output: Sequence[int], what: str) -> int:
     """Assert that each token is the likeliest of its logits where the two best are clearly apart; count the rest."""
     best = reference_TV.topk(2, dim=-1)

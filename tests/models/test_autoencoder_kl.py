@@ -12,6 +12,7 @@ from diffusers import AutoencoderKL as Theirs
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
+from models.comparing import apart
 from ridgeline.checkpoint import load_autoencoder, load_model
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.autoencoder_kl import AutoencoderKL, build
@@ -21,8 +22,7 @@ from ridgeline.ops.convolution2d import Convolution2d
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.group_norm import GroupNorm
 from ridgeline.roofline.price import Price
-from support.audit import Run, audited, check_bytes, check_products
-from support.autoencoders import Held, config, their_autoencoder
+from support.autoencoders import check_memory, check_ops, config, their_autoencoder
 
 TOLERANCE = 1e-5  # of the largest
 FILE = "diffusion_pytorch_model.safetensors"
@@ -49,12 +49,6 @@ FLUX = config(
     shift_factor=0.1159,
     **PLAIN,
 )
-
-
-def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, of the largest number."""
-    assert ours.shape == theirs.shape
-    return float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())
 
 
 @pytest.fixture(params=CASES)
@@ -311,18 +305,8 @@ def test_products_are_those_that_aten_counts_of_theirs(size: tuple[int, int, int
 def test_every_op_computes_what_it_states(case: tuple[Theirs, AutoencoderKL]) -> None:
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
-    latents = Grid(2, 5, 3)
-    with audited(ours) as audit, torch.inference_mode():
-        ours.decode(torch.randn(2, ours.shape.latents, 5, 3).to(memory_format=torch.channels_last))
-    runs = [Run(ours, audit, ours.decode_work(latents), [], {})]
-    with audited(ours) as audit, torch.inference_mode():
-        pixels = torch.rand(2, ours.shape.inputs, 5 * ours.factor, 3 * ours.factor)
-        ours.encode(pixels.to(memory_format=torch.channels_last))
-    runs.append(Run(ours, audit, ours.encode_work(latents), [], {}))
-    for run in runs:
-        assert sum(run.audit.flops.values()) > 0
-        check_products(run)
-        check_bytes(run)
+    latents = torch.randn(2, ours.shape.latents, 5, 3).to(memory_format=torch.channels_last)
+    check_ops(ours, Grid(2, 5, 3), latents)
 
 
 def test_a_half_costs_nothing_of_the_other() -> None:
@@ -360,14 +344,14 @@ def test_memory_is_what_a_run_holds(case: tuple[Theirs, AutoencoderKL], dtype: t
     latents = torch.randn(1, ours.shape.latents, 22, 18)
     pixels = torch.rand(1, ours.shape.inputs, 22 * ours.factor, 18 * ours.factor)
     tiling = Tiling(12, 4)
-    for stated, run in (
-        (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(latents)),
-        (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
-        (ours.decode_bytes(Grid(1, 22, 18), tiling), lambda: ours.decode(latents, tiling)),
-    ):
-        with torch.inference_mode(), Held(ours) as held:
-            run()
-        assert stated == pytest.approx(held.peak, rel=0.01, abs=1024)  # the weights of tiles are not counted
+    check_memory(
+        ours,
+        (
+            (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(latents)),
+            (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
+            (ours.decode_bytes(Grid(1, 22, 18), tiling), lambda: ours.decode(latents, tiling)),
+        ),
+    )
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import JanusForConditionalGeneration
 
+from models.comparing import apart
 from ridgeline.checkpoint import load_model, load_vq_autoencoder
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -40,12 +41,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 GREEDY_PICTURE = SamplingParams(temperature=0.0, max_tokens=9)
 PROMPTS = [[3, 17, 40, 5, 62, 9, 33], [8, 2], [71, 70, 69, 11]]
-
-
-def apart(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference, of the largest number."""
-    assert ours.shape == theirs.shape
-    return float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())
 
 
 def moved(prompt: list[int]) -> list[int]:

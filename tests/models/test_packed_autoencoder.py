@@ -20,8 +20,7 @@ from ridgeline.models.storage import Storage
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
 from ridgeline.roofline.price import Price
-from support.audit import Run, audited, check_bytes, check_products
-from support.autoencoders import Held, config, their_packed_autoencoder
+from support.autoencoders import check_memory, check_ops, config, their_packed_autoencoder
 
 CASES = {
     "one": config([4], latent_channels=1, layers_per_block=1, batch_norm_eps=0.01),
@@ -182,18 +181,8 @@ def test_defaults_are_those_of_the_class() -> None:
 def test_every_op_computes_what_it_states(case: Pair) -> None:
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
-    latents = Grid(2, 3, 2)
-    with audited(ours) as audit, torch.inference_mode():
-        ours.decode(torch.randn(2, ours.channels, 3, 2).to(memory_format=torch.channels_last))
-    runs = [Run(ours, audit, ours.decode_work(latents), [], {})]
-    with audited(ours) as audit, torch.inference_mode():
-        pixels = torch.rand(2, ours.shape.inputs, 3 * ours.factor, 2 * ours.factor)
-        ours.encode(pixels.to(memory_format=torch.channels_last))
-    runs.append(Run(ours, audit, ours.encode_work(latents), [], {}))
-    for run in runs:
-        assert sum(run.audit.flops.values()) > 0
-        check_products(run)
-        check_bytes(run)
+    latents = torch.randn(2, ours.channels, 3, 2).to(memory_format=torch.channels_last)
+    check_ops(ours, Grid(2, 3, 2), latents)
 
 
 def test_memory_is_what_a_run_holds(case: Pair) -> None:
@@ -201,11 +190,11 @@ def test_memory_is_what_a_run_holds(case: Pair) -> None:
     _, ours = case
     latents, own = torch.randn(1, ours.channels, 11, 9), Grid(1, 11, 9)
     pixels, tiling = torch.rand(1, ours.shape.inputs, 11 * ours.factor, 9 * ours.factor), Tiling(6, 2)
-    for stated, run in (
-        (ours.decode_bytes(own), lambda: ours.decode(latents)),
-        (ours.encode_bytes(own), lambda: ours.encode(pixels)),
-        (ours.decode_bytes(own, tiling), lambda: ours.decode(latents, tiling)),
-    ):
-        with torch.inference_mode(), Held(ours) as held:
-            run()
-        assert stated == pytest.approx(held.peak, rel=0.01, abs=1024)  # the weights of tiles are not counted
+    check_memory(
+        ours,
+        (
+            (ours.decode_bytes(own), lambda: ours.decode(latents)),
+            (ours.encode_bytes(own), lambda: ours.encode(pixels)),
+            (ours.decode_bytes(own, tiling), lambda: ours.decode(latents, tiling)),
+        ),
+    )

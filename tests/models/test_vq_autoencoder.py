@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
+from models.comparing import apart
 from ridgeline.checkpoint import load_model, load_vq_autoencoder
 from ridgeline.models import Fields, ModelRefused
 from ridgeline.models.storage import Storage
@@ -18,8 +19,7 @@ from ridgeline.models.vq_autoencoder import VQAutoencoder, build
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.nearest import BLOCK, NearestCode
 from ridgeline.roofline.price import Price
-from support.audit import Run, audited, check_bytes, check_products
-from support.autoencoders import Held
+from support.autoencoders import check_memory, check_ops
 from support.januses import VQ, their_vq
 
 TOLERANCE = 1e-5  # of the largest
@@ -30,12 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
     "deep": {**VQ, "base_channels": 64, "channel_multiplier": [1, 1, 3], "num_res_blocks": 2},
     "wider than its stem": {**VQ, "channel_multiplier": [2, 1]},
 }
-
-
-def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, of the largest number."""
-    assert ours.shape == theirs.shape
-    return float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())
 
 
 @pytest.fixture(params=CASES)
@@ -206,21 +200,8 @@ def test_products_are_those_that_aten_counts_of_theirs() -> None:
 def test_every_op_computes_what_it_states(case: tuple[JanusVQVAE, VQAutoencoder]) -> None:
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
-    latents = Grid(2, 5, 3)
-    with audited(ours) as audit, torch.inference_mode():
-        ours.decode(torch.zeros(2, 5, 3, dtype=torch.int64))
-    # That tokens are rows of the codebook is looked up between ops.
-    for name in ("min", "max", "_local_scalar_dense"):
-        del audit.calls[""][name]
-    runs = [Run(ours, audit, ours.decode_work(latents), [], {})]
-    with audited(ours) as audit, torch.inference_mode():
-        pixels = torch.rand(2, 3, 5 * ours.factor, 3 * ours.factor)
-        ours.encode(pixels.to(memory_format=torch.channels_last))
-    runs.append(Run(ours, audit, ours.encode_work(latents), [], {}))
-    for run in runs:
-        assert sum(run.audit.flops.values()) > 0
-        check_products(run)
-        check_bytes(run)
+    looked_up = ("min", "max", "_local_scalar_dense")  # that tokens are rows of the codebook
+    check_ops(ours, Grid(2, 5, 3), torch.zeros(2, 5, 3, dtype=torch.int64), between=looked_up)
 
 
 def test_memory_is_what_a_run_holds(case: tuple[JanusVQVAE, VQAutoencoder]) -> None:
@@ -228,10 +209,10 @@ def test_memory_is_what_a_run_holds(case: tuple[JanusVQVAE, VQAutoencoder]) -> N
     _, ours = case
     ids = torch.zeros(1, 22, 18, dtype=torch.int64)
     pixels = torch.rand(1, 3, 22 * ours.factor, 18 * ours.factor)
-    for stated, run in (
-        (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(ids)),
-        (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
-    ):
-        with torch.inference_mode(), Held(ours) as held:
-            run()
-        assert stated == pytest.approx(held.peak, rel=0.01, abs=1024)
+    check_memory(
+        ours,
+        (
+            (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(ids)),
+            (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
+        ),
+    )

@@ -1,8 +1,11 @@
-"""Autoencoders of diffusers with random weights, in folders as it writes them, and what a run of a model holds."""
+"""Autoencoders of diffusers with random weights, in folders as it writes them; what a run of a model holds; and the
+assertions that all autoencoders of images are put to."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from diffusers import AutoencoderKL as Theirs
 from diffusers import AutoencoderKLFlux2 as PackedTheirs
@@ -10,6 +13,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.vq_autoencoder import VQAutoencoder
+from ridgeline.ops.grid import Grid
+from support.audit import Run, audited, check_bytes, check_products
 
 
 def config(channels: list[int], **other: Any) -> dict[str, Any]:
@@ -68,3 +76,32 @@ class Held(TorchDispatchMode):
         self._held = {key: held for key, held in self._held.items() if not held[0].expired()}
         self.peak = max(self.peak, sum(nbytes for _, nbytes in self._held.values()))
         return out
+
+
+def check_ops(
+    ours: AutoencoderKL | VQAutoencoder, latents: Grid, given: Tensor, *, between: Sequence[str] = ()
+) -> None:
+    """Assert that every op computes what it states while what is given, latents of this size, is decoded, and while
+    pixels are encoded to so many. between: functions of aten that are to be called between ops of a decode."""
+    with audited(ours) as audit, torch.inference_mode():
+        ours.decode(given)
+    for name in between:
+        del audit.calls[""][name]
+    runs = [Run(ours, audit, ours.decode_work(latents), [], {})]
+    finest = latents.finer(ours.factor)
+    with audited(ours) as audit, torch.inference_mode():
+        pixels = torch.rand(finest.images, ours.inputs, finest.height, finest.width)
+        ours.encode(pixels.to(memory_format=torch.channels_last))
+    runs.append(Run(ours, audit, ours.encode_work(latents), [], {}))
+    for run in runs:
+        assert sum(run.audit.flops.values()) > 0
+        check_products(run)
+        check_bytes(run)
+
+
+def check_memory(ours: AutoencoderKL | VQAutoencoder, runs: Sequence[tuple[int, Callable[[], object]]]) -> None:
+    """Assert that each run holds as many bytes as stated, within 1 %; the weights of tiles are not counted."""
+    for stated, run in runs:
+        with torch.inference_mode(), Held(ours) as held:
+            run()
+        assert stated == pytest.approx(held.peak, rel=0.01, abs=1024)
