@@ -15,7 +15,8 @@ from zoo.tales.grammar import slots, tell_many, tell_plot
 from zoo.tales.plots import PLOTS, Plot
 from zoo.tales.quality import Kept, distinct_ratio, kept
 from zoo.tales.rename import rename
-from zoo.tales.train import Clock, learning_rate
+from zoo.tales.train import learning_rate
+from zoo.training import Clock
 from zoo.translate.batches import batched, pad
 from zoo.translate.export import export
 from zoo.translate.model import T5, Shape, state_of
@@ -73,7 +74,7 @@ def test_what_a_story_keeps() -> None:
 
 def test_only_time_on_the_cpu_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("zoo.tales.train.time.process_time", lambda: now[0])
+    monkeypatch.setattr("zoo.training.time.process_time", lambda: now[0])
     clock = Clock(seconds=5.0, threads=2)
     now[0] += 2.0
     assert clock.tick() == 6.0

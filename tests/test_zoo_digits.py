@@ -23,7 +23,7 @@ from zoo.digits.prompts import DIGITS, LEADS, NOUNS, TRAITS, caption, held_back,
 from zoo.digits.tokenizer import encoded, templated, train_tokenizer
 from zoo.digits.train import Taught, flow_loss, levels, load_weights
 from zoo.digits.training import Training, averaged
-from zoo.tales.train import Clock
+from zoo.training import Clock
 
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import Request
@@ -182,7 +182,7 @@ def test_training_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Mon
         args = arguments(tmp_path, seconds / 60)
         training = Training(model, args, [model.weight])
         training.fit(loss, lambda average: {}, args)
-        assert training.step == seconds
+        assert training.progress.step == seconds
     assert len(set(drawn)) == len(drawn) == 2 * 200  # no batch twice, over all starts
     assert training.optimizers["adam"].param_groups[0]["lr"] < 0.02 * args.adam_lr
     found = averaged(nn.Linear(3, 1), tmp_path)

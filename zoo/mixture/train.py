@@ -14,7 +14,7 @@ from zoo.mixture.text import Source, read_sources
 from zoo.tales.corpus import Mixture, Stream, documents, pack
 from zoo.tales.export import export
 from zoo.tales.tokenizer import train_tokenizer
-from zoo.tales.train import Progress, Trainer, begin, loop
+from zoo.tales.train import Trainer, begin, loop
 
 SHARES = (0.42, 0.38, 0.20)  # of rows: stories, French, Shakespeare
 TOKENIZER_BYTES = 1_000_000  # of each source, so that none has the vocabulary to itself
@@ -45,13 +45,14 @@ def train(args: argparse.Namespace) -> None:
     (args.run / "corpus.json").write_text(json.dumps(facts, indent=2) + "\n")
     # Half of it are experts, whose rows differ in number from step to step: there is little to compile.
     trainer = Trainer(Mixtral(shape, args.dropout), args, compiled=False)
-    progress = trainer.load() or Progress()
+    trainer.load()
+    first = trainer.progress.step
     streams = [
-        Stream(lambda source=source: source.training, tokenizer, context, progress.step + index)  # type: ignore[misc]
+        Stream(lambda source=source: source.training, tokenizer, context, first + index)  # type: ignore[misc]
         for index, source in enumerate(sources)
     ]
     validation = {s.name: list(pack(documents(s.held_back, tokenizer, context), context)) for s in sources}
-    loop(trainer, progress, Mixture(streams, progress.step), validation, lambda done: SHARES, args)
+    loop(trainer, Mixture(streams, first), validation, lambda done: SHARES, args)
     export(trainer.average.state_dict(), shape, tokenizer, args.run / "final")
 
 

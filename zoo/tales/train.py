@@ -8,14 +8,11 @@ a run with a checkpoint and an export of what it has; started again it continues
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import os
 import random
 import signal
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,14 +20,15 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from zoo import training
 from zoo.tales.corpus import Corpus, Mixture, Stream, documents, pack, read_corpus, read_held_out, read_sampled
 from zoo.tales.export import export
 from zoo.tales.grammar import tell_many
 from zoo.tales.model import Llama, Shape
-from zoo.tales.muon import Muon
 from zoo.tales.rename import rename
 from zoo.tales.text import remove_overlap
 from zoo.tales.tokenizer import train_tokenizer
+from zoo.training import Clock, report
 
 # Stories, grammar, sampled stories, classics.
 FIRST_SHARES = (0.48, 0.42, 0.06, 0.04)
@@ -38,35 +36,15 @@ LAST_SHARES = (0.52, 0.45, 0.02, 0.01)
 TOLD = 4000  # stories of the grammar a pass; every pass tells new ones
 Row = tuple[list[int], list[int]]
 """Inputs and targets."""
-WEIGHT_DECAY = {"muon": 0.02, "adam": 0.01}
 # Of products: without instructions for it, bfloat16 takes several times as long as float32.
 PRECISION = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 @dataclass
-class Progress:
-    """What a checkpoint remembers of the run besides weights; `seconds` are those spent training."""
+class Progress(training.Progress):
+    """With the tokens that were learned from."""
 
-    step: int = 0
     tokens: int = 0
-    seconds: float = 0.0
-
-
-class Clock:
-    """Seconds of CPU a thread has spent training: what others take of a busy machine, and pauses, are left out."""
-
-    def __init__(self, seconds: float, threads: int) -> None:
-        self.seconds, self.threads, self.since, self.ending = seconds, threads, time.process_time(), False
-
-    def end(self, *_: object) -> None:
-        """Ask the loop to stop after its step; handles SIGTERM."""
-        self.ending = True
-
-    def tick(self) -> float:
-        """Count the time since the last tick; returns the sum."""
-        now = time.process_time()
-        self.seconds, self.since = self.seconds + (now - self.since) / self.threads, now
-        return self.seconds
 
 
 def learning_rate(done: float, warm_up: float = 0.02) -> float:
@@ -80,75 +58,34 @@ def shares(done: float) -> tuple[float, ...]:
     return tuple((1 - blend) * a + blend * b for a, b in zip(FIRST_SHARES, LAST_SHARES, strict=True))
 
 
-class Trainer:
-    """The model, its two optimizers, its moving average, and the checkpoint that holds them all."""
+class Trainer(training.Trainer):
+    """Of a decoder, a batch a step, in the precision that the processor is fast in."""
+
+    progress: Progress
 
     def __init__(self, model: Llama, args: argparse.Namespace, *, compiled: bool = True) -> None:
         """compiled: whether steps go through torch.compile, which takes minutes at first."""
-        self.run, self.peak = args.run, {"muon": args.muon_lr, "adam": args.adam_lr}
-        self.horizon: int = args.average
-        self.model = model
         if args.weights:
-            self.model.load_state_dict(load_file(args.weights / "model.safetensors"))
-        named = list(self.model.named_parameters())
-        matrices: list[Tensor] = [p for name, p in named if p.dim() == 2 and "embed" not in name]
-        rest = [p for name, p in named if p.dim() != 2 or "embed" in name]
-        self.optimizers = {
-            "muon": Muon(matrices, lr=args.muon_lr, dtype=PRECISION),
-            "adam": torch.optim.AdamW(rest, lr=args.adam_lr, betas=(0.9, 0.98)),
-        }
-        self.average = copy.deepcopy(self.model)
-        self.compiled = torch.compile(self.model) if compiled else self.model
+            model.load_state_dict(load_file(args.weights / "model.safetensors"))
+        matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name]
+        super().__init__(model, matrices, args, decay=0.01, dtype=PRECISION)
+        self.progress = Progress()
+        self.compiled = torch.compile(model) if compiled else model
 
     def step(self, inputs: Tensor, targets: Tensor, factor: float) -> float:
         """One update; returns the loss in nats."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=PRECISION is torch.bfloat16):
             loss: Tensor = self.compiled(inputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for name, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                group.update(lr=factor * self.peak[name], weight_decay=WEIGHT_DECAY[name])
-            optimizer.step()
-            optimizer.zero_grad()
+        self.apply(factor)
+        self.progress.tokens += int((targets >= 0).sum())
         return float(loss.detach())
-
-    @torch.no_grad()
-    def update_average(self, step: int) -> None:
-        """Move the average towards the weights, over about `horizon` steps once there are that many."""
-        weight = max(1 / self.horizon, 1 / (step + 1))
-        for mean, value in zip(self.average.parameters(), self.model.parameters(), strict=True):
-            mean.lerp_(value, weight)
 
     @torch.no_grad()
     def validate(self, rows: list[Row]) -> float:
         """Loss of the averaged model on held-back rows, in nats a token."""
-        self.average.eval()
         losses: list[float] = [self.average(torch.tensor([x]), torch.tensor([y])).item() for x, y in rows]
         return sum(losses) / len(losses)
-
-    def save(self, progress: Progress) -> None:
-        """Write the checkpoint so that an interruption leaves the previous one whole."""
-        state = {
-            "model": self.model.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
-            "progress": asdict(progress),
-        }
-        torch.save(state, self.run / "checkpoint.new")
-        os.replace(self.run / "checkpoint.new", self.run / "checkpoint.pt")
-
-    def load(self) -> Progress | None:
-        """Take up the run's checkpoint, where there is one."""
-        path = self.run / "checkpoint.pt"
-        if not path.exists():
-            return None
-        state = torch.load(path, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.average.load_state_dict(state["average"])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
-        return Progress(**state["progress"])
 
 
 def tokenizer_of(args: argparse.Namespace, corpus: Corpus, vocab_size: int) -> Tokenizer:
@@ -181,17 +118,17 @@ def train(args: argparse.Namespace) -> None:
     tokenizer = tokenizer_of(args, corpus, shape.vocab_size)
     (args.run / "corpus.json").write_text(json.dumps(corpus.facts(), indent=2) + "\n")
     trainer = Trainer(Llama(shape, args.dropout), args)
-    progress = trainer.load() or Progress()
-    texts = sources(corpus, args, progress.step)
-    mixture = Mixture([Stream(s, tokenizer, context, progress.step + i) for i, s in enumerate(texts)], progress.step)
+    trainer.load()
+    first = trainer.progress.step
+    texts = sources(corpus, args, first)
+    mixture = Mixture([Stream(s, tokenizer, context, first + i) for i, s in enumerate(texts)], first)
     validation = list(pack(documents(corpus.validation, tokenizer, context), context))
-    loop(trainer, progress, mixture, {"validation": validation}, shares, args)
+    loop(trainer, mixture, {"validation": validation}, shares, args)
     export(trainer.average.state_dict(), shape, tokenizer, args.run / "final")
 
 
 def loop(
     trainer: Trainer,
-    progress: Progress,
     mixture: Mixture,
     validation: dict[str, list[Row]],
     shares: Callable[[float], tuple[float, ...]],
@@ -199,23 +136,29 @@ def loop(
 ) -> None:
     """Train until the time is over or SIGTERM comes, and leave a checkpoint. validation: held-back rows by what they
     are called. shares: of the mixture's streams, by the share of the time that has passed."""
+    progress = trainer.progress
     clock, smooth, saved = Clock(progress.seconds, args.threads), 0.0, progress.seconds
     signal.signal(signal.SIGTERM, clock.end)
     while (done := min(1.0, progress.seconds / (60 * args.minutes))) < 1.0 and not clock.ending:
         inputs, targets = mixture.batch(args.rows, shares(done))
         loss = trainer.step(inputs, targets, learning_rate(done))
-        trainer.update_average(progress.step)
-        progress.step, progress.tokens = progress.step + 1, progress.tokens + int((targets >= 0).sum())
         progress.seconds = clock.tick()
         smooth = loss if not smooth else 0.98 * smooth + 0.02 * loss
         if progress.step % 25 == 0:
-            report(progress, smooth, done, [s.passes for s in mixture.streams])
+            report(
+                step=progress.step,
+                done=round(done, 4),
+                loss=round(smooth, 4),
+                tokens=progress.tokens,
+                tokens_per_s=round(progress.tokens / progress.seconds),
+                passes=[s.passes for s in mixture.streams],
+            )
         if progress.step % 250 == 0:
             validate(trainer, progress.step, validation)
         if progress.seconds - saved > 150:
-            trainer.save(progress)
+            trainer.save()
             saved = progress.seconds
-    trainer.save(progress)
+    trainer.save()
     validate(trainer, progress.step, validation)
 
 
@@ -223,20 +166,6 @@ def validate(trainer: Trainer, step: int, validation: dict[str, list[Row]]) -> N
     """One line of JSON: the averaged model's loss on rows that are held back."""
     losses = {name: round(trainer.validate(rows), 4) for name, rows in validation.items()}
     print(json.dumps({"step": step, **losses}), flush=True)
-
-
-def report(progress: Progress, loss: float, done: float, passes: list[int]) -> None:
-    """One line of JSON: where the run stands."""
-    line = {
-        "time": time.strftime("%H:%M:%S", time.gmtime()),
-        "step": progress.step,
-        "done": round(done, 4),
-        "loss": round(loss, 4),
-        "tokens": progress.tokens,
-        "tokens_per_s": round(progress.tokens / progress.seconds),
-        "passes": passes,
-    }
-    print(json.dumps(line), flush=True)
 
 
 def begin(parser: argparse.ArgumentParser, train: Callable[[argparse.Namespace], None]) -> None:
