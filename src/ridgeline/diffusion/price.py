@@ -6,7 +6,7 @@ texts, patches of latents or pixels. n steps are n passes of the denoiser, with 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.diffusion.clip_decoder import ClipDecoder
@@ -23,7 +23,7 @@ from ridgeline.models.tiling import Tiling
 from ridgeline.ops.work import Reach, Segment, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
-from ridgeline.roofline.price import Price, StepPrice
+from ridgeline.roofline.price import Price, StepPrice, keep
 from ridgeline.roofline.time import communication_seconds
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)
@@ -178,6 +178,7 @@ class PipelinePrice:
         self._encoders = tuple(Price(encoder) for encoder in parts.encoders)
         self._denoiser, autoencoder = Price(parts.denoisers[0]), parts.autoencoder
         self.decoder = autoencoder if isinstance(autoencoder, ClipDecoder) else PictureDecoder(autoencoder)
+        self._memories: dict[tuple[Hashable, ...], Memory] = {}
 
     def on(
         self,
@@ -251,7 +252,14 @@ class PipelinePrice:
         return Stage(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
     def memory(self, job: Job, tiling: Tiling | None = None) -> Memory:
-        """What a request takes; its parts are run on meta, and by nobody else meanwhile."""
+        """What a request takes; its parts are run on meta, and by nobody else meanwhile. Once for a size and texts: no
+        card, no number of steps or pictures and no division changes it."""
+        key = (job.geometry, job.texts, self._texts_read(job), tiling)
+        found = self._memories.get(key)
+        return keep(self._memories, key, self._measured(job, tiling)) if found is None else found
+
+    def _measured(self, job: Job, tiling: Tiling | None) -> Memory:
+        """The same, run."""
         encoders = self.parts.encoders
         names = ["text encoder", *(f"text encoder {i}" for i in range(2, len(encoders) + 1))][: len(encoders)]
         weights = {name: price.weight_bytes for name, price in zip(names, self._encoders, strict=True)}

@@ -21,7 +21,7 @@ from ridgeline.ops.work import Space, Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.time import OpTime, beside_card, floor_seconds, host_seconds, op_seconds
 
-# Shapes of steps whose standing costs are kept; a simulation of mixed chunks must not grow without end.
+# Results that a store holds, such as standing costs by the shape of a step; a simulation must not grow without end.
 _MAX_KEPT = 4096
 
 # Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
@@ -178,7 +178,7 @@ class Price:
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
             calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
-            found = _keep(self._standing, shape, _Standing(total, costs, calls))
+            found = keep(self._standing, shape, _Standing(total, costs, calls))
         return found
 
     def _times_of(self, device: Device, work: Work, working_set: float, *, recorded: bool) -> _StandingTime:
@@ -195,7 +195,7 @@ class Price:
             rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
-            found = _keep(self._times, key, _StandingTime(device, bound, expected, rows))
+            found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
         return found
 
 
@@ -224,7 +224,7 @@ def _gathering(op: Op, ranks: int) -> Op:
     return other
 
 
-def _keep(kept: dict[K, V], key: K, value: V) -> V:
+def keep(kept: dict[K, V], key: K, value: V) -> V:
     """Keep a value under its key; a full store starts again."""
     if len(kept) >= _MAX_KEPT:
         kept.clear()
