@@ -76,8 +76,7 @@ class Layout:
 
         Raises ValueError for a size that is not on the menu, and for frames that the VAE cannot make.
         """
-        if size not in self.sizes:
-            raise ValueError(f"size {size} is not one of this model's: {', '.join(map(str, self.sizes))}")
+        self.check_size(size)
         if not 1 <= frames <= self.most_frames:
             most = f"1 to {self.most_frames:,} frames" if self.most_frames > 1 else "pictures alone"
             raise ValueError(f"{frames} frames: this model makes {most}")
@@ -87,6 +86,11 @@ class Layout:
                 f"{frames} frames: {self.temporal}k + 1 can be made, as {below} or {below + self.temporal}"
             )
         return Geometry(self, size, frames)
+
+    def check_size(self, size: Size) -> None:
+        """Raises ValueError for a size that is not on the menu."""
+        if size not in self.sizes:
+            raise ValueError(f"size {size} is not one of this model's: {', '.join(map(str, self.sizes))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_pai
 from ridgeline.diffusion.noise import Noise, check_draws
 from ridgeline.diffusion.pair import Pair, guide_apart
 from ridgeline.diffusion.pipeline_class import PipelineClass
-from ridgeline.diffusion.request import Plan, Request
+from ridgeline.diffusion.request import Plan, Request, concerning
 from ridgeline.diffusion.samplers import State, data_of
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import Schedule
@@ -98,22 +98,31 @@ class Pipeline:
     def plan(self, request: Request, call_seconds: CallSeconds | None = None) -> Plan:
         """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
-        Raises ValueError, in one line: a size off the menu, steps, guidance, a seed or a number of images that cannot
-        be, a negative prompt that could not act, a text that is too long.
+        Raises InvalidRequest, a ValueError of one line: a size off the menu, steps, guidance, a seed or a number of
+        images that cannot be, a negative prompt that could not act, a text that is too long.
         """
         kind = self.kind
+        size = request.size or self.layout.sizes[0]
         frames = kind.frames if request.frames is None else request.frames
-        geometry = self.layout.geometry(request.size or self.layout.sizes[0], frames)
+        with concerning("size"):
+            self.layout.check_size(size)
+        with concerning("frames"):
+            geometry = self.layout.geometry(size, frames)
         steps = kind.steps if request.steps is None else request.steps
-        schedule = self.scheduler.schedule(steps, geometry.tokens)
+        with concerning("steps"):
+            schedule = self.scheduler.schedule(steps, geometry.tokens)
         scale = kind.guidance if request.guidance is None else request.guidance
-        guidance = guidance_of(kind.convention, scale, request.negative)
-        second = self._second_guidance(request, scale, guidance)
+        guidance, second = self._guidance(request, scale)
         seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
-        check_draws(seed, request.images)
-        texts = [tuple(self.encoder.ids(request.prompt))]
+        with concerning("images"):
+            check_draws(0, request.images)
+        with concerning("seed"):
+            check_draws(seed, request.images)
+        with concerning("prompt"):
+            texts = [tuple(self.encoder.ids(request.prompt))]
         if guidance.negative is not None:
-            texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
+            with concerning("negative"):
+                texts.append(tuple(self.encoder.ids(guidance.negative, "negative prompt")))
         longest = max(map(len, texts))
 
         def seconds(pictures: int) -> float:
@@ -123,6 +132,15 @@ class Pipeline:
 
         batching = batching_of(request.images, len(texts), seconds)
         return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
+
+    def _guidance(self, request: Request, scale: float | None) -> tuple[Guidance, Guidance | None]:
+        """A request's at this scale, and that of the second expert. Raises InvalidRequest."""
+        with concerning("guidance"):
+            guidance_of(self.kind.convention, scale, None)
+        with concerning("negative"):
+            guidance = guidance_of(self.kind.convention, scale, request.negative)
+        with concerning("second_guidance"):
+            return guidance, self._second_guidance(request, scale, guidance)
 
     def _second_guidance(self, request: Request, scale: float | None, guidance: Guidance) -> Guidance | None:
         """That of the second expert, which like the first one's is on or off. Raises ValueError for one that would not

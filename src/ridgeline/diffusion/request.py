@@ -1,5 +1,7 @@
 """What is asked for, and what it comes to before anything runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ridgeline.diffusion.batching import Batching
@@ -33,6 +35,23 @@ class Request:
     images: int = 1
     frames: int | None = None
     second_guidance: float | None = None
+
+
+class InvalidRequest(ValueError):
+    """A request that cannot be drawn, why in one line. field: of `Request`, which is to be changed."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@contextmanager
+def concerning(field: str) -> Iterator[None]:
+    """What is refused inside is refused for this field of a request."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidRequest(str(error), field) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""/v1/images/generations: OpenAI's fields become a request of a pipeline, its pictures an answer or events.
-
-Beside OpenAI's fields those that SGLang and vLLM-Omni have under the same names: negative_prompt, num_inference_steps,
-guidance_scale, seed. Nothing is ignored: a field that would have no effect is an error.
-"""
+"""/v1/images/generations: OpenAI's fields become a request of a pipeline, its pictures an answer or events."""
 
 import base64
 import time
@@ -14,18 +10,17 @@ import msgspec
 from msgspec import Meta
 from torch import Tensor
 
-from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.picture import encode_picture
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.request import Request as Drawing
+from ridgeline.server.api.drawing import AUTO, DrawingFields, Only, check_only, prompt_of, size_of
 from ridgeline.server.api.generation import new_id
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.pictures.drawer import Order, Told
 from ridgeline.server.pictures.service import LivePicture
 
-AUTO = "auto"
 _CHANNELS = 3
 # Bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields.
 _HEAD = 64 << 10
@@ -33,13 +28,10 @@ _HEAD = 64 << 10
 Format = Literal["png", "jpeg", "webp"]
 
 
-class ImageFields(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields of a request. None is "not said": the model's own holds."""
+class ImageFields(DrawingFields, kw_only=True, frozen=True):
+    """The fields of a request, beside those of all that draw."""
 
-    model: str = ""
-    prompt: str | None = None
     n: Annotated[int, Meta(ge=1)] = 1
-    size: str = AUTO
     response_format: str = "b64_json"
     output_format: Format = "png"
     output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
@@ -50,29 +42,20 @@ class ImageFields(msgspec.Struct, kw_only=True, frozen=True):
     moderation: str = AUTO
     style: str | None = None
 
-    negative_prompt: str | None = None
-    num_inference_steps: Annotated[int, Meta(ge=1)] | None = None
-    guidance_scale: float | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
 
-
-_ONLY: tuple[tuple[str, tuple[object, ...], str], ...] = (
+_ONLY: tuple[Only, ...] = (
     ("response_format", ("b64_json",), "nothing is stored here that a url could point to; ask b64_json"),
     ("background", (AUTO, "opaque"), "pictures have no transparency; ask auto or opaque"),
     ("quality", (AUTO,), "there is one quality; ask for more steps (num_inference_steps), or auto"),
     ("moderation", (AUTO, "low"), "nothing is moderated; ask auto or low"),
     ("style", (None,), "the model has no styles; say it in the prompt"),
 )
-"""Fields whose other values would have no effect: those that are taken, and why no others."""
 
 
-def check_fields(fields: ImageFields) -> str:
-    """The prompt of fields that go together. Raises ApiError naming the field."""
-    for name, taken, why in _ONLY:
-        if getattr(fields, name) not in taken:
-            raise invalid(f"{name}: {why}", name, code="unsupported_field")
-    if fields.prompt is None:
-        raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
+def check_fields(fields: ImageFields) -> Drawing:
+    """What is to be drawn, of fields that go together. Raises ApiError naming the field."""
+    check_only(fields, _ONLY)
+    prompt = prompt_of(fields)
     if fields.output_compression is not None and fields.output_format == "png":
         said = "output_compression: png loses nothing; ask for jpeg or webp, or leave it out"
         raise invalid(said, "output_compression")
@@ -80,30 +63,10 @@ def check_fields(fields: ImageFields) -> str:
         raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
     if fields.stream and fields.n > 1:
         raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
-    return fields.prompt
-
-
-def plan_of(fields: ImageFields, prompt: str, pipeline: Pipeline) -> Plan:
-    """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu."""
-    try:
-        size = None if fields.size == AUTO else Size.parse(fields.size)
-        if size is not None:
-            pipeline.layout.geometry(size)
-    except ValueError as error:
-        raise invalid(str(error), "size") from None
-    drawing = Drawing(
-        prompt,
-        fields.negative_prompt,
-        size,
-        fields.num_inference_steps,
-        fields.guidance_scale,
-        fields.seed,
-        fields.n,
+    return Drawing(
+        *(prompt, fields.negative_prompt, size_of(fields), fields.num_inference_steps, fields.guidance_scale),
+        *(fields.seed, fields.n),
     )
-    try:
-        return pipeline.plan(drawing)
-    except ValueError as error:
-        raise invalid(str(error)) from None
 
 
 def preview_steps(steps: int, previews: int) -> frozenset[int]:

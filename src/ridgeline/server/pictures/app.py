@@ -11,8 +11,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ridgeline.host import out_of_memory
+from ridgeline.server.api.drawing import plan_of
 from ridgeline.server.api.fields import read_fields
-from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields, plan_of
+from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields
 from ridgeline.server.api.model import beside, no_such_model
 from ridgeline.server.app import IMAGES, TEXT_ROUTES, answer, application
 from ridgeline.server.errors import ApiError, invalid
@@ -78,8 +79,8 @@ class PictureApi:
         """/v1/images/generations"""
         fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
         own = self._names.find(fields.model)
-        prompt, pipeline = check_fields(fields), self._service.drawer.pipelines[own]
-        plan = await beside(len(prompt), lambda: plan_of(fields, prompt, pipeline))
+        drawing, pipeline = check_fields(fields), self._service.drawer.pipelines[own]
+        plan = await beside(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
         generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))
         headers = {"x-request-id": generation.id}
         if not fields.stream:
