@@ -127,6 +127,7 @@ class Price:
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
+        self._kernels: dict[tuple[StepShape, bool], tuple[tuple[Kernel, ...], ...]] = {}
         self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
 
     def runs_natively(self, device: Device) -> bool:
@@ -181,18 +182,27 @@ class Price:
             found = keep(self._standing, shape, _Standing(total, costs, calls))
         return found
 
+    def _kernels_of(self, work: Work, *, natively: bool) -> tuple[tuple[Kernel, ...], ...]:
+        """Those of each op that does not read the context: the same on all devices, of which a plan compares dozens."""
+        key = (work.shape, natively)
+        found = self._kernels.get(key)
+        if found is None:
+            blind = Work(work.rows, work.sequences)
+            kernels = tuple(priced.kernels(blind, natively=natively) for priced in self._standing_ops)
+            found = keep(self._kernels, key, kernels)
+        return found
+
     def _times_of(self, device: Device, work: Work, working_set: float, *, recorded: bool) -> _StandingTime:
         key = (id(device), device.bandwidth_of(working_set), work.shape, recorded)
         found = self._times.get(key)
         if found is None:
-            blind, natively = Work(work.rows, work.sequences), self.runs_natively(device)
 
-            def row(priced: PricedOp, cost: Cost) -> PricedRow:
-                kernels = priced.kernels(blind, natively=natively)
+            def row(priced: PricedOp, cost: Cost, kernels: tuple[Kernel, ...]) -> PricedRow:
                 time = op_seconds(cost, kernels, device, working_set, self.devices, recorded=recorded)
                 return PricedRow(priced, cost, time)
 
-            rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs))
+            kernels = self._kernels_of(work, natively=self.runs_natively(device))
+            rows = tuple(map(row, self._standing_ops, self._standing_of(work).costs, kernels))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
             found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
