@@ -2,8 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def check_writable(path: Path) -> None:
@@ -40,14 +42,23 @@ def check_apart(paths: Mapping[str, Path]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, beside and put it in place when all of it is there: a reader never sees half of one,
-    and a full disk leaves what was there. Raises ValueError where the disk refuses."""
-    temporary, data = _temporary(path), content.encode("utf-8") if isinstance(content, str) else content
+    """Write a file, text as UTF-8, as `whole_file`."""
+    with whole_file(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, beside and put in place when all of it is there: a reader never sees half of one, and a full
+    disk leaves what was there. Raises ValueError where the disk refuses."""
+    temporary = _temporary(path)
     try:
         if _is_device(path):
-            path.write_bytes(data)
+            with path.open("wb") as file:
+                yield file
             return
-        temporary.write_bytes(data)
+        with temporary.open("wb") as file:
+            yield file
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path.resolve())

@@ -224,7 +224,7 @@ def test_latents_are_there_when_decoding_fails(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(Pipeline, "decode", refused)
+        patched.setattr(Pipeline, "decode_parts", refused)
         ended = ridgeline("image", folder, PROMPT, *REQUEST, "-o", path)
     assert ended.code == USAGE
     assert not path.exists()

@@ -78,6 +78,16 @@ def test_a_decode_that_was_left_changes_nothing(pair: tuple[AutoencoderKLWan, Cl
     assert torch.equal(ours.decode(latents), whole)
 
 
+def test_two_clips_are_decoded_in_turns(pair: tuple[AutoencoderKLWan, ClipAutoencoder]) -> None:
+    """As requests are served: neither sees what convolutions keep of the other."""
+    _, ours = pair
+    both = [torch.randn(1, ours.shape.latents, 3, 2, 2) for _ in range(2)]
+    wanted = [ours.decode(each) for each in both]
+    pairs = list(zip(*map(ours.chunks, both), strict=True))
+    for chunks, whole in zip(zip(*pairs, strict=True), wanted, strict=True):
+        assert torch.equal(torch.cat(chunks, 2), whole)
+
+
 def test_bf16(tmp_path: Path) -> None:
     """In the number format that is asked."""
     theirs = theirs_of(FIRST, tmp_path)

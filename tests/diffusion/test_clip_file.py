@@ -3,7 +3,7 @@
 import builtins
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ridgeline.diffusion.clip_file import check_fps, encode_clip, encode_frames, format_of_clip
+from ridgeline.diffusion.clip_file import check_fps, encode_frames, format_of_clip, write_clip
 from ridgeline.diffusion.picture import to_bytes
 
 PARAMETERS = {"prompt": "a naïve seven — 七", "seed": 7, "size": "32x16", "fps": 12.5}
@@ -34,6 +34,13 @@ def chunks(frames: Tensor) -> Iterator[Tensor]:
     yield from frames[:, 1:].split(4, 1)
 
 
+def file(frames: Iterator[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]) -> BytesIO:
+    out = BytesIO()
+    write_clip(out, frames, format_, fps, parameters)
+    out.seek(0)
+    return out
+
+
 def bytes_of(frames: Tensor) -> "np.ndarray[Any, Any]":
     return np.stack([to_bytes(frame).numpy() for frame in frames.unbind(1)]).astype(int)
 
@@ -41,7 +48,7 @@ def bytes_of(frames: Tensor) -> "np.ndarray[Any, Any]":
 def test_mp4() -> None:
     """Every frame at its time, in colours near enough, with the parameters as its comment."""
     frames = clip()
-    with av.open(BytesIO(encode_clip(chunks(frames), "MP4", 12.5, PARAMETERS))) as container:
+    with av.open(file(chunks(frames), "MP4", 12.5, PARAMETERS)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.name, stream.width, stream.height) == ("h264", 32, 16)
         assert float(stream.average_rate or 0) == 12.5
@@ -56,7 +63,7 @@ def test_mp4() -> None:
 def test_gif_and_webp(format_: str, tolerance: int) -> None:
     """The same through Pillow; a GIF counts in hundredths of a second."""
     frames = clip()
-    with Image.open(BytesIO(encode_clip(chunks(frames), format_, 12.5, PARAMETERS))) as image:
+    with Image.open(file(chunks(frames), format_, 12.5, PARAMETERS)) as image:
         assert (image.format, image.n_frames, image.size) == (format_, 6, (32, 16))  # type: ignore[attr-defined]
         decoded, durations = [], []
         for number in range(6):
@@ -83,9 +90,9 @@ def test_a_folder_of_frames() -> None:
 def test_grey_and_odd_sizes() -> None:
     """Grey frames are written too; MP4 drops a last odd line and column, as its colours are of 2 x 2 pixels."""
     frames = clip()[:1, :3, :15, :31]
-    with av.open(BytesIO(encode_clip(chunks(frames), "MP4", 8, {}))) as container:
+    with av.open(file(chunks(frames), "MP4", 8, {})) as container:
         assert (container.streams.video[0].width, container.streams.video[0].height) == (30, 14)
-    with Image.open(BytesIO(encode_clip(chunks(frames), "GIF", 8, {}))) as image:
+    with Image.open(file(chunks(frames), "GIF", 8, {})) as image:
         assert image.size == (31, 15)
 
 

@@ -1,5 +1,7 @@
 """A request stride by stride: what the whole request gives, bit for bit, whoever has a stride in between."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,9 +10,9 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
-from ridgeline.diffusion.strides import Stride, count, strides
+from ridgeline.diffusion.strides import Stride, count, seconds_each, strides
 from ridgeline.models.tiling import Tiling
-from support.pipelines import z_image
+from support.pipelines import wan, z_image
 
 REQUESTS = (
     Request("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 3),
@@ -57,3 +59,18 @@ def test_requests_take_turns(pipeline: Pipeline) -> None:
                 own.append(stride)
     for request, own in zip(REQUESTS, done, strict=True):
         assert torch.equal(pixels(own), pipeline.draw(request))
+
+
+def test_a_clip_is_decoded_part_by_part(tmp_path: Path) -> None:
+    """Two of one request: frames of latents are strides, and together what the pipeline draws."""
+    wan(tmp_path)
+    clips = load_pipeline(str(tmp_path), threads=1)
+    request = Request("a cat", None, Size(64, 32), 1, 0.0, 5, 2, frames=9)
+    plan = clips.plan(request)
+    done = list(strides(clips, plan))
+    assert len(done) == count(plan) == 2 + 2 * 3
+    found = [[each.pixels for each in done if each.image == image and each.pixels is not None] for image in range(2)]
+    assert [part.shape[1] for part in found[0]] == [1, 4, 4]
+    assert torch.equal(torch.stack([torch.cat(parts, 1) for parts in found]), clips.draw(request))
+    assert [each.whole for each in done[2:]] == [False, False, True] * 2
+    assert seconds_each(plan, {"encode": 1.0, "denoise": 2.0, "decode": 12.0})["decode"] == 2.0

@@ -22,7 +22,7 @@ from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import err, loading_bar, say
 from ridgeline.diffusion.borrowed import ClipAutoencoder
-from ridgeline.diffusion.decoding import choose_tiling, decode, preview, tiles_of
+from ridgeline.diffusion.decoding import choose_tiling, decode_parts, preview, tiles_of
 from ridgeline.diffusion.forecast import STAGES, Forecaster
 from ridgeline.diffusion.loading import load_pipeline, load_vae
 from ridgeline.diffusion.noise import check_draws
@@ -190,9 +190,7 @@ class _Drawing:
             file.save_latents(latents)
         for file, latents in zip(files, step.latents, strict=True):
             try:
-                with self._clock("decode"):
-                    pixels = self._pipeline.decode(latents[None], self._tiling)[0]
-                file.write(pixels)
+                file.write(self._decoded(latents))
             except BaseException:  # an interrupt too
                 say(f"{file.latents} keeps what was drawn: {self._how(file)} decodes it")
                 raise
@@ -202,13 +200,23 @@ class _Drawing:
             if not self._asked.keep_latents:
                 file.latents.unlink()
 
+    def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
+        """The parts of a picture or a clip, each decoded when it is asked for."""
+        parts = self._pipeline.decode_parts(latents, self._tiling)
+        while True:
+            with self._clock("decode"):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
     def _preview(self, step: Step) -> None:
         """Where one is due, write what the pictures of a group would become."""
         if self._asked.preview and step.number % self._asked.preview == 0:
             assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
             pixels = preview(self._pipeline.autoencoder, step.guess)
             for image, each in zip(step.images, pixels, strict=True):
-                self._files[image].write(each, preview=f"step {step.number} of {step.of}")
+                self._files[image].write([each], preview=f"step {step.number} of {step.of}")
             self._previewed = step.number
 
     def _stop(self, step: Step, done: int) -> None:
@@ -256,8 +264,8 @@ def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int
         if each.shape[0] != wanted:
             raise ValueError(f"{path} holds latents of {each.shape[0]} channels, the model's have {wanted}")
     for path, (each, parameters) in zip(paths, given, strict=True):
-        pixels: Tensor = decode(autoencoder, each[None], asked.tiling(autoencoder, each.shape))[0]
-        medium.make(path, parameters).write(pixels)
+        parts = decode_parts(autoencoder, each, asked.tiling(autoencoder, each.shape))
+        medium.make(path, parameters).write(parts)
         if not asked.as_json:
             print(path, flush=True)
     if asked.as_json:

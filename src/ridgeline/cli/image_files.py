@@ -1,7 +1,7 @@
 """The files of what is drawn: names, and what is written while it is drawn and after."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.diffusion.clip_file import check_fps, encode_clip, encode_frames, format_of_clip
+from ridgeline.diffusion.clip_file import check_fps, encode_frames, format_of_clip, write_clip
 from ridgeline.diffusion.picture import encode_picture, format_of
 from ridgeline.diffusion.saved_latents import latents_path, save_latents
-from ridgeline.files import check_new, check_writable, write_whole
+from ridgeline.files import check_new, check_writable, whole_file, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,16 @@ class DrawnFile(ABC):
         save_latents(self.latents, latents, {**self.parameters, **more})
 
     @abstractmethod
-    def write(self, pixels: Tensor, **more: Any) -> None:
-        """Write it. more: what else is said of it."""
+    def write(self, parts: Iterable[Tensor], **more: Any) -> None:
+        """Write it. parts: its pixels, as `decode_parts` gives them. more: what else is said of it."""
 
 
 class PictureFile(DrawnFile):
     """One picture's."""
 
-    def write(self, pixels: Tensor, **more: Any) -> None:
-        """As DrawnFile.write, of pixels [C, H, W]."""
+    def write(self, parts: Iterable[Tensor], **more: Any) -> None:
+        """As DrawnFile.write, of one part."""
+        (pixels,) = parts
         write_whole(self.path, encode_picture(pixels, format_of(self.path), {**self.parameters, **more}))
 
 
@@ -50,14 +51,15 @@ class ClipFile(DrawnFile):
 
     fps: float
 
-    def write(self, pixels: Tensor, **more: Any) -> None:
-        """As DrawnFile.write, of pixels [C, F, H, W]."""
+    def write(self, parts: Iterable[Tensor], **more: Any) -> None:
+        """As DrawnFile.write, frame by frame as the parts come."""
         parameters, format_ = {**self.parameters, "fps": self.fps, **more}, format_of_clip(self.path)
         if format_:
-            write_whole(self.path, encode_clip([pixels], format_, self.fps, parameters))
+            with whole_file(self.path) as file:
+                write_clip(file, parts, format_, self.fps, parameters)
             return
         self.path.mkdir(exist_ok=True)
-        for number, content in enumerate(encode_frames([pixels], parameters), 1):
+        for number, content in enumerate(encode_frames(parts, parameters), 1):
             write_whole(self.path / f"{number:05}.png", content)
 
 

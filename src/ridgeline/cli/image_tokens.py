@@ -114,7 +114,7 @@ def _draw(drawer: TokenDrawer, plan: TokenPlan, files: list[PictureFile], *, as_
             told(drawn.tokens)
             for image, tokens in drawn.finished.items():
                 start = perf_counter()
-                files[image].write(drawer.decode(tokens))
+                files[image].write([drawer.decode(tokens)])
                 measured["decode"] += perf_counter() - start
                 written.append(files[image].path)
                 if not as_json:

@@ -85,13 +85,10 @@ class ClipAutoencoder:
         wide = latents_BCTHW.to(theirs.device, theirs.dtype)
         mean, std = (wide.new_tensor(each).view(1, -1, 1, 1, 1) for each in (self.shape.mean, self.shape.std))
         theirs.clear_cache()
+        kept = list(theirs._feat_map)  # what convolutions keep of earlier frames: of this clip, others may come between
         for number, frame in enumerate(theirs.post_quant_conv(wide * std + mean).split(1, dim=2)):
-            theirs._conv_idx = [0]  # which of the states that convolutions keep of earlier frames is the next
-            pixels = theirs.decoder(
-                frame, feat_cache=theirs._feat_map, feat_idx=theirs._conv_idx, first_chunk=number == 0
-            )
+            pixels = theirs.decoder(frame, feat_cache=kept, feat_idx=[0], first_chunk=number == 0)
             yield self._unpacked(pixels).float().clamp(-1, 1).cpu()
-        theirs.clear_cache()
 
     def _unpacked(self, pixels: Tensor) -> Tensor:
         """Channels that are pixels of a square, back in their places (Wan 2.2)."""

@@ -11,9 +11,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch import Tensor
 
@@ -44,32 +43,35 @@ def check_fps(fps: float) -> None:
         raise ValueError(f"{fps:g} frames a second: give a number above 0, {MAX_FPS:g} at most")
 
 
-def encode_clip(chunks_CFHW: Iterable[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]) -> bytes:
-    """The file of a clip. chunks_CFHW: its frames in order, any number in each part, pixels from -1 to 1. format_: one
+def write_clip(
+    out: IO[bytes], chunks_CFHW: Iterable[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]
+) -> None:
+    """Write a clip's file. out: where it can be sought in. chunks_CFHW: its frames in order, any number in each part,
+    pixels from -1 to 1. MP4 is written as they come; of the others all frames are held, 3 bytes a pixel. format_: one
     of FORMATS. parameters: what it was drawn from."""
     check_fps(fps)
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     if format_ == "MP4":
-        return _mp4(frames, fps, parameters)
+        _write_mp4(out, frames, fps, parameters)
+        return
     first, *others = (to_image(frame) for frame in frames)
-    duration, out = max(1, round(1000 / fps)), BytesIO()
+    duration = max(1, round(1000 / fps))
     if format_ == "GIF":
         options: dict[str, Any] = {"comment": json.dumps(parameters).encode(), "optimize": False, "disposal": 1}
     else:
         options = {**picture_options("WEBP", parameters), "lossless": False, "quality": _WEBP_QUALITY}
     first.save(out, format_, save_all=True, append_images=others, duration=duration, loop=0, **options)
-    return out.getvalue()
 
 
 def encode_frames(chunks_CFHW: Iterable[Tensor], parameters: Mapping[str, Any]) -> Iterator[bytes]:
-    """The PNG of each frame; chunks as `encode_clip` has them."""
+    """The PNG of each frame; chunks as `write_clip` has them."""
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     for number, frame in enumerate(frames, 1):
         yield encode_picture(frame, "PNG", {**parameters, "frame": number})
 
 
-def _mp4(frames_CHW: Iterator[Tensor], fps: float, parameters: Mapping[str, Any]) -> bytes:
-    av, out = _av(), BytesIO()
+def _write_mp4(out: IO[bytes], frames_CHW: Iterator[Tensor], fps: float, parameters: Mapping[str, Any]) -> None:
+    av = _av()
     with av.open(out, "w", format="mp4", options={"movflags": "use_metadata_tags"}) as container:
         container.metadata["comment"] = json.dumps(parameters)
         stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
@@ -83,7 +85,6 @@ def _mp4(frames_CHW: Iterator[Tensor], fps: float, parameters: Mapping[str, Any]
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
-    return out.getvalue()
 
 
 def _av() -> Any:

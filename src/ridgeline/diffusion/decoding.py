@@ -1,7 +1,9 @@
-"""Latents to pixels, picture by picture: whole, or in tiles where memory says so.
+"""Latents to pixels, picture by picture: whole, or in tiles where memory says so. A clip comes in parts.
 
-Shapes: B images, C channels of latents, H, W lines and columns.
+Shapes: B images, C channels of latents, H, W lines and columns; of clips T frames of latents before these.
 """
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -46,16 +48,32 @@ def choose_tiling(autoencoder: AutoencoderKL, latents: Grid, free: float) -> Til
 @torch.inference_mode()
 def decode(autoencoder: AutoencoderKL | ClipAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
     """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other; of
-    clips [B, channels, frames, lines, columns]. Raises ValueError for latents that are no numbers: what the denoiser
-    gave was beyond its number format."""
-    if not torch.isfinite(latents_BCHW).all():
+    clips [B, channels, frames, lines, columns]. Raises ValueError as `decode_parts`."""
+    whole = []
+    for latents in latents_BCHW:
+        parts = list(decode_parts(autoencoder, latents, tiling))
+        whole.append(torch.cat(parts, 1) if isinstance(autoencoder, ClipAutoencoder) else parts[0])
+    return torch.stack(whole)
+
+
+def decode_parts(
+    autoencoder: AutoencoderKL | ClipAutoencoder, latents_CHW: Tensor, tiling: Tiling | None = None
+) -> Iterator[Tensor]:
+    """One picture or clip in the parts that it comes in: a picture's pixels at once, as `decode` without B; a clip's
+    [channels, frames, lines, columns] for each frame of latents. Other latents may be decoded between two parts.
+
+    Raises ValueError for latents that are no numbers: what the denoiser gave was beyond its number format.
+    """
+    if not torch.isfinite(latents_CHW).all():
         raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
     share_threads()
     if isinstance(autoencoder, ClipAutoencoder):
         assert tiling is None, "clips are decoded frame by frame"
-        return torch.cat([autoencoder.decode(each[None]) for each in latents_BCHW])
+        for chunk in autoencoder.chunks(latents_CHW[None]):
+            yield chunk[0]
+        return
     device = next(autoencoder.parameters()).device
-    return torch.cat([autoencoder.decode(each[None].to(device), tiling).float() for each in latents_BCHW])
+    yield autoencoder.decode(latents_CHW[None].to(device), tiling)[0].float()
 
 
 def preview(autoencoder: AutoencoderKL, latents_BCHW: Tensor) -> Tensor:

@@ -108,6 +108,11 @@ class Geometry:
         return (self.layout.channels, *((frames,) if self.layout.most_frames > 1 else ()), rows, columns)
 
     @property
+    def parts(self) -> int:
+        """In how many a decode comes: of a clip one for each of its frames of latents."""
+        return self._counts[0]
+
+    @property
     def _counts(self) -> tuple[int, int, int]:
         """Latents along frames, rows and columns."""
         layout = self.layout

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.batching import batching_of, ridge_seconds
 from ridgeline.diffusion.borrowed import ClipAutoencoder
-from ridgeline.diffusion.decoding import decode
+from ridgeline.diffusion.decoding import decode, decode_parts
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
 from ridgeline.diffusion.noise import Noise, check_draws
@@ -201,6 +201,10 @@ class Pipeline:
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
         """As `decoding.decode`, by the pipeline's VAE."""
         return decode(self.autoencoder, latents, tiling)
+
+    def decode_parts(self, latents: Tensor, tiling: Tiling | None = None) -> Iterator[Tensor]:
+        """As `decoding.decode_parts`, by the pipeline's VAE."""
+        return decode_parts(self.autoencoder, latents, tiling)
 
     def parameters(self, plan: Plan, image: int) -> dict[str, str | int | float | None]:
         """What one of a plan's images is drawn from, as its file keeps it: enough to draw it again alone."""

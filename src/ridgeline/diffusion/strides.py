@@ -1,7 +1,8 @@
 """Strides: a request taken apart into what can be done between two looks at who else waits.
 
-Its texts are encoded, then each step of the denoiser is one stride and each picture's decode another. Somebody else's
-stride may run between any two of them; whoever stops asking for the next has cancelled the rest.
+Its texts are encoded, then each step of the denoiser is one stride, each picture's decode another, and each part of a
+clip's. Somebody else's stride may run between any two of them; whoever stops asking for the next has cancelled the
+rest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +23,15 @@ class Stride:
     """What has just been done.
 
     stage: of the request. step: of the denoiser, where it was one. image, pixels: which picture was decoded, and its
-    pixels fp32 [channels, lines, columns] about -1 to 1.
+    pixels fp32 [channels, lines, columns] about -1 to 1; of which clip, and further frames of it [channels, frames,
+    lines, columns]. whole: nothing of it is left to decode.
     """
 
     stage: StageName
     step: Step | None = None
     image: int | None = None
     pixels: Tensor | None = None
+    whole: bool = False
 
 
 def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Iterator[Stride]:
@@ -41,15 +44,17 @@ def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Ite
         yield Stride("denoise", step)
         if step.last:
             for image, latents_CHW in zip(step.images, step.latents, strict=True):
-                yield Stride("decode", image=image, pixels=pipeline.decode(latents_CHW[None], tiling)[0])
+                for part, pixels in enumerate(pipeline.decode_parts(latents_CHW, tiling), 1):
+                    yield Stride("decode", image=image, pixels=pixels, whole=part == plan.geometry.parts)
 
 
 def count(plan: Plan) -> int:
     """How many strides a plan has."""
-    return 1 + plan.steps + plan.request.images
+    return 1 + plan.steps + plan.request.images * plan.geometry.parts
 
 
 def seconds_each(plan: Plan, seconds: Mapping[str, float]) -> dict[StageName, float]:
     """Of a stride of each stage. seconds: of all of a stage."""
-    counts: dict[StageName, int] = {"encode": 1, "denoise": plan.steps, "decode": plan.request.images}
+    parts = plan.request.images * plan.geometry.parts
+    counts: dict[StageName, int] = {"encode": 1, "denoise": plan.steps, "decode": parts}
     return {stage: seconds[stage] / many for stage, many in counts.items()}
