@@ -65,3 +65,21 @@ def test_who_leaves_has_no_turn() -> None:
     turns.leave("a")
     turns.leave("a")
     assert (turns.next(), len(turns), "a" in turns, "b" in turns) == ("b", 1, False, True)
+
+
+def test_many_short_visits_come_to_no_more_than_a_share() -> None:
+    """Somebody who leaves after every turn and comes again at once, beside somebody who stays."""
+    turns: Turns[str] = Turns()
+    had = {"stays": 0.0, "comes": 0.0}
+    turns.join("stays")
+    before = 0.0
+    for _ in range(400):
+        if "comes" not in turns:
+            turns.join("comes", before)
+        who = turns.next()
+        seconds = 0.1 if who == "stays" else 1.0
+        turns.took(who, seconds)
+        had[who] += seconds
+        if who == "comes":
+            before = turns.leave("comes")
+    assert had["stays"] == pytest.approx(had["comes"], abs=1.0 + 1e-6)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.roofline.cards import load_card
+from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import build_picture_app
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.service import PictureService
@@ -55,7 +56,7 @@ def drawing(
 ) -> Iterator[Drawing]:
     """A server of pipelines that are loaded."""
     settings = settings or ServerSettings(models=("tiny",))
-    drawer = Drawer(pipelines, load_card("h100-sxm"), room, 1)
+    drawer = Drawer(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
     service = picture_service(drawer, settings)
     names = names_of(dict.fromkeys(pipelines, ""), settings)
     metrics = PictureMetrics(service.live, tuple(map(names.said, pipelines)), settings.metrics_alias)

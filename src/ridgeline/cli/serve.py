@@ -208,7 +208,7 @@ def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
     from ridgeline.server.pictures.service import QUEUED_REQUESTS
 
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
-    _say_serving(url, names, drawer.threads, settings)
+    _say_serving(url, names, drawer.loop.threads, settings)
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"
     logger.info(f"Predicted step times are those of {drawer.device.title}{how}")

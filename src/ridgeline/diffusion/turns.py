@@ -4,7 +4,8 @@ Whoever has had the fewest priced seconds. Those are the same however busy the m
 has run. Who comes later begins at what each of those there would have had by now, had they shared the machine without
 turns: the virtual time of fair queueing (Demers, Keshav and Shenker 1989). Were it nothing, whoever came while a long
 request runs would hold it up until it had caught up; were it the fewest that anybody has had, a stream of short
-requests would hold it up for ever.
+requests would hold it up for ever. Who comes again, and has had more than that, begins where it left: else many short
+visits would come to more than a share.
 """
 
 from typing import Generic, TypeVar
@@ -25,13 +26,13 @@ class Turns(Generic[Who]):
     def __contains__(self, who: Who) -> bool:
         return who in self._had
 
-    def join(self, who: Who) -> None:
-        """From now on `who` takes turns."""
-        self._had[who] = self._now
+    def join(self, who: Who, had: float = 0.0) -> None:
+        """From now on `who` takes turns. had: where it was here before, what `leave` gave."""
+        self._had[who] = max(self._now, had)
 
-    def leave(self, who: Who) -> None:
-        """It takes no more turns; nothing where it takes none."""
-        self._had.pop(who, None)
+    def leave(self, who: Who) -> float:
+        """It takes no more turns; nothing where it takes none. What it has had, as `join` wants it."""
+        return self._had.pop(who, 0.0)
 
     def next(self) -> Who:
         """Whose turn it is; of those that have had as much, the one that has been there longest. There is one."""

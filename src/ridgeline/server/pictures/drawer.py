@@ -1,20 +1,19 @@
-"""Drawer: the thread in which pipelines run. Requests, of one pipeline or of several, take turns between strides.
+"""Drawer: what runs pipelines. Requests, of one pipeline or of several, take turns between strides.
 
-It is a thread of the server's own process, unlike a language engine: a step of a denoiser is one long call out of
-Python, so that the event loop costs it nothing, and pixels need not cross a process.
+It runs in a thread of the server's own process (model_loop.py), unlike the engine of a language model that is served
+alone: a step of a denoiser is one long call out of Python, so that the event loop costs it nothing, and pixels need not
+cross a process.
 """
 
 import asyncio
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from ridgeline.diffusion.pipeline import Pipeline
@@ -23,6 +22,7 @@ from ridgeline.diffusion.strides import StageName, Stride, count, strides
 from ridgeline.diffusion.turns import Turns
 from ridgeline.models.tiling import Tiling
 from ridgeline.roofline.device import Device
+from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.prices import Prices
 
 PATIENCE = 10
@@ -88,9 +88,9 @@ class _Run:
 class Drawer:
     """Draws with pipelines, by their names, for many callers. Use `async with`, or call `close`."""
 
-    def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, threads: int) -> None:
-        """device: that strides are priced on. room: bytes that activations may have. threads: that torch has."""
-        self.pipelines, self.device, self.threads = dict(pipelines), device, threads
+    def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, loop: ModelLoop) -> None:
+        """device: that strides are priced on. room: bytes that activations may have. loop: where they run."""
+        self.pipelines, self.device, self.loop = dict(pipelines), device, loop
         self.alive = True
         """Whether requests are taken now."""
         self.ended: Future[str] = Future()
@@ -98,12 +98,10 @@ class Drawer:
         self.heard = 0
         """Strides that have run."""
         self._prices = {name: Prices(pipeline, device, room) for name, pipeline in pipelines.items()}
-        self._inbox: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
         self._turns: Turns[_Run] = Turns()
         self._runs: set[_Run] = set()  # of callers that wait, touched on the event loop
         self._expected_by = 0.0  # seconds of time.monotonic
-        self._thread = threading.Thread(target=self._work, name="ridgeline pictures", daemon=True)
-        self._thread.start()
+        loop.join(self)
 
     @property
     def awaited(self) -> int:
@@ -119,7 +117,7 @@ class Drawer:
             raise RuntimeError("pictures are not drawn any more")
         run = _Run(order, take, asyncio.get_running_loop())
         self._runs.add(run)
-        self._inbox.put(run)
+        self.loop.ask(partial(self._begin, run))
 
         def leave() -> None:
             run.left = True
@@ -128,10 +126,9 @@ class Drawer:
         return leave
 
     def close(self) -> None:
-        """End the thread after its present stride. Requests under way hear of it."""
+        """End the thread after its present step. Requests under way hear of it."""
         self.alive = False
-        self._inbox.put(None)
-        self._thread.join()
+        self.loop.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,32 +138,21 @@ class Drawer:
 
     # -- in the thread -------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        torch.set_num_threads(self.threads)
-        reason = "closed"
-        try:
-            while self._take_up():
-                if len(self._turns):
-                    self._step(self._turns.next())
-        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
-            reason = type(error).__name__
-            raise
-        finally:
-            self.alive = False
-            for run in list(self._runs):
-                self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
-            self.ended.set_result(reason)
+    @property
+    def busy(self) -> bool:
+        """Whether a request has a stride left."""
+        return len(self._turns) > 0
 
-    def _take_up(self) -> bool:
-        """Let in who has come; wait for somebody where nobody is there. False when it is to end."""
-        waiting = not len(self._turns)
-        while waiting or not self._inbox.empty():
-            run = self._inbox.get()
-            if run is None:
-                return False
-            self._begin(run)
-            waiting = False
-        return True
+    def step(self) -> float:
+        """A stride of whichever request has had the fewest priced seconds. Those of it."""
+        return self._step(self._turns.next())
+
+    def gone(self, reason: str) -> None:
+        """As Party.gone."""
+        self.alive = False
+        for run in list(self._runs):
+            self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
+        self.ended.set_result(reason)
 
     def _begin(self, run: _Run) -> None:
         order, pipeline = run.order, self.pipelines[run.order.model]
@@ -180,22 +166,23 @@ class Drawer:
         run.run = strides(pipeline, order.plan, run.tiling)
         self._turns.join(run)
 
-    def _step(self, run: _Run) -> None:
+    def _step(self, run: _Run) -> float:
         """Give a request its turn, or drop it if nobody waits for it any more."""
         if run.left:
             self._turns.leave(run)
-            return
+            return 0.0
         self._expected_by = time.monotonic() + PATIENCE * sum(run.seconds.values())
         try:
             told = self._stride(run)
         except Exception as error:  # of this request alone; the others go on
             self._turns.leave(run)
             self._tell(run, error)
-            return
+            return 0.0
         self._turns.took(run, told.predicted)
         if told.number == told.of:
             self._turns.leave(run)
         self._tell(run, told)
+        return told.predicted
 
     def _stride(self, run: _Run) -> Told:
         order, started = run.order, time.perf_counter_ns()

@@ -12,6 +12,7 @@ from ridgeline.host import available_memory, threads_for
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.device import Device
 from ridgeline.server.errors import ApiError
+from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import Names, build_picture_app
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.service import PictureQueue, PictureService
@@ -68,7 +69,7 @@ class ServedPictures:
                 raise ModelRefused(f"{folder} makes clips, which are not served; pipelines of pictures are")
         threads = threads_for(sum(map(weight_bytes, pipelines.values())), self.threads)
         device = self.device(threads)
-        return Drawer(pipelines, device, available_memory(), threads)
+        return Drawer(pipelines, device, available_memory(), ModelLoop(threads))
 
     @asynccontextmanager
     async def serving(self, drawer: Drawer, settings: ServerSettings) -> AsyncIterator[Serving]:
