@@ -1,7 +1,7 @@
 """The application: its routes, and what becomes of an error."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -20,7 +20,7 @@ from ridgeline.server.api.completions import completion_generation
 from ridgeline.server.api.fields import ChatFields, CompletionFields, DetokenizeFields, TokenizeFields, read_fields
 from ridgeline.server.api.generation import Gathered, Generation, gather
 from ridgeline.server.api.grammar_check import GrammarCheck
-from ridgeline.server.api.model import ServedModel, served_model
+from ridgeline.server.api.model import ServedModel, no_such_model, served_model
 from ridgeline.server.api.response_request import ResponseFields
 from ridgeline.server.api.responses import ROUTE as RESPONSES
 from ridgeline.server.api.responses import response_generation
@@ -54,25 +54,74 @@ def build_app(
     """The server's application around a service. grammars: tries forms; its owner closes it. speech: what the tokens
     of a speech model mean; None for a model of another sort. routes: of the other parts of the server."""
     model = served_model(service.llm, settings)
-    api = Api(service, model, settings, grammars)
-    heard = SpeechApi(service, model, settings, speech)
-    handlers = (
-        *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
-        *(api.tokenize, api.detokenize),
-    )
     return application(
         (
-            *(Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)),
+            *text_routes(service, model, settings, grammars, speech),
             Route(IMAGES, _draws_no_pictures, methods=["POST"]),
-            Route("/v1/models", api.models),
-            Route("/v1/models/{name:path}", api.one_model),
+            *model_routes(lambda: text_cards(model, settings)),
             *routes,
         )
     )
 
 
+def text_routes(
+    service: Service,
+    model: ServedModel,
+    settings: ServerSettings,
+    grammars: GrammarCheck,
+    speech: SpeechVocabulary | None,
+) -> Sequence[BaseRoute]:
+    """TEXT_ROUTES of a language model."""
+    api, heard = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
+    handlers = (
+        *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
+        *(api.tokenize, api.detokenize),
+    )
+    return [Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)]
+
+
+Cards = Mapping[str, Mapping[str, object]]
+"""What is said of models, by the names that a request may ask for."""
+
+
+def model_routes(cards: Callable[[], Cards]) -> Sequence[BaseRoute]:
+    """/v1/models and /v1/models/NAME."""
+
+    async def models(request: Request) -> Response:
+        return answer({"object": "list", "data": list(cards().values())})
+
+    async def one_model(request: Request) -> Response:
+        found, name = cards(), request.path_params["name"]
+        if name not in found:
+            raise no_such_model(found)
+        return answer(found[name])
+
+    return [Route("/v1/models", models), Route("/v1/models/{name:path}", one_model)]
+
+
+def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
+    """Of a language model: its names and those of its adapters, and what it can do."""
+    return {
+        name: {
+            "id": name,
+            "object": "model",
+            "created": model.created,
+            "owned_by": "ridgeline",
+            "root": model.name,
+            "parent": model.name if model.adapter(name) else None,
+            "max_model_len": model.context,
+            "dtype": model.dtype,
+            "limits": settings.public_limits(),
+        }
+        for name in model.all_names
+    }
+
+
 IMAGES = "/v1/images/generations"
 """What is posted to a pipeline that draws."""
+
+DRAWS_NO_PICTURES = f"draws no pictures; ask {CHAT}"
+"""What is said of a language model that is asked for one."""
 
 TEXT_ROUTES = (
     CHAT,
@@ -103,7 +152,7 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 async def _draws_no_pictures(request: Request) -> Response:
-    raise invalid(f"the model draws no pictures; ask {CHAT}", "model", code="unsupported_model")
+    raise invalid(f"the model {DRAWS_NO_PICTURES}", "model", code="unsupported_model")
 
 
 async def index(request: Request) -> Response:
@@ -194,30 +243,6 @@ class Api:
             await reply.chunks(generation, outbox).produce(self._service)
 
         return EventStream(produce, self._settings.send_buffer_bytes, headers)
-
-    async def models(self, request: Request) -> Response:
-        """/v1/models: the names, and what the model can do"""
-        return answer({"object": "list", "data": [self._card(name) for name in self._model.all_names]})
-
-    async def one_model(self, request: Request) -> Response:
-        """/v1/models/NAME"""
-        name = request.path_params["name"]
-        self._model.check_name(name)
-        return answer(self._card(name))
-
-    def _card(self, name: str) -> dict[str, object]:
-        model = self._model
-        return {
-            "id": name,
-            "object": "model",
-            "created": model.created,
-            "owned_by": "ridgeline",
-            "root": model.name,
-            "parent": model.name if model.adapter(name) else None,
-            "max_model_len": model.context,
-            "dtype": model.dtype,
-            "limits": self._settings.public_limits(),
-        }
 
 
 def answer(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:

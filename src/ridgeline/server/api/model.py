@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ class ServedModel:
     ids the model has. dtype: the number format of its weights. adapters: those that are loaded, by the names that
     requests choose them by. vectors: what its answers are, where they are no text. encoder: positions that its encoder
     takes of a prompt, 0 where it has none. hears: the encoder reads sound. created: when it was put up, in Unix
-    seconds.
+    seconds. others: by the names of the server's models of another sort, what is said to who asks them for text.
     """
 
     names: tuple[str, ...]
@@ -44,6 +44,7 @@ class ServedModel:
     encoder: int = 0
     hears: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -64,9 +65,10 @@ class ServedModel:
         return self.texts.defaults
 
     def check_name(self, name: str) -> None:
-        """Raises ApiError (404) for a model that is not served. A request that names none means this one."""
+        """Raises ApiError: 404 for a model that is not served, 400 for one of another sort. A request that names none
+        means this one."""
         if name and name not in self.all_names:
-            raise no_such_model(self.all_names)
+            raise none_of_these(name, self.all_names, self.others)
 
     def adapter(self, name: str) -> str:
         """The adapter that a request for this name asks; "" for the model as it is."""
@@ -124,22 +126,32 @@ def no_such_model(names: Iterable[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) -> ApiError:
+    """The answer to who asks a route for a model that is none of its `names`. others: what is said of the server's
+    other models, by theirs."""
+    if name in others:
+        return invalid(f"{name} {others[name]}", "model", code="unsupported_model")
+    return no_such_model((*names, *others))
+
+
 async def beside(length: int, work: Callable[[], _Result]) -> _Result:
     """What `work` gives, done in a thread where a text of this length would hold up the event loop."""
     return work() if length < _LONG else await asyncio.to_thread(work)
 
 
-def served_model(llm: AsyncLLM, settings: ServerSettings) -> ServedModel:
-    """The model of an engine, under the names of the settings."""
+def served_model(llm: AsyncLLM, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
+    """The model of an engine, under the names of the settings. others: as ServedModel. Raises ValueError for an adapter
+    that is called as a model is."""
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
     room = min(info.context, info.capacity)
-    names = settings.models
-    if both := set(names) & set(info.adapters):
+    names, others = settings.models, others or {}
+    if both := {*names, *others} & set(info.adapters):
         raise ValueError(f"{min(both)!r} is the name of the model and of an adapter; give the adapter another")
     encoder, hears = info.encoder_context, info.encoder_width > 0
     return ServedModel(
-        *(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors, encoder, hears)
+        *(names, texts, info.context, room, info.vocabulary, info.dtype, info.adapters, info.vectors, encoder, hears),
+        others=others,
     )
 
 

@@ -14,8 +14,8 @@ from ridgeline.host import out_of_memory
 from ridgeline.server.api.drawing import plan_of
 from ridgeline.server.api.fields import read_fields
 from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields
-from ridgeline.server.api.model import beside, no_such_model
-from ridgeline.server.app import IMAGES, TEXT_ROUTES, answer, application
+from ridgeline.server.api.model import beside, none_of_these
+from ridgeline.server.app import IMAGES, TEXT_ROUTES, Cards, answer, application, model_routes
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import unless_gone
@@ -23,6 +23,9 @@ from ridgeline.server.http.sse import EventStream, Outbox, SlowReader
 from ridgeline.server.pictures.drawer import Told
 from ridgeline.server.pictures.service import PictureService
 from ridgeline.server.settings import ServerSettings
+
+WRITES_NO_TEXT = f"draws pictures and writes no text; ask {IMAGES}"
+"""What is said of a pipeline that is asked for some."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,25 +37,31 @@ def build_picture_app(
     api = PictureApi(service, settings, names)
     return application(
         (
-            Route(IMAGES, api.generate, methods=["POST"]),
+            *picture_routes(api),
             *(Route(path, _writes_no_text, methods=["POST"]) for path in TEXT_ROUTES),
-            Route("/v1/models", api.models),
-            Route("/v1/models/{name:path}", api.one_model),
+            *model_routes(api.cards),
             *routes,
         )
     )
 
 
+def picture_routes(api: "PictureApi") -> Sequence[BaseRoute]:
+    """What is posted to a pipeline."""
+    return [Route(IMAGES, api.generate, methods=["POST"])]
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """What requests may call the pipelines. own: by each name the pipeline's own. created: when they were put up, in
-    Unix seconds."""
+    Unix seconds. others: of models that draw nothing, what is said to who asks them to."""
 
     own: Mapping[str, str]
     created: int = field(default_factory=lambda: int(time.time()))
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, asked: str) -> str:
-        """The pipeline's own name. Raises ApiError (404) for a name that nothing has, 400 for none among several."""
+        """The pipeline's own name. Raises ApiError: 404 for a name that nothing has, 400 for that of a model of another
+        sort, and for none among several."""
         if asked in self.own:
             return self.own[asked]
         if not asked and len(set(self.own.values())) == 1:
@@ -60,7 +69,7 @@ class Names:
         if not asked:
             said = f"model: this server has {', '.join(self.own)}; say which"
             raise invalid(said, "model", code="missing_field")
-        raise no_such_model(self.own)
+        raise none_of_these(asked, self.own, self.others)
 
     def said(self, own: str) -> str:
         """What answers call a pipeline: its first name."""
@@ -107,16 +116,9 @@ class PictureApi:
         except Exception as error:
             raise _failed(generation, error) from None
 
-    async def models(self, request: Request) -> Response:
-        """/v1/models: the names, and what each draws"""
-        return answer({"object": "list", "data": [self._card(name) for name in self._names.own]})
-
-    async def one_model(self, request: Request) -> Response:
-        """/v1/models/NAME"""
-        name = request.path_params["name"]
-        if name not in self._names.own:
-            raise no_such_model(self._names.own)
-        return answer(self._card(name))
+    def cards(self) -> Cards:
+        """The names of the pipelines, and what each draws."""
+        return {name: self._card(name) for name in self._names.own}
 
     def _card(self, name: str) -> dict[str, object]:
         own = self._names.own[name]
@@ -138,7 +140,7 @@ class PictureApi:
 
 
 async def _writes_no_text(request: Request) -> Response:
-    raise invalid(f"the model draws pictures and writes no text; ask {IMAGES}", "model", code="unsupported_model")
+    raise invalid(f"the model {WRITES_NO_TEXT}", "model", code="unsupported_model")
 
 
 def _failed(generation: ImageGeneration, error: Exception) -> ApiError:
