@@ -81,3 +81,9 @@ def caption(random: Random, digit: int, traits: Sequence[str]) -> str:
     if random.random() < 0.03:
         return tidied(random, random.choice(ANY))
     return prompt(random, digit, [trait for trait in traits if random.random() < _SAID])
+
+
+def captions(count: int) -> list[str]:
+    """So many of them, of all digits and traits, always the same."""
+    random = Random(0)
+    return [caption(random, random.randrange(10), random.sample(TRAITS, 2)) for _ in range(count)]

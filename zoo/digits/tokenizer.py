@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 import torch
 from tokenizers import Tokenizer
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from zoo.bpe import byte_level_bpe
 from zoo.digits.model import TEXT
-from zoo.digits.prompts import TRAITS, caption
+from zoo.digits.prompts import captions
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 CHAT_TEMPLATE = """\
@@ -32,9 +31,8 @@ def templated(prompt: str) -> str:
 
 def train_tokenizer(vocab_size: int, prompts: int = 20000) -> Tokenizer:
     """A tokenizer of at most `vocab_size` tokens, as many as the words of prompts make."""
-    random = Random(0)
-    texts = [caption(random, random.randrange(10), random.sample(TRAITS, 2)) for _ in range(prompts)]
-    return byte_level_bpe([f"user\n{text}\nassistant\n" for text in texts], vocab_size, (PAD, START, END))
+    texts = [f"user\n{text}\nassistant\n" for text in captions(prompts)]
+    return byte_level_bpe(texts, vocab_size, (PAD, START, END))
 
 
 def encoded(tokenizer: Tokenizer, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 from safetensors.torch import load_file
@@ -17,10 +16,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from zoo.digits.autoencoder import Autoencoder, autoencoder_of, means
-from zoo.digits.data import Digits, moved, read_digits
+from zoo.digits.data import Digits, read_digits
 from zoo.digits.measures import Bounds
 from zoo.digits.model import Drawer, Shape, TextShape
-from zoo.digits.prompts import TRAITS, caption
+from zoo.digits.pairs import pairs
 from zoo.digits.tokenizer import encoded, train_tokenizer
 from zoo.digits.training import PARTS, Training, arguments
 
@@ -45,16 +44,7 @@ class Taught:
 
     def batch(self, rows: int, generator: torch.Generator) -> Batch:
         """So many images, half of them moved."""
-        picked = torch.randint(len(self.digits), (rows,), generator=generator)
-        images, labels = self.digits.images[picked], self.digits.labels[picked]
-        images[::2] = moved(images[::2], generator)
-        random = Random(int(torch.randint(2**62, (), generator=generator)))
-        prompts = [
-            ""
-            if random.random() < self.empty
-            else caption(random, int(label), [TRAITS[i] for i in has.nonzero()[:, 0]])
-            for label, has in zip(labels, self.bounds.traits(Digits(images, labels)), strict=True)
-        ]
+        images, prompts = pairs(self.digits, self.bounds, rows, generator, self.empty)
         latents = (means(self.vae, images) - self.vae.config.shift_factor) * self.vae.config.scaling_factor
         return latents, *encoded(self.tokenizer, prompts)
 

@@ -145,9 +145,14 @@ class Llama(nn.Module):
         """Its layers."""
         return [Block(shape, dropout) for _ in range(shape.num_hidden_layers)]
 
+    def embedded(self, tokens_BT: Tensor) -> Tensor:
+        """What the first layer reads [B, T, C]."""
+        x_BTC: Tensor = self.model.embed_tokens(tokens_BT)
+        return x_BTC
+
     def hidden(self, tokens_BT: Tensor) -> Tensor:
         """Final normed states [B, T, C]."""
-        x_BTC = self.model.embed_tokens(tokens_BT)
+        x_BTC = self.embedded(tokens_BT)
         length = tokens_BT.shape[1]
         for layer in self.model.layers:
             x_BTC = layer(x_BTC, self.cos[:length], self.sin[:length])

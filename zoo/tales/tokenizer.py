@@ -11,9 +11,10 @@ from zoo.bpe import byte_level_bpe
 BOS, EOS = "<s>", "</s>"
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A tokenizer of exactly `vocab_size` tokens; it puts `<s>` before every text, as Llama's do."""
-    tokenizer = byte_level_bpe(texts, vocab_size, (BOS, EOS))
+def train_tokenizer(texts: Iterable[str], vocab_size: int, special: tuple[str, ...] = ()) -> Tokenizer:
+    """A tokenizer of exactly `vocab_size` tokens; it puts `<s>` before every text, as Llama's do. special: tokens
+    beside `<s>` and `</s>`."""
+    tokenizer = byte_level_bpe(texts, vocab_size, (BOS, EOS, *special))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
