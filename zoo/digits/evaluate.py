@@ -4,7 +4,7 @@ for, by steps, guidance and wording, whether traits come out, and a sheet of sam
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -111,7 +111,11 @@ def nearest(images: Tensor, others: Tensor) -> float:
 
 def sheet(draw: Drawers, path: Path) -> None:
     """A picture of SHEET images of each digit, a row each, none picked."""
-    images = draw([Request(f"a handwritten {name}", seed=0, images=SHEET) for name in DIGITS])
+    save_sheet(draw([Request(f"a handwritten {name}", seed=0, images=SHEET) for name in DIGITS]), path)
+
+
+def save_sheet(images: Tensor, path: Path) -> None:
+    """SHEET images of each digit after the other [B, 1, S, S] as a picture, a row a digit."""
     side = images.shape[-1]
     gray = ((images.view(len(DIGITS), SHEET, side, side).transpose(1, 2) + 1) * 127.5).round().byte()
     Image.fromarray(gray.reshape(len(DIGITS) * side, SHEET * side).numpy()).save(path, optimize=True)
@@ -130,6 +134,18 @@ def table(name: str, values: Sequence[float], shares: Sequence[float]) -> str:
     return f"| {head} |\n| {rule} |\n| {row} |"
 
 
+def trait_rows(draw: Callable[[Sequence[Asked]], Digits], judge: Judge, plain: Digits) -> str:
+    """A row a trait: how often it is there where it was asked for, and in images of prompts that do not say; how many
+    of the former are read right."""
+    rows = []
+    for trait in TRAITS:
+        told = asked(trained=True, traits=[trait], wordings=1)
+        with_it = draw(told)
+        cells = (f'"{told[0].prompt}"', judge.share(with_it, trait), judge.share(plain, trait), judge.right(with_it))
+        rows.append("| " + " | ".join([trait, *(percent(c) if isinstance(c, float) else c for c in cells)]) + " |")
+    return "\n".join(rows)
+
+
 def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
     """What the card says of what is drawn."""
     known, new = asked(trained=True), asked(trained=False)
@@ -138,12 +154,6 @@ def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[s
     usual = judge.right(Digits(plain.images[: EACH * TABLED], plain.labels[: EACH * TABLED]))
     by_steps = [usual if n == STEPS else judge.right(drawn(draw, few, steps=n)) for n in STEP_MENU]
     by_guidance = [usual if s == GUIDANCE else judge.right(drawn(draw, few, guidance=s)) for s in GUIDANCE_MENU]
-    rows = []
-    for trait in TRAITS:
-        told = asked(trained=True, traits=[trait], wordings=1)
-        with_it = drawn(draw, told)
-        cells = (f'"{told[0].prompt}"', judge.share(with_it, trait), judge.share(plain, trait), judge.right(with_it))
-        rows.append("| " + " | ".join([trait, *(percent(c) if isinstance(c, float) else c for c in cells)]) + " |")
     return {
         "right": percent(judge.right(plain)),
         "right_new": percent(judge.right(drawn(draw, new))),
@@ -151,7 +161,7 @@ def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[s
         "new": ", ".join(f'"{text.prompt}"' for text in new[:6]),
         "steps": table("steps", STEP_MENU, by_steps),
         "guidance": table("guidance", GUIDANCE_MENU, by_guidance),
-        "traits": "\n".join(rows),
+        "traits": trait_rows(lambda texts: drawn(draw, texts), judge, plain),
         "near": f"{nearest(plain.images, taught.images):.3f}",
         "near_held": f"{nearest(held.images, taught.images):.3f}",
     }

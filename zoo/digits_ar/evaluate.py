@@ -1,0 +1,137 @@
+"""Measure an exported `digits-ar` in the engine, and write its model card: whether a reader finds the digit that was
+asked for, by temperature, top-p and wording, whether traits come out, and a sheet of samples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+
+import torch
+from torch import Tensor
+
+from ridgeline.checkpoint.source import open_source
+from ridgeline.pictures.drawing import TokenDrawer, load_drawer
+from zoo.digits.classifier import classifier
+from zoo.digits.data import Digits, read_digits
+from zoo.digits.evaluate import (
+    EACH,
+    SHEET,
+    TABLED,
+    Asked,
+    Judge,
+    asked,
+    nearest,
+    percent,
+    save_sheet,
+    trait_rows,
+)
+from zoo.digits.measures import Bounds
+from zoo.digits.prompts import DIGITS
+from zoo.digits.training import averaged
+from zoo.digits_ar.autoencoder import entropy
+
+CARD = Path(__file__).parent / "card.md"
+TEMPERATURES, TOP_PS = (1.0, 0.9, 0.8, 0.7), (1.0, 0.95, 0.9, 0.8)
+
+
+def images_of(drawer: TokenDrawer, prompt: str, seed: int, count: int) -> Tensor:
+    """So many pictures of a prompt, side by side [count, 1, 32, 32]."""
+    finished: dict[int, list[int]] = {}
+    for step in drawer.draw(drawer.plan(prompt, count, seed)):
+        finished |= step.finished
+    return torch.stack([drawer.decode(finished[image]) for image in range(count)]).clamp(-1, 1)
+
+
+def drawn(drawer: TokenDrawer, texts: Sequence[Asked]) -> Digits:
+    """EACH images of each of these, with the digits that they were to be; seeds count through."""
+    images = [images_of(drawer, text.prompt, EACH * number, EACH) for number, text in enumerate(texts)]
+    return Digits(torch.cat(images), torch.tensor([text.digit for text in texts]).repeat_interleave(EACH))
+
+
+def sampling_table(drawer: TokenDrawer, judge: Judge, texts: Sequence[Asked]) -> str:
+    """Shares that are read right, a row a temperature, a column a top-p."""
+    usual, rows = drawer.params, []
+    for temperature in TEMPERATURES:
+        shares = []
+        for top_p in TOP_PS:
+            drawer.params = replace(usual, temperature=temperature, top_p=top_p)
+            shares.append(judge.right(drawn(drawer, texts)))
+        rows.append(" | ".join([f"{temperature:g}", *map(percent, shares)]))
+    drawer.params = usual
+    head = " | ".join(["temperature", *(f"top-p {top_p:g}" for top_p in TOP_PS)])
+    rule = " | ".join(["---"] * (1 + len(TOP_PS)))
+    return "\n".join(f"| {row} |" for row in (head, rule, *rows))
+
+
+def drawing(drawer: TokenDrawer, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
+    """What the card says of what is drawn."""
+    known, new = asked(trained=True), asked(trained=False)
+    plain = drawn(drawer, known)
+    return {
+        "right": percent(judge.right(plain)),
+        "right_new": percent(judge.right(drawn(drawer, new))),
+        "temperature": f"{drawer.params.temperature:g}",
+        "top_p": f"{drawer.params.top_p:g}",
+        "sampling": sampling_table(drawer, judge, known[:TABLED]),
+        "traits": trait_rows(lambda texts: drawn(drawer, texts), judge, plain),
+        "near": f"{nearest(plain.images, taught.images):.3f}",
+        "near_held": f"{nearest(held.images, taught.images):.3f}",
+    }
+
+
+def autoencoding(drawer: TokenDrawer, judge: Judge, held: Digits) -> dict[str, str]:
+    """What it says of the autoencoder."""
+    model = drawer.autoencoder
+    with torch.inference_mode():
+        tokens = torch.cat([model.encode(part) for part in torch.split(held.images, 100)])
+        images = torch.cat([model.decode(part).float() for part in torch.split(tokens, 100)])
+    return {
+        "read_held": percent(judge.right(held)),
+        "read_through": percent(judge.right(Digits(images, held.labels))),
+        "square": f"{float((images - held.images).square().mean()):.4f}",
+        "used": f"{len(tokens.unique()):,}",
+        "bits": f"{entropy(tokens) / torch.log(torch.tensor(2.0)).item():.1f}",
+    }
+
+
+def training(drawer: TokenDrawer, folder: Path, runs: dict[str, Path]) -> dict[str, str]:
+    """What it says of sizes and of the runs."""
+    facts = {}
+    for name, part in {"decoder": drawer.loaded.model, "vq": drawer.autoencoder}.items():
+        facts[f"{name}_parameters"] = f"{sum(parameter.numel() for parameter in part.parameters()):,}"
+    for name, run in runs.items():
+        progress = torch.load(run / "checkpoint.pt", weights_only=True)["progress"]
+        facts[f"{name}_steps"] = f"{progress['step']:,}"
+        facts[f"{name}_minutes"] = f"{progress['seconds'] / 60:.0f}"
+    return {**facts, "megabytes": f"{(folder / 'model.safetensors').stat().st_size / 1e6:.1f}"}
+
+
+def main() -> None:
+    """Parse the command line, measure, write README.md and the sheet into the model's folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with t10k-images-idx3-ubyte.gz and labels")
+    parser.add_argument("--model", type=Path, required=True, help="the exported model")
+    parser.add_argument("--classifier", type=Path, required=True, help="folder of the reader's run")
+    parser.add_argument("--autoencoder", type=Path, required=True, help="folder of the autoencoder's run")
+    parser.add_argument("--run", type=Path, required=True, help="folder of the decoder's run")
+    args = parser.parse_args()
+    taught, held = read_digits(args.data)
+    drawer = load_drawer(open_source(str(args.model)))
+    torch.set_num_threads(1)
+    judge = Judge(averaged(classifier(), args.classifier), Bounds.of(taught))
+    sheet = [images_of(drawer, f"a handwritten {name}", 0, SHEET) for name in DIGITS]
+    save_sheet(torch.cat(sheet), args.model / "samples.png")
+    said = {
+        **autoencoding(drawer, judge, held),
+        **drawing(drawer, judge, taught, held),
+        **training(drawer, args.model, {"vq": args.autoencoder, "decoder": args.run}),
+    }
+    (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))
+    print("\n\n".join(f"{name}: {value}" for name, value in said.items()))
+
+
+if __name__ == "__main__":
+    main()
