@@ -19,7 +19,6 @@ from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.service import PictureService
 from ridgeline.server.pictures.serving import names_of, picture_service
 from ridgeline.server.settings import ServerSettings
-from ridgeline.server.telemetry.pictures import PictureMetrics
 from server.conftest import Listening, listening
 from server.wire import eventually
 
@@ -57,10 +56,8 @@ def drawing(
     """A server of pipelines that are loaded."""
     settings = settings or ServerSettings(models=("tiny",))
     drawer = Drawer(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
-    service = picture_service(drawer, settings)
     names = names_of(dict.fromkeys(pipelines, ""), settings)
-    metrics = PictureMetrics(service.live, tuple(map(names.said, pipelines)), settings.metrics_alias)
-    service.observers.append(metrics)
+    service, metrics = picture_service(drawer, names, settings)
     app = build_picture_app(service, settings, names, routes=[metrics.route()])
     try:
         with listening(app, drawer, settings, [metrics.exchanged]) as port:

@@ -85,12 +85,7 @@ class Served:
         observability = Observability(service, settings, settings.models[0])
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
             app = build_app(service, settings, grammars, speech=self.speech(llm), routes=observability.routes())
-
-            def end(error: ApiError) -> None:
-                for live in list(service.live.values()):
-                    service.end(live, error)
-
-            yield Serving(app, llm, observability.metrics.exchanged, queue, service.live, end)
+            yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 
     def speech(self, llm: AsyncLLM) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
@@ -109,19 +104,25 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A model that takes requests. app: its routes. watched: what runs. exchanged: told of each HTTP request that is
-    over. door: before it. live: the requests under way, by their ids. end: has them end with an error."""
+    """A model that takes requests, or several. app: the routes. watched: what runs. exchanged: told of each HTTP
+    request that is over. doors: before each sort of them. live: the requests under way, by their ids. end: has them end
+    with an error."""
 
     app: ASGIApp
     watched: Watched
     exchanged: ExchangeObserver
-    door: Door
+    doors: Sequence[Door]
     live: Mapping[str, object]
     end: Callable[[ApiError], None]
 
+    def close_doors(self) -> None:
+        """Nobody is let in any more."""
+        for door in self.doors:
+            door.draining = True
+
 
 class Servable(Protocol[Model]):
-    """What can be served: `Served`, or `ServedPictures`."""
+    """What can be served: `Served`, `ServedPictures`, or both as `ServedTogether`."""
 
     @property
     def name(self) -> str:
@@ -189,10 +190,11 @@ class Server:
         ended = asyncio.wrap_future(serving.watched.ended)
         if await _first(ended, self._drain.wait()):
             logger.error("the engine is gone: %s", ended.result())
-            serving.door.draining = True
+            serving.close_doors()
             await self._end(serving, engine_died())
             return DIED
-        self.health.draining = serving.door.draining = True
+        self.health.draining = True
+        serving.close_doors()
         logger.info("draining; requests under way: %d", len(serving.live))
         if not await _first(self._idle(serving), self._abort.wait(), timeout=self.settings.drain_seconds):
             logger.info("requests ended by the server: %d", len(serving.live))

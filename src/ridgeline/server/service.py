@@ -182,6 +182,11 @@ class Service:
         if live.fail is not None:
             live.fail(error)
 
+    def end_all(self, error: ApiError) -> None:
+        """Have all that are under way end with an error."""
+        for live in list(self.live.values()):
+            self.end(live, error)
+
     def _added(self, live: Live, request: int) -> None:
         if self.live.get(live.id) is live:  # else it is over already
             live.request, self.by_request[request] = request, live

@@ -20,9 +20,14 @@ class Watched(Protocol):
     alive: requests are taken now. heard: grows with all that it says. ended: done when it is gone for good.
     """
 
-    alive: bool
-    heard: int
-    ended: Future[str]
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def heard(self) -> int: ...
+
+    @property
+    def ended(self) -> Future[str]: ...
 
     @property
     def awaited(self) -> int:

@@ -107,7 +107,12 @@ class Drawer:
     def awaited(self) -> int:
         """Requests that somebody waits for, and of which a stride should have ended by now. While there are any,
         `heard` moves, or a stride hangs."""
-        return len(self._runs) if time.monotonic() > self._expected_by else 0
+        return 0 if self.on_time else len(self._runs)
+
+    @property
+    def on_time(self) -> bool:
+        """Whether the latest stride may still take what it takes, by its price."""
+        return time.monotonic() <= self._expected_by
 
     def submit(self, order: Order, take: Take) -> Callable[[], None]:
         """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody

@@ -152,6 +152,11 @@ class PictureService:
         if live.fail is not None:
             live.fail(error)
 
+    def end_all(self, error: ApiError) -> None:
+        """Have all that are under way end with an error."""
+        for live in list(self.live.values()):
+            self.end(live, error)
+
     def _admit(self, live: LivePicture) -> None:
         try:
             self.queue.admit(live)

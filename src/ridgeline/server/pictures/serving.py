@@ -11,7 +11,7 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.host import available_memory, threads_for
 from ridgeline.models import ModelRefused
 from ridgeline.roofline.device import Device
-from ridgeline.server.errors import ApiError
+from ridgeline.server.loading import Waiting, beside_the_loop
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import Names, build_picture_app
 from ridgeline.server.pictures.drawer import Drawer
@@ -23,10 +23,6 @@ from ridgeline.server.telemetry.pictures import PictureMetrics
 Bar = Callable[[str], AbstractContextManager[Callable[[int, int], None] | None]]
 
 logger = logging.getLogger(__name__)
-
-
-class _Abandoned(Exception):
-    """Nobody waits for the model any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,48 +42,35 @@ class ServedPictures:
 
     async def start(self) -> Drawer:
         """All of them, loaded. Raises ModelRefused as `load_pipeline`."""
-        stop: list[bool] = []
-        try:
-            return await asyncio.to_thread(self._load, stop)
-        finally:
-            stop.append(True)  # the thread sees it at the next tensor
+        return await beside_the_loop(self._drawer)
 
-    def _load(self, stop: list[bool]) -> Drawer:
+    def _drawer(self, waiting: Waiting) -> Drawer:
+        free = available_memory()
+        pipelines = self.load(waiting)
+        weights = sum(map(weight_bytes, pipelines.values()))
+        threads = threads_for(weights, self.threads)
+        return Drawer(pipelines, self.device(threads), free - weights, ModelLoop(threads))
+
+    def load(self, waiting: Waiting) -> dict[str, Pipeline]:
+        """The pipelines by their names. Raises ModelRefused as `load_pipeline`."""
         pipelines = {}
         for name, folder in self.models.items():
             logger.info("loading %s", name)
             with self.bar(name) as shown:
-
-                def progress(done: int, total: int, shown: Callable[[int, int], None] | None = shown) -> None:
-                    if stop:
-                        raise _Abandoned
-                    if shown is not None:
-                        shown(done, total)
-
-                pipelines[name] = load_pipeline(folder, threads=self.threads, progress=progress)
+                pipelines[name] = load_pipeline(folder, threads=self.threads, progress=waiting.progress(shown))
             if pipelines[name].layout.most_frames > 1:
                 raise ModelRefused(f"{folder} makes clips, which are not served; pipelines of pictures are")
-        threads = threads_for(sum(map(weight_bytes, pipelines.values())), self.threads)
-        device = self.device(threads)
-        return Drawer(pipelines, device, available_memory(), ModelLoop(threads))
+        return pipelines
 
     @asynccontextmanager
     async def serving(self, drawer: Drawer, settings: ServerSettings) -> AsyncIterator[Serving]:
         """The pipelines behind their routes, with what counts their requests."""
-        service = picture_service(drawer, settings)
         names = names_of(self.models, settings)
-        said = tuple(names.said(own) for own in self.models)
-        metrics = PictureMetrics(service.live, said, settings.metrics_alias)
-        service.observers.append(metrics)
+        service, metrics = picture_service(drawer, names, settings)
         app = build_picture_app(service, settings, names, routes=[metrics.route()])
         lag = asyncio.create_task(metrics.watch_loop())
-
-        def end(error: ApiError) -> None:
-            for live in list(service.live.values()):
-                service.end(live, error)
-
         try:
-            yield Serving(app, drawer, metrics.exchanged, service.queue, service.live, end)
+            yield Serving(app, drawer, metrics.exchanged, [service.queue], service.live, service.end_all)
         finally:
             lag.cancel()
 
@@ -99,11 +82,15 @@ def names_of(models: Mapping[str, str], settings: ServerSettings) -> Names:
     return Names({name: name for name in models})
 
 
-def picture_service(drawer: Drawer, settings: ServerSettings) -> PictureService:
-    """A service that holds requests to the limits of the settings."""
-    return PictureService(
+def picture_service(drawer: Drawer, names: Names, settings: ServerSettings) -> tuple[PictureService, PictureMetrics]:
+    """A service that holds requests to the limits of the settings, and what counts them."""
+    service = PictureService(
         drawer, PictureQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
     )
+    said = tuple(map(names.said, drawer.pipelines))
+    metrics = PictureMetrics(service.live, said, settings.metrics_alias)
+    service.observers.append(metrics)
+    return service, metrics
 
 
 def weight_bytes(pipeline: Pipeline) -> int:
