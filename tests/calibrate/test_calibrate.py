@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -12,22 +14,33 @@ from ridgeline import calibrate, ops, roofline
 from ridgeline.calibrate import estimate, file, run
 from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
+from ridgeline.calibrate.picture_trials import PICTURE_TRIALS
 from ridgeline.calibrate.probe import Pace, median_pace
 from ridgeline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
-from ridgeline.calibrate.steps import Stage, Stopwatch, time_ops
+from ridgeline.calibrate.steps import Stage, Stopwatch, TrialStep, time_ops
 from ridgeline.calibrate.this import this_device
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, decode, prefill
+from ridgeline.checkpoint import open_source
+from ridgeline.diffusion.outline import outline
+from ridgeline.models import Fields, autoencoder_kl
+from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.model import Model
+from ridgeline.models.network import Network
+from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.grid import Grid
 from ridgeline.ops.kernels import library
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.op import Op
+from ridgeline.ops.rotary import Angles
+from ridgeline.ops.work import TOKENS, Segment, Space, Work
 from ridgeline.roofline.device import Cache, Device
-from ridgeline.roofline.price import Price
+from ridgeline.roofline.price import Price, traced_calls
 
 CPU = torch.device("cpu")
 TINY = TRIALS[0]
+STREAM, *_, SMALL, _ = PICTURE_TRIALS
 
 
 class Clock:
@@ -181,10 +194,67 @@ def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model)
     stage = Stage(tiny, 64, watch)
     assert watch.inside == 1.0  # one look at the clock between start and end
     for step in (decode(1, 5), prefill(7), decode(1, 9)):
-        timed = time_ops(stage, watch, step, budget=3.0)
+        trial = TrialStep("", stage.work(step), partial(stage.run, step))
+        timed = time_ops(watch, {op: [TOKENS] for _, op in tiny.ops()}, trial, budget=3.0)
         assert len(timed) == sum(len(op.parts) for _, op in tiny.ops())
         assert all(one.seconds < 1e-6 for one in timed), "what the watch itself takes is subtracted"
     assert not any(part in vars(op) for _, op in tiny.ops() for part in op.parts)
+
+
+def calls_of(network: Network) -> dict[Op, list[Space]]:
+    """The space of each call of every op."""
+    calls: dict[Op, list[Space]] = {}
+    for _, op, space in traced_calls(network):
+        calls.setdefault(op, []).append(space)
+    return calls
+
+
+def test_an_op_that_is_called_over_several_rows_is_timed_for_each() -> None:
+    """A denoiser's table of angles: of a text, of a picture, of both. Each call takes another second."""
+    model = STREAM.model(torch.float32, CPU)
+    clock, took = Clock(), cycle((1.0, 2.0, 3.0))
+    watch, calls = Stopwatch(model, Timer(CPU, 1, clock, wall=Clock(look=1.0))), calls_of(model)
+    turn = model.rotary.forward
+
+    def slow(positions: torch.Tensor) -> Angles:
+        clock.time += next(took)
+        return turn(positions)
+
+    model.rotary.forward = slow
+    timed = time_ops(watch, calls, next(STREAM.prepared(model, watch)), budget=5.0)
+    expected = [(TEXT, 1.0), (LATENTS, 2.0), (JOINT, 3.0)]
+    assert [(one.space, one.seconds) for one in timed if one.op is model.rotary] == expected
+
+
+def classes_of(network: Network, *works: Work) -> set[str]:
+    """Those of the kernels that steps of a network run, ours where they take it."""
+    ops = Price(network).ops
+    kernels = (kernel for work in works for priced in ops for kernel in priced.kernels(work, natively=True))
+    return {class_name(kernel.name, kernel.number_format) for kernel in kernels}
+
+
+@pytest.fixture(scope="module")
+def observed() -> set[str]:
+    """The classes that trials of pictures meet, and a language model."""
+    found: set[str] = set()
+    for trial in (TINY, *PICTURE_TRIALS):
+        for dtype in trial.dtypes:
+            model = trial.model(dtype, CPU)
+            watch = Stopwatch(model, Timer(CPU, 1))
+            found |= classes_of(model, *(step.work for step in trial.prepared(model, watch)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["z-image-turbo", "flux.2-klein-4b", "pixart-sigma-xl-2-1024-ms"])
+def test_what_pipelines_run_is_observed(observed: set[str], name: str) -> None:
+    """Every class of kernels of a released denoiser and autoencoder has constants of its own."""
+    source, size = open_source(name), (64, 64)
+    (denoiser,) = outline(source).denoisers
+    assert classes_of(denoiser, denoiser.work(size, [32]), denoiser.pass_work(size, [32])) <= observed
+    config = source.components["vae"].config
+    assert config is not None
+    vae = autoencoder_kl.build(Fields(config.values, "vae"), Storage(torch.float32))
+    assert classes_of(vae, vae.decode_work(Grid(1, 8, 8))) <= observed
 
 
 @pytest.mark.skipif(library() is None, reason="no kernels of our own here")
@@ -222,9 +292,10 @@ def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
 
 @pytest.fixture(scope="module")
 def calibrated() -> Calibration:
-    """A whole calibration of two small trials, on a clock of its own."""
+    """A whole calibration of a trial of either sort, on a clock of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "TRIALS", tuple(t for t in TRIALS if t.name in ("tiny", "gpt2")))
+        patch.setattr(run, "TRIALS", (TINY,))
+        patch.setattr(run, "PICTURE_TRIALS", (SMALL,))
         patch.setattr(run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
         patch.setattr(run, "products", lambda *_: {"fp32": 1e11, "bf16": 2e10})
         said: list[tuple[str, float]] = []
@@ -252,7 +323,7 @@ def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibra
 
 
 def test_residuals_are_kept(calibrated: Calibration) -> None:
-    steps = sum(len(trial.steps) for trial in TRIALS if trial.name in ("tiny", "gpt2")) * 2
+    steps = len(TINY.steps) * 2 + len(SMALL.steps)
     assert len({residual.where for residual in calibrated.residuals}) == steps
     for name in {residual.kernel for residual in calibrated.residuals}:
         assert calibrated.classes[name].observations == sum(r.kernel == name for r in calibrated.residuals)

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ridgeline.calibrate.fit import Class, Observation
+from ridgeline.calibrate.picture_trials import PictureTrial
 from ridgeline.calibrate.probe import Pace, Probe
-from ridgeline.calibrate.steps import PAGE, Stage, Stopwatch, time_ops
+from ridgeline.calibrate.steps import Stopwatch, time_ops
 from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import Sequences, Trial
+from ridgeline.calibrate.trials import Trial
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.op import Kernel
+from ridgeline.ops.op import Kernel, Op
+from ridgeline.ops.work import Space
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price, traced_calls
 from ridgeline.roofline.time import compute_seconds, memory_seconds
@@ -32,27 +35,27 @@ class KernelTime:
 
 
 def time_trial(
-    trial: Trial, dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
+    trial: Trial | PictureTrial[Any, Any], dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
 ) -> list[KernelTime]:
     """Time every step of a trial, with a probe before and after each."""
     model = trial.model(dtype, timer.device)
-    positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in trial.steps)
     watch, price = Stopwatch(model, timer), Price(model)
-    stage, natively = Stage(model, positions, watch), price.runs_natively(roofs)
-    # Once, before anything is timed. A trial is a decoder, which calls each of its ops over rows of one space.
-    space_of = {op: space for _, op, space in traced_calls(model)}
+    natively = price.runs_natively(roofs)
+    spaces_of: dict[Op, list[Space]] = {}
+    for _, op, space in traced_calls(model):  # once, before anything is timed
+        spaces_of.setdefault(op, []).append(space)
     times: list[KernelTime] = []
     before = probe()
-    for step in trial.steps:
-        timed = time_ops(stage, watch, step, budget / len(trial.steps))
+    for step in trial.prepared(model, watch):
+        timed = time_ops(watch, spaces_of, step, budget / len(trial.steps))
         after = probe()
         pace = before.midpoint(after)
-        work, where = stage.work(step), f"{trial.name} {format_of(dtype).name} {describe(step)}"
-        recorded = price.recorded(roofs, work)
+        where = f"{trial.name} {format_of(dtype).name} {step.what}"
+        recorded = price.recorded(roofs, step.work)
         run = [
             (one.seconds, kernel)
             for one in timed
-            for kernel in (one.op.native_kernels if natively else one.op.kernels)(work, space_of[one.op])
+            for kernel in (one.op.native_kernels if natively else one.op.kernels)(step.work, one.space)
             if kernel.part == one.part
         ]
         working_set = sum(kernel.cost.memory_bytes for _, kernel in run)
@@ -61,12 +64,6 @@ def time_trial(
             times.append(KernelTime(where, kernel, seconds, compute, memory, pace, recorded))
         before = after
     return times
-
-
-def describe(step: Sequences) -> str:
-    """`4 x 1 of 100`: four sequences run the last position of 100."""
-    q, kv = step[0]
-    return f"{len(step)} x {q} of {kv}"
 
 
 def observations(times: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:

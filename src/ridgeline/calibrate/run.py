@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from ridgeline.calibrate.file import device_name
 from ridgeline.calibrate.fit import Class, Fitted, Observation, class_name, fit_all
 from ridgeline.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.calibrate.overhead import StepOverhead, fit_host, overheads
+from ridgeline.calibrate.picture_trials import PICTURE_TRIALS, PictureTrial
 from ridgeline.calibrate.probe import Probe, median_pace
 from ridgeline.calibrate.roofs import (
     beyond_caches,
@@ -22,14 +24,13 @@ from ridgeline.calibrate.roofs import (
     working_sets,
 )
 from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import TRIALS
+from ridgeline.calibrate.trials import TRIALS, Trial
 from ridgeline.host import total_memory
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Device
 
-SECONDS = 50.0  # for one number of threads
-_DTYPES = (torch.float32, torch.bfloat16)
+SECONDS = 55.0  # for one number of threads
 _STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time, as the trials have theirs
 _HOST_TRIALS = ("tiny", "gpt2", "small")
 
@@ -43,7 +44,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     waits for the device at every reading of the clock, and no more is known.
     """
     begin = timer.wall()
-    budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in TRIALS))
+    budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in _trials()))
     report("bandwidth", 0.0)
     stated = stated_caches(timer.threads) if timer.device.type == "cpu" else []
     measured = streams(timer, budget.take(_STREAMS), working_sets(stated))
@@ -57,10 +58,10 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     )  # fmt: skip
     probe = Probe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []
-    for trial in TRIALS:
-        for dtype in _DTYPES:
+    for trial in _trials():
+        for dtype in trial.dtypes:
             report(f"ops of the trial {trial.name}, {format_of(dtype).name}", budget.done)
-            kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(_DTYPES)))
+            kernel_times += time_trial(trial, dtype, timer, probe, bare, budget.take(trial.share / len(trial.dtypes)))
     pace = median_pace([one.pace for one in kernel_times])
     report("between ops", budget.done)
     between: list[StepOverhead] = []
@@ -89,6 +90,11 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
         pace=pace,
         residuals=_residuals(observed, fitted),
     )
+
+
+def _trials() -> tuple[Trial | PictureTrial[Any, Any], ...]:
+    """All models that are timed."""
+    return (*TRIALS, *PICTURE_TRIALS)
 
 
 class _Budget:

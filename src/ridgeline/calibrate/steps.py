@@ -6,7 +6,7 @@ its code at hand and nothing else. What a price adds up is the op in the model. 
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -15,28 +15,41 @@ from typing import Any
 from torch import Tensor
 
 from ridgeline.calibrate.timer import Timer
-from ridgeline.calibrate.trials import Sequences
 from ridgeline.engine.decoding import DecodingRunner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.models.model import Model
+from ridgeline.models.network import Network
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kernels.recording import Recording
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.op import Op
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.work import Segment, Space, Work
 
 PAGE = 16
+Sequences = tuple[tuple[int, int], ...]
+"""Of each sequence in a step of an engine: the positions that run, and those that it has then."""
 _SHORTEST = 1e-8  # seconds: no call is shorter, whatever the watch subtracts
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOp:
-    """A part of an op in a step (`Op.parts`): its median seconds there."""
+    """A part of an op in a step (`Op.parts`), called over the rows of a space: its median seconds there."""
 
     op: Op
     part: str
+    space: Space
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """A step of a trial. what: it is called. work: that it asks of the model. run: prepares and runs it, while a watch
+    is on or not."""
+
+    what: str
+    work: Work
+    run: Callable[[], object]
 
 
 Part = tuple[Op, str]
@@ -46,7 +59,7 @@ class Stopwatch:
     """Times every op of a model while it is `on`, and recordings that were made meanwhile. inside: seconds of each
     interval that are the watch's own."""
 
-    def __init__(self, model: Model, timer: Timer) -> None:
+    def __init__(self, model: Network, timer: Timer) -> None:
         self.ops = [op for _, op in model.ops()]
         self.timer = timer
         self.seconds: dict[Part, list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
@@ -119,13 +132,18 @@ class Stopwatch:
         for seconds in self.seconds.values():
             seconds.clear()
 
-    def medians(self) -> list[TimedOp]:
-        """The ops that ran, each with its median."""
-        return [
-            TimedOp(op, part, max(_SHORTEST, statistics.median(times) - self.inside))
-            for (op, part), times in self.seconds.items()
-            if times
-        ]
+    def medians(self, spaces_of: Mapping[Op, Sequence[Space]]) -> list[TimedOp]:
+        """The ops that ran, each with its median. spaces_of: the space of each of its calls in a step, in their
+        order."""
+        found = []
+        for (op, part), times in self.seconds.items():
+            spaces = spaces_of[op]
+            assert len(times) % len(spaces) == 0, "every step makes every call"
+            for call, space in enumerate(spaces):
+                if own := times[call :: len(spaces)]:
+                    seconds = statistics.median(own) - self.inside
+                    found.append(TimedOp(op, part, space, max(_SHORTEST, seconds)))
+        return found
 
 
 def _timed(forward: Any, timer: Timer, seconds: list[float]) -> Any:
@@ -188,6 +206,7 @@ class Stage:
         to time recorded steps."""
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
+        self._watch = watch
         self.runner = DecodingRunner(model, layout) if watch is None else WatchedRunner(model, layout, watch)
         self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
@@ -208,24 +227,26 @@ class Stage:
         tables = tuple(tuple(range(begin, begin + g.entries(kv))) for g in self.runner.store.layout.groups)
         return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
 
+    def run(self, sequences: Sequences) -> None:
+        """Prepare a step anew and run it: a recorded one finds the caches as the Python before it leaves them, and is
+        timed by the stage's watch."""
+        step = self.prepare(sequences)
+        if step.recording is None or self._watch is None:
+            step.run()
+        else:
+            self._watch.again(step.recording)
+
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""
         return Work.of([Segment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
-def time_ops(stage: Stage, watch: Stopwatch, sequences: Sequences, budget: float) -> list[TimedOp]:
-    """Every op of a step, timed in place for about `budget` seconds, each time prepared anew: a recorded step finds the
-    caches as the Python before it leaves them. The stage has the watch."""
-
-    def run() -> None:
-        step = stage.prepare(sequences)
-        if step.recording is None:
-            step.run()
-        else:
-            watch.again(step.recording)
-
+def time_ops(
+    watch: Stopwatch, spaces_of: Mapping[Op, Sequence[Space]], step: TrialStep, budget: float
+) -> list[TimedOp]:
+    """Every op of a step, timed in place for about `budget` seconds. spaces_of: as `Stopwatch.medians` has it."""
     with watch.on():
-        run()
+        step.run()
         watch.clear()
-        watch.timer.each(run, budget)
-    return watch.medians()
+        watch.timer.each(step.run, budget)
+    return watch.medians(spaces_of)

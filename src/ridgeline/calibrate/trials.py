@@ -1,25 +1,28 @@
-"""The models that are timed: small meaningless ones, shaped so that every kernel class meets several sizes.
+"""The language models that are timed: small meaningless ones, shaped so that every kernel class meets several sizes.
 
 Two live in the caches, as the built-in model does; in two each layer's weights are far apart, so that by the time a
 layer comes again the caches have forgotten it. None has the shape of a model that a prediction is judged on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 
+from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 
-Sequences = tuple[tuple[int, int], ...]
-"""Of each sequence in a step: the positions that run, and those that it has then."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A model to be timed, and the steps it is timed on. share: of the time that there is, relative to the others."""
+    """A language model to be timed, and the steps it is timed on. share: of the time that there is, relative to the
+    others."""
+
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
 
     name: str
     config: dict[str, object]
@@ -33,6 +36,19 @@ class Trial:
             built.fuse()
         fill_dummy(built)
         return built.to(device)
+
+    def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
+        """The steps, to be run by a model that the watch times."""
+        positions = max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in self.steps)
+        stage = Stage(model, positions, watch)
+        for step in self.steps:
+            yield TrialStep(describe(step), stage.work(step), partial(stage.run, step))
+
+
+def describe(step: Sequences) -> str:
+    """`4 x 1 of 100`: four sequences run the last position of 100."""
+    q, kv = step[0]
+    return f"{len(step)} x {q} of {kv}"
 
 
 def decode(batch: int, context: int) -> Sequences:

@@ -283,7 +283,7 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
     raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
 
 
-def fill_dummy(model: Model, seed: int = 0) -> None:
+def fill_dummy(model: Network, seed: int = 0) -> None:
     """Random weights of std 0.02, for speed, not sense; norms and biases are ones."""
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.

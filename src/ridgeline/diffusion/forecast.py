@@ -46,10 +46,15 @@ class Forecaster:
         return Forecast(self.seconds(plan, tiling), self._price.memory(_job(plan), tiling), self._device)
 
     def seconds(self, plan: Plan, tiling: Tiling | None) -> dict[str, float]:
-        """Expected seconds of each stage of a plan."""
+        """Expected seconds of each stage of a plan. What a denoiser makes of texts once is a part of its first step."""
         encode, _, decode = self._price.stages(self._device, _job(plan), tiling)
-        denoise = plan.schedule.steps * sum(self._step(plan, len(images)) for images in plan.groups)
-        return {"encode": encode.seconds.expected, "denoise": denoise, "decode": decode.seconds.expected}
+        read = encode.seconds.expected - sum(self._price.prepare(self._device, [len(text)]) for text in plan.texts)
+        denoise = 0.0
+        for images in plan.groups:
+            calls = self._calls(plan, len(images))
+            denoise += sum(self._price.prepare(self._device, texts) for texts in calls)
+            denoise += plan.schedule.steps * sum(self.call(plan.geometry, texts) for texts in calls)
+        return {"encode": read, "denoise": denoise, "decode": decode.seconds.expected}
 
     def activations(self, geometry: Geometry, text: int) -> float:
         """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
@@ -57,12 +62,12 @@ class Forecaster:
         memory = self._price.memory(Job(geometry, 1, (text,)))
         return max(memory.encode, memory.denoise)
 
-    def _step(self, plan: Plan, images: int) -> float:
-        """A step of so many images side by side."""
+    def _calls(self, plan: Plan, images: int) -> list[list[int]]:
+        """Of each call of the denoiser in a step of so many images side by side, the tokens of every picture's text."""
         texts = [len(text) for text in plan.texts]
         if plan.batching.paired:
-            return self.call(plan.geometry, [text for text in texts for _ in range(images)])
-        return sum(self.call(plan.geometry, [text] * images) for text in texts)
+            return [[text for text in texts for _ in range(images)]]
+        return [[text] * images for text in texts]
 
 
 def _job(plan: Plan) -> Job:

@@ -213,6 +213,12 @@ class PipelinePrice:
         """One call of the denoiser for pictures of a geometry side by side, one for each of the texts."""
         return self._denoiser.on(device, _pass(self.parts.denoisers[0], geometry, texts))
 
+    def prepare(self, device: Device, texts: Sequence[int]) -> float:
+        """Expected seconds of what each denoiser makes of these texts once a request, in one call (a part of
+        `encode`)."""
+        work = self.parts.denoisers[0].prepare_work(texts)
+        return len(self.parts.denoisers) * self._denoiser.on(device, work).expected if work.rows else 0.0
+
     def divisions(self, job: Job, cards: int) -> list[Division]:
         """The ways in which a request is divided among so many cards."""
         return divisions(cards, len(job.texts), heads_of(self._denoiser))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.formats import format_of
-from ridgeline.ops.modulation import AddModulatedLayerNorm, Factor, ModulatedLayerNorm, add_gated, modulated
+from ridgeline.ops.modulation import AddModulatedLayerNorm, AddsGated, Factor, ModulatedLayerNorm
 from ridgeline.ops.norm import AddLayerNorm
 from ridgeline.ops.op import Op
 from ridgeline.ops.stored import weight
@@ -81,10 +81,10 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
         """Two of [rows, width]; scale and shift [runs, width], whose rows are so many each -> their sum, in the place
         of x, and what becomes of it."""
         sum_NW = self.add(x_NW, y_NW)
-        return sum_NW, modulated(self.normalise(sum_NW), scale_RW, lengths, shift_RW)
+        return sum_NW, self.modulate(sum_NW, scale_RW, lengths, shift_RW)
 
 
-class GatedAddLayerNorm(AddLayerNorm):
+class GatedAddLayerNorm(AddsGated, AddLayerNorm):
     """norm(x + gate * y), the gate of each run's own and the norm's weights learned."""
 
     def forward(  # type: ignore[override]
@@ -92,10 +92,5 @@ class GatedAddLayerNorm(AddLayerNorm):
     ) -> tuple[Tensor, Tensor]:
         """Two of [rows, width]; gate [runs, width], whose rows are so many each -> the sum, in the place of x, and its
         norm."""
-        sum_NW = add_gated(x_NW, y_NW, gate_RW, lengths)
+        sum_NW = self.add(x_NW, y_NW, gate_RW, lengths)
         return sum_NW, self.normalise(sum_NW)
-
-    @property
-    def _add_flops(self) -> int:
-        """As AddNorm._add_flops, the gate among them."""
-        return 2

@@ -5,6 +5,7 @@ Shapes: N rows, P pictures, C condition, W width.
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
+from ridgeline.ops.op import Kernel
 
 Factor = Literal["scale", "shift", "gate", "bounded gate"]
 """scale: 1 + s. bounded gate: tanh(g). Shifts and gates are as the product has them."""
@@ -62,6 +64,14 @@ class Modulation(Linear):
         """How many of its factors are not as the product has them."""
         return sum(factor in ("scale", "bounded gate") for factor in self.factors)
 
+    def kernel(self, rows: int) -> str:
+        """As Op.kernel: a product, and what makes factors of its parts."""
+        return f"{super().kernel(rows)}.factors"
+
+    def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
+        """As Op.native_kernels_of."""
+        return tuple(replace(kernel, name=f"{kernel.name}.factors") for kernel in super().native_kernels_of(rows))
+
     def signature(self) -> Hashable:
         return super().signature(), self.activated, self.changed
 
@@ -71,21 +81,50 @@ def _finished(factor: Factor, part_PW: Tensor) -> Tensor:
     return 1 + part_PW if factor == "scale" else part_PW.tanh() if factor == "bounded gate" else part_PW
 
 
-class ModulatedRMSNorm(RMSNorm):
+class Modulates(Norm):
+    """A norm whose results are modulated, in passes of their own over the rows of each picture."""
+
+    def modulate(
+        self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None
+    ) -> Tensor:
+        """norm(x) * factor + shift."""
+        return modulated(self.normalise(x_NW), factor_PW, lengths, shift_PW)
+
+
+class AddsGated(AddNorm):
+    """A sum of which the second summand is gated, by each picture's own."""
+
+    def add(  # type: ignore[override]
+        self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]
+    ) -> Tensor:
+        """x + gate * y, in the place of x."""
+        return add_gated(x_NW, y_NW, gate_PW, lengths)
+
+    @property
+    def _add_flops(self) -> int:
+        """As AddNorm._add_flops, the gate among them."""
+        return 2
+
+
+class ModulatedRMSNorm(Modulates, RMSNorm):
     """norm(x) * factor, of each picture's own. The factors, a row a picture, are not counted beside its rows."""
 
     FLOPS_PER_ELEMENT = 5  # of the norm 4, and the product
+    kernel_name = "norm.rms.modulated"
     runs_natively = False
 
     def forward(self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:  # type: ignore[override]
         """x_NW [rows, width], factor_PW [pictures, width], whose rows are so many each -> as x."""
-        return modulated(self.normalise(x_NW), factor_PW, lengths)
+        return self.modulate(x_NW, factor_PW, lengths)
 
 
-class AddModulatedRMSNorm(AddRMSNorm):
+class AddModulatedRMSNorm(Modulates, AddRMSNorm):
     """As ModulatedRMSNorm, of a sum."""
 
     FLOPS_PER_ELEMENT = ModulatedRMSNorm.FLOPS_PER_ELEMENT
+    kernel_name = ModulatedRMSNorm.kernel_name
+    norm_part = "modulate"
+    parts = ("add", norm_part)
     runs_natively = False
 
     def forward(  # type: ignore[override]
@@ -93,8 +132,8 @@ class AddModulatedRMSNorm(AddRMSNorm):
     ) -> tuple[Tensor, Tensor]:
         """Two of [rows, width], factor_PW as ModulatedRMSNorm -> their sum, in the place of x, and what becomes of
         it."""
-        sum_NW, normed_NW = super().forward(x_NW, y_NW)
-        return sum_NW, modulated(normed_NW, factor_PW, lengths)
+        sum_NW = self.add(x_NW, y_NW)
+        return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
 class UnlearnedLayerNorm(LayerNorm):
@@ -113,22 +152,26 @@ class UnlearnedLayerNorm(LayerNorm):
         return functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps).to(x_xD.dtype)
 
 
-class ModulatedLayerNorm(UnlearnedLayerNorm):
+class ModulatedLayerNorm(Modulates, UnlearnedLayerNorm):
     """norm(x) * scale + shift, of each picture's own."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 2
+    kernel_name = "norm.layer.modulated"
 
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, scale_PW: Tensor, shift_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
         """x_NW [rows, width]; scale and shift [pictures, width], whose rows are so many each -> as x."""
-        return modulated(self.normalise(x_NW), scale_PW, lengths, shift_PW)
+        return self.modulate(x_NW, scale_PW, lengths, shift_PW)
 
 
-class AddModulatedLayerNorm(AddNorm, UnlearnedLayerNorm):
+class AddModulatedLayerNorm(Modulates, AddNorm, UnlearnedLayerNorm):
     """norm(x + y) * factor, of each picture's own."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 1
+    kernel_name = ModulatedLayerNorm.kernel_name
+    norm_part = "modulate"
+    parts = ("add", norm_part)
     multiplier = 1.0
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
@@ -138,11 +181,11 @@ class AddModulatedLayerNorm(AddNorm, UnlearnedLayerNorm):
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """As AddModulatedRMSNorm.forward."""
-        sum_NW, normed_NW = super().forward(x_NW, y_NW)
-        return sum_NW, modulated(normed_NW, factor_PW, lengths)
+        sum_NW = self.add(x_NW, y_NW)
+        return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
-class AddGatedLayerNorm(AddModulatedLayerNorm):
+class AddGatedLayerNorm(AddsGated, AddModulatedLayerNorm):
     """norm(x + gate * y) * scale + shift, of each picture's own: how a block goes on from the part before it."""
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
@@ -158,13 +201,8 @@ class AddGatedLayerNorm(AddModulatedLayerNorm):
     ) -> tuple[Tensor, Tensor]:
         """x, y [rows, width]; gate, scale and shift as ModulatedLayerNorm has them -> the sum, in the place of x, and
         what becomes of it."""
-        sum_NW = add_gated(x_NW, y_NW, gate_PW, lengths)
-        return sum_NW, modulated(self.normalise(sum_NW), scale_PW, lengths, shift_PW)
-
-    @property
-    def _add_flops(self) -> int:
-        """As AddNorm._add_flops, the gate among them."""
-        return 2
+        sum_NW = self.add(x_NW, y_NW, gate_PW, lengths)
+        return sum_NW, self.modulate(sum_NW, scale_PW, lengths, shift_PW)
 
 
 class AddGated(Elementwise):

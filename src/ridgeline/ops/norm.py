@@ -232,10 +232,11 @@ class AddNorm(Norm):
     """A residual addition and the norm of its sum. One boundary, which a kernel may do at once: the sum is written and
     normalised without being read again.
 
-    multiplier: of what is added (Granite).
+    multiplier: of what is added (Granite). norm_part: which part is the norm.
     """
 
-    parts: tuple[str, ...] = ("add", "normalise")
+    norm_part: ClassVar[str] = "normalise"
+    parts: tuple[str, ...] = ("add", norm_part)
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, *, multiplier: float = 1.0, **options: bool) -> None:
         """options: those of the norm."""
@@ -266,7 +267,7 @@ class AddNorm(Norm):
         add = Cost({"fp32": float(self._add_flops * elements)}, activation_bytes=3 * elements * width)
         return (
             Kernel("elementwise.add", self.number_format, 1, add, "add"),
-            Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), "normalise"),
+            Kernel(self.kernel_name, self.number_format, 1, super().cost_of(rows), self.norm_part),
         )
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
