@@ -121,6 +121,13 @@ class Block(nn.Module):
         return out
 
 
+def waves(times_B: Tensor) -> Tensor:
+    """Cosines and sines of times, from fast to slow [B, 256]."""
+    rates = torch.exp(-math.log(10000) * torch.arange(FREQUENCIES // 2) / (FREQUENCIES // 2))
+    angles = times_B[:, None] * rates
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)
+
+
 class TimeEmbedder(nn.Module):
     """What becomes of a time."""
 
@@ -130,9 +137,7 @@ class TimeEmbedder(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(FREQUENCIES, 1024), nn.SiLU(), nn.Linear(1024, shape.dim))
 
     def forward(self, times_B: Tensor) -> Tensor:
-        rates = torch.exp(-math.log(10000) * torch.arange(FREQUENCIES // 2) / (FREQUENCIES // 2))
-        angles = self.scale * times_B[:, None] * rates
-        out: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1))
+        out: Tensor = self.mlp(waves(self.scale * times_B))
         return out
 
 
@@ -201,10 +206,15 @@ def _turns(shape: Shape) -> Tensor:
     rows, columns = torch.meshgrid(torch.arange(GRID), torch.arange(GRID), indexing="ij")
     picture = torch.stack([torch.full((GRID**2,), TEXT + 1), rows.flatten(), columns.flatten()], -1)
     text = torch.stack([torch.arange(1, TEXT + 1), torch.zeros(TEXT), torch.zeros(TEXT)], -1)
-    places = torch.cat([picture, text]).double()
+    return turns(torch.cat([picture, text]), shape.axes_dims, shape.rope_theta)
+
+
+def turns(places_T3: Tensor, widths: tuple[int, int, int], theta: float) -> Tensor:
+    """By how much tokens at these three coordinates are turned, cosines and sines [2, T, D / 2]. widths: entries of a
+    head that turn by each."""
     angles = [
-        places[:, axis : axis + 1] / shape.rope_theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
-        for axis, width in enumerate(shape.axes_dims)
+        places_T3[:, axis : axis + 1].double() / theta ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+        for axis, width in enumerate(widths)
     ]
     every = torch.cat(angles, dim=-1)
     return torch.stack([every.cos(), every.sin()]).float()

@@ -62,10 +62,14 @@ def prompt(random: Random, digit: int, traits: Sequence[str] = (), *, trained: b
             before += random.choice(BEFORE[trait]) + " "
         else:
             after += random.choice(AFTER[trait])
+    return tidied(random, lead + called(noun, name, before) + after)
+
+
+def called(noun: str, name: str, before: str = "") -> str:
+    """A noun with the digit's name in it, its article, and what stands between the two."""
     spoken = before or noun.removeprefix("{a}").format(name=name, a="")
     article = "an " if spoken.startswith(("eight", "8")) else "a "
-    text = lead + noun.replace("{a}", article + before).format(name=name) + after
-    return tidied(random, text)
+    return noun.replace("{a}", article + before).format(name=name)
 
 
 def tidied(random: Random, text: str) -> str:

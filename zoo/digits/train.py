@@ -49,18 +49,20 @@ class Taught:
         return latents, *encoded(self.tokenizer, prompts)
 
 
-def levels(rows: int, generator: torch.Generator) -> Tensor:
-    """Noise levels to learn at: half of them even, half logit-normal (arXiv:2403.03206), as most is decided midway."""
+def levels(rows: int, generator: torch.Generator, shift: float = 1.0) -> Tensor:
+    """Noise levels to learn at: half of them even, half logit-normal (arXiv:2403.03206), as most is decided midway.
+    shift: towards noise, of what many latents show even through much of it."""
     even, normal = torch.rand(rows, generator=generator), torch.randn(rows, generator=generator).sigmoid()
-    return torch.where(torch.arange(rows) % 2 == 0, even, normal)
+    t = torch.where(torch.arange(rows) % 2 == 0, even, normal)
+    return shift * t / (1 + (shift - 1) * t)
 
 
-def flow_loss(drawer: nn.Module, batch: Batch, generator: torch.Generator) -> Tensor:
-    """Mean square error of the velocity."""
+def flow_loss(drawer: nn.Module, batch: Batch, generator: torch.Generator, shift: float = 1.0) -> Tensor:
+    """Mean square error of the velocity. shift: of the levels."""
     latents, tokens, own = batch
-    t = levels(len(latents), generator)
+    t = levels(len(latents), generator, shift)
     noise = torch.randn(latents.shape, generator=generator)
-    part = t[:, None, None, None]
+    part = t.view(-1, *[1] * (latents.dim() - 1))
     velocity = drawer((1 - part) * latents + part * noise, t, tokens, own)
     error: Tensor = velocity - (noise - latents)
     return error.square().mean()
