@@ -106,13 +106,13 @@ def test_both_experts_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("frames", "problem"),
     [
-        (0, "0 frames: this model makes 1 to 4,093 frames"),
+        (0, "0 frames: this model makes 1 to 125 frames"),
         (8, r"8 frames: 4k \+ 1 can be made, as 5 or 9"),
         (10**6, "1000000 frames: this model makes 1 to"),
     ],
 )
 def test_frames_that_cannot_be(both: tuple[Any, Pipeline], frames: int, problem: str) -> None:
-    """With their neighbours, before anything runs."""
+    """With their neighbours, before anything runs. The denoiser has 32 places for frames of latents."""
     with pytest.raises(ValueError, match=problem):
         both[1].plan(Request("x", frames=frames, steps=1))
 

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
 from diffusers import (
+    AutoencoderKL,
     AutoencoderKLWan,
     DPMSolverMultistepScheduler,
     FlowMatchEulerDiscreteScheduler,
@@ -173,6 +175,23 @@ def wan(folder: Path, *, experts: bool = False, fifth: bool = False) -> WanPipel
         expand_timesteps=fifth,
     )
     return saved(pipeline, folder, CLIP_SIZES)
+
+
+def wan_of_pictures(folder: Path, **stated: Any) -> tuple[WanPipeline, AutoencoderKL]:
+    """The same of 2.1 with the autoencoder of a picture for each frame, which diffusers' pipeline cannot call; and that
+    autoencoder. stated: more of what the folder states."""
+    pipeline = wan(folder)
+    values = autoencoder_config([4, 8, 8, 8], latent_channels=CHANNELS, scaling_factor=0.7, shift_factor=0.1)
+    rmtree(folder / "vae")
+    autoencoder = their_autoencoder(values, folder / "vae", seed=4)
+    pipeline.vae_scale_factor_temporal = 1
+    for name, changes in (
+        ("model_index.json", {"vae": ["diffusers", "AutoencoderKL"]}),
+        ("generation_config.json", stated),
+    ):
+        path = folder / name
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+    return pipeline, autoencoder
 
 
 def generators(seed: int, images: int) -> list[torch.Generator]:

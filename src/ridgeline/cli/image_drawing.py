@@ -62,8 +62,9 @@ class Asked:
     def tiling(self, autoencoder: AutoencoderKL | ClipAutoencoder, latents: Sequence[int]) -> Tiling | None:
         """How latents of this shape are decoded; those of a clip are, frame by frame, whole. Raises ValueError where
         there is no memory for any way."""
-        if self.tile == OFF or isinstance(autoencoder, ClipAutoencoder):
+        if self.tile == OFF:
             return None
+        assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"
         grid = Grid(1, *latents[-2:])
         return choose_tiling(autoencoder, grid, _free()) if self.tile == AUTO else tiles_of(int(self.tile))
 
@@ -257,7 +258,7 @@ def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int
     source = open_source(model)
     _check_medium(source, medium)
     autoencoder = load_vae(source, threads=threads)
-    wanted, dimensions = autoencoder.channels, 4 if isinstance(autoencoder, ClipAutoencoder) else 3
+    wanted, dimensions = autoencoder.channels, 3 if medium is PICTURES else 4
     for path, (each, _) in zip(latents, given, strict=True):
         if each.dim() != dimensions:
             raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")

@@ -32,7 +32,7 @@ def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tilin
 
 def _moves(plan: Plan) -> bool:
     """Whether clips are drawn."""
-    return plan.geometry.layout.most_frames > 1
+    return plan.geometry.layout.clips
 
 
 def _noun(plan: Plan) -> str:

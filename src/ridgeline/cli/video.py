@@ -14,7 +14,7 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.request import Request
 
 FPS = 16.0
-_FRAMES = "How many; Wan makes 4k + 1 of them, 81 where nobody says."
+_FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
 _SECOND = "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
 _FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."
 _OUTPUT = (

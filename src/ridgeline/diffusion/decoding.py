@@ -1,4 +1,5 @@
-"""Latents to pixels, picture by picture: whole, or in tiles where memory says so. A clip comes in parts.
+"""Latents to pixels, picture by picture: whole, or in tiles where memory says so. A clip comes in parts; where its
+autoencoder is a picture's, a part is a frame.
 
 Shapes: B images, C channels of latents, H, W lines and columns; of clips T frames of latents before these.
 """
@@ -52,7 +53,7 @@ def decode(autoencoder: AutoencoderKL | ClipAutoencoder, latents_BCHW: Tensor, t
     whole = []
     for latents in latents_BCHW:
         parts = list(decode_parts(autoencoder, latents, tiling))
-        whole.append(torch.cat(parts, 1) if isinstance(autoencoder, ClipAutoencoder) else parts[0])
+        whole.append(torch.cat(parts, 1) if latents.dim() == 4 else parts[0])
     return torch.stack(whole)
 
 
@@ -67,13 +68,16 @@ def decode_parts(
     if not torch.isfinite(latents_CHW).all():
         raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
     share_threads()
+    moves = latents_CHW.dim() == 4
+    assert tiling is None or not moves, "clips are decoded frame by frame"
     if isinstance(autoencoder, ClipAutoencoder):
-        assert tiling is None, "clips are decoded frame by frame"
         for chunk in autoencoder.chunks(latents_CHW[None]):
             yield chunk[0]
         return
     device = next(autoencoder.parameters()).device
-    yield autoencoder.decode(latents_CHW[None].to(device), tiling)[0].float()
+    for frame_CHW in latents_CHW.unbind(1) if moves else (latents_CHW,):
+        pixels = autoencoder.decode(frame_CHW[None].to(device), tiling)[0].float()
+        yield pixels[:, None] if moves else pixels
 
 
 def preview(autoencoder: AutoencoderKL, latents_BCHW: Tensor) -> Tensor:

@@ -64,6 +64,11 @@ class Layout:
     patch: tuple[int, int, int] = (1, 2, 2)
     most_frames: int = 1
 
+    @property
+    def clips(self) -> bool:
+        """Whether latents have frames."""
+        return self.most_frames > 1
+
     def __post_init__(self) -> None:
         _, rows, columns = self.patch
         wrong = [
@@ -78,7 +83,7 @@ class Layout:
         """
         self.check_size(size)
         if not 1 <= frames <= self.most_frames:
-            most = f"1 to {self.most_frames:,} frames" if self.most_frames > 1 else "pictures alone"
+            most = f"1 to {self.most_frames:,} frames" if self.clips else "pictures alone"
             raise ValueError(f"{frames} frames: this model makes {most}")
         if (frames - 1) % self.temporal:
             below = frames - (frames - 1) % self.temporal
@@ -105,7 +110,7 @@ class Geometry:
     def latents(self) -> tuple[int, ...]:
         """The shape of one picture's, channels, rows, columns; of one clip's, channels, frames, rows, columns."""
         frames, rows, columns = self._counts
-        return (self.layout.channels, *((frames,) if self.layout.most_frames > 1 else ()), rows, columns)
+        return (self.layout.channels, *((frames,) if self.layout.clips else ()), rows, columns)
 
     @property
     def parts(self) -> int:

@@ -21,6 +21,7 @@ from ridgeline.diffusion.text_encoder import TextEncoder
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import ModelRefused
 from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.fields import Fields
 
@@ -166,12 +167,13 @@ def requests_of(
 
 
 def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
-    """The class with the steps and the guidance that the folder's generation_config.json states, under the names of
-    diffusers' arguments."""
+    """The class with the steps, the guidance and a clip's frames that the folder's generation_config.json states, under
+    the names of diffusers' arguments."""
     stated = _stated(source)
     steps = stated.count("num_inference_steps", kind.steps)
+    frames = stated.count("num_frames", kind.frames) if kind.frames > 1 else 1
     guidance = stated.number("guidance_scale", 0.0) if stated.has("guidance_scale") else kind.guidance
-    return replace(kind, steps=steps, guidance=guidance)
+    return replace(kind, steps=steps, guidance=guidance, frames=frames)
 
 
 def _layout(
@@ -189,10 +191,24 @@ def _layout(
                 f"others as `sizes` in {_DEFAULTS}"
             )
     patch = (1, denoiser.patch, denoiser.patch)
-    temporal = autoencoder.shape.temporal if isinstance(autoencoder, ClipAutoencoder) else released.temporal
-    return replace(
-        released, channels=denoiser.channels, sizes=sizes, spatial=autoencoder.factor, temporal=temporal, patch=patch
-    )
+    temporal, most = _frames(released, denoiser, autoencoder)
+    return Layout(denoiser.channels, sizes, autoencoder.factor, temporal, patch, most)
+
+
+def _frames(
+    released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
+) -> tuple[int, int]:
+    """Frames to one of latents, and the most of a clip: as many as the denoiser has places for. A picture's autoencoder
+    makes each frame one by itself."""
+    if not denoiser.clips:
+        return 1, 1
+    temporal = released.temporal
+    if isinstance(autoencoder, ClipAutoencoder):
+        temporal = autoencoder.shape.temporal
+    elif isinstance(autoencoder, AutoencoderKL):
+        temporal = 1
+    places = denoiser.sizes.most if isinstance(denoiser, CrossDenoiser) else None
+    return temporal, released.most_frames if places is None else 1 + temporal * (places - 1)
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:

@@ -1,4 +1,4 @@
-"""What decoding a picture costs: an AutoencoderKL's decoder, whole or tile by tile."""
+"""What decoding a picture costs: an AutoencoderKL's decoder, whole or tile by tile; a clip, frame by frame."""
 
 from ridgeline.diffusion.geometry import Geometry
 from ridgeline.models.autoencoder_kl import AutoencoderKL
@@ -17,12 +17,13 @@ class PictureDecoder:
         self.weight_bytes, self.parameters = self._price.weight_bytes, _parameters(autoencoder)
 
     def price(self, device: Device, geometry: Geometry, pictures: int, tiling: Tiling | None = None) -> PhasePrice:
-        """So many pictures, one after the other, as a phase of a request."""
+        """So many pictures, or all frames of so many clips, one after the other, as a phase of a request."""
         latents = self._latents(geometry)
         tiles = 1 if tiling is None else tiling.tiles(latents)
         work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
-        about = f"{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
-        return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures, about))
+        frames = f"{geometry.frames} frames of " if geometry.layout.clips else ""
+        about = f"{frames}{geometry.size} pixels" + (f" in {tiles} tiles" if tiles > 1 else "")
+        return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
 
     def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
         """Bytes at once."""

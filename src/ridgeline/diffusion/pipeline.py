@@ -216,7 +216,7 @@ class Pipeline:
             "steps": plan.schedule.steps,
             "guidance": plan.scale,
             "seed": plan.seed + image,
-            **({"frames": plan.geometry.frames} if self.layout.most_frames > 1 else {}),
+            **({"frames": plan.geometry.frames} if self.layout.clips else {}),
             **({} if plan.second is None else {"second_guidance": plan.second.scale}),
         }
 

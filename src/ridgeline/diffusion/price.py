@@ -280,7 +280,7 @@ class PipelinePrice:
         size = job.geometry.latents[1:]
         passes = [_alive(denoiser, denoiser.work(size, [tokens])) for tokens in set(job.texts)]
         whole = asked = tiled = self.decoder.activations(job.geometry)
-        if not isinstance(self.decoder, ClipDecoder):
+        if isinstance(self.decoder, PictureDecoder) and not job.geometry.layout.clips:
             asked, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
         return Memory(weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers))
 

@@ -11,7 +11,6 @@ from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.samplers import State
-from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Prepared
 
 
@@ -64,9 +63,9 @@ class Moment:
 @torch.inference_mode()
 def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
     """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have, and
-    for a clip, whose autoencoder is another library's."""
-    if not isinstance(pipeline.autoencoder, AutoencoderKL):
-        raise ValueError(f"{pipeline.name} draws clips, which are decoded by no ops of this package; trace a picture's")
+    for a clip."""
+    if pipeline.layout.clips:
+        raise ValueError(f"{pipeline.name} draws clips, of which no step is traced; trace a pipeline of pictures")
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
     denoiser = pipeline.denoiser
