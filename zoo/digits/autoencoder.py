@@ -62,14 +62,19 @@ def trained(run: Path) -> Autoencoder:
 def autoencoder_of(images: Tensor, run: Path | None, pipeline: Path | None) -> Autoencoder:
     """That of an exported pipeline, or of a run of its own, whose shift and scale are measured on these images."""
     if pipeline is not None:
-        kind: Any = AutoencoderKL
-        vae = kind.from_pretrained(pipeline / "vae", torch_dtype=torch.float32)
-        return vae.to(memory_format=torch.channels_last)
+        return autoencoder_in(pipeline)
     assert run is not None
     vae = trained(run)
     shift, scale = measured(vae, images)
     vae.register_to_config(shift_factor=shift, scaling_factor=scale)
     return vae
+
+
+def autoencoder_in(pipeline: Path) -> Autoencoder:
+    """That of an exported pipeline."""
+    kind: Any = AutoencoderKL
+    vae = kind.from_pretrained(pipeline / "vae", torch_dtype=torch.float32)
+    return vae.to(memory_format=torch.channels_last)
 
 
 def measured(vae: Autoencoder, images: Tensor) -> tuple[float, float]:

@@ -79,9 +79,14 @@ def export(drawer: Drawer, vae: Autoencoder, tokenizer: Tokenizer, folder: Path,
         save_weights(text_state(drawer.text_encoder.state_dict(), text), fresh / "text_encoder/model.safetensors")
         save_tokenizer(tokenizer, fresh / "tokenizer", TEXT, pad_token=PAD, eos_token=END)
         (fresh / "tokenizer/chat_template.jinja").write_text(CHAT_TEMPLATE)
-        config = {name: value for name, value in vae.config.items() if not name.startswith("_")}
-        write(fresh / "vae/config.json", {"_class_name": "AutoencoderKL", **config})
-        save_weights(vae.state_dict(), fresh / "vae/diffusion_pytorch_model.safetensors")
+        save_autoencoder(vae, fresh / "vae")
+
+
+def save_autoencoder(vae: Autoencoder, folder: Path) -> None:
+    """Write the folder of the autoencoder."""
+    config = {name: value for name, value in vae.config.items() if not name.startswith("_")}
+    write(folder / "config.json", {"_class_name": "AutoencoderKL", **config})
+    save_weights(vae.state_dict(), folder / "diffusion_pytorch_model.safetensors")
 
 
 def write(path: Path, values: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ the prompts are left empty, for guidance (arXiv:2207.12598).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +69,13 @@ def flow_loss(drawer: nn.Module, batch: Batch, generator: torch.Generator, shift
     return error.square().mean()
 
 
-def tokenizer_of(args: argparse.Namespace) -> Tokenizer:
+def tokenizer_of(args: argparse.Namespace, train: Callable[[], Tokenizer]) -> Tokenizer:
     """The run's tokenizer: that of the weights it starts from, or one trained on first use."""
     path = args.run / "tokenizer.json"
     if args.weights and not path.exists():
         path.write_bytes((args.weights / "tokenizer/tokenizer.json").read_bytes())
     if not path.exists():
-        train_tokenizer(TextShape().vocab_size).save(str(path))
+        train().save(str(path))
     return Tokenizer.from_file(str(path))
 
 
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--muon-lr", type=float, default=0.01)
     args = arguments(parser, minutes=60, rows=32, average=200, validate=250, adam_lr=2e-3)
     taught, held = read_digits(args.data)
-    bounds, tokenizer = Bounds.of(taught), tokenizer_of(args)
+    bounds, tokenizer = Bounds.of(taught), tokenizer_of(args, lambda: train_tokenizer(TextShape().vocab_size))
     vae = autoencoder_of(taught.images, args.autoencoder, args.weights)
     learned, kept = Taught(taught, bounds, vae, tokenizer), Taught(held, bounds, vae, tokenizer)
 

@@ -12,11 +12,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from zoo.digits.autoencoder import Autoencoder, autoencoder_of, means
+from zoo.digits.autoencoder import Autoencoder, autoencoder_in, means
 from zoo.digits.data import Digits, moved, read_digits
-from zoo.digits.train import EMPTY, Batch, flow_loss
+from zoo.digits.train import EMPTY, Batch, flow_loss, tokenizer_of
 from zoo.digits.training import PARTS, Training, arguments
 from zoo.digits_video.data import DIRECTIONS, FRAMES, clips
+from zoo.digits_video.export import load_weights
 from zoo.digits_video.model import TEXT_SHAPE, ClipDrawer, Shape
 from zoo.digits_video.prompts import caption
 from zoo.digits_video.tokenizer import encoded, tokenizer_of_prompts
@@ -50,22 +51,17 @@ class Taught:
         return latents.contiguous(), *encoded(self.tokenizer, prompts)
 
 
-def tokenizer_of(run: Path) -> Tokenizer:
-    """The run's tokenizer, trained on first use."""
-    path = run / "tokenizer.json"
-    if not path.exists():
-        tokenizer_of_prompts(TEXT_SHAPE.vocab_size).save(str(path))
-    return Tokenizer.from_file(str(path))
-
-
 def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pipeline", type=Path, required=True, help="folder of `digits`, whose autoencoder is used")
+    start = parser.add_mutually_exclusive_group(required=True)
+    start.add_argument("--pipeline", type=Path, help="folder of `digits`, whose autoencoder is used")
+    start.add_argument("--weights", type=Path, help="exported pipeline to start from, autoencoder and all")
     parser.add_argument("--muon-lr", type=float, default=0.01)
     args = arguments(parser, minutes=40, rows=32, average=200, validate=250, adam_lr=2e-3)
     taught, held = read_digits(args.data)
-    vae, tokenizer = autoencoder_of(taught.images, None, args.pipeline), tokenizer_of(args.run)
+    tokenizer = tokenizer_of(args, lambda: tokenizer_of_prompts(TEXT_SHAPE.vocab_size))
+    vae = autoencoder_in(args.weights or args.pipeline)
     learned, kept = Taught(taught, vae, tokenizer), Taught(held, vae, tokenizer)
 
     def loss(generator: torch.Generator, rows: int) -> Tensor:
@@ -77,6 +73,8 @@ def main() -> None:
             return {"held_out": round(float(flow_loss(average, kept.batch(128, generator), generator, SHIFT)), 5)}
 
     drawer = ClipDrawer(Shape(), TEXT_SHAPE)
+    if args.weights:
+        load_weights(drawer, args.weights)
     matrices = [p for name, p in drawer.named_parameters() if p.dim() == 2 and any(part in name for part in MATRICES)]
     training = Training(drawer, args, matrices)
     drawer.transformer.compile_blocks()
