@@ -101,6 +101,27 @@ def test_several_pictures(ridgeline: Run, folder: Path, tmp_path: Path, expected
         assert parameters["seed"] == 5 + image
 
 
+def test_a_step_cache(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
+    """What it keeps before, what it skipped after, in lines and as data, and in the file; not with saved latents."""
+    path = tmp_path / "cat.png"
+    drawn = ("image", folder, PROMPT, *REQUEST, "-o", path, "--step-cache")
+    ended = ridgeline(*drawn, "1e9", "-n", 2)
+    assert ended.code == OK, ended.err
+    assert "step cache 1e+09: keeps " in ended.err
+    assert "step cache 1e+09: 12 of 16 passes skipped all but their first block" in ended.err
+    told = ridgeline(*drawn, "0", "--json", "--keep-latents").json
+    assert (told["passes"], told["passes_skipped"], told["step_cache"]) == (8, 0, 0.0)
+    denoiser = load_pipeline(str(folder), threads=1).denoiser
+    assert told["memory"]["step_cache"] == 2 * 2 * 64 * denoiser.hidden * 4
+    latents, parameters = read_latents(latents_path(path))
+    assert parameters["step_cache"] == 0.0
+    assert ridgeline("image", folder, PROMPT, *REQUEST, "-o", path, "--json", "--keep-latents", "--force").code == OK
+    assert torch.equal(read_latents(latents_path(path))[0], latents)
+    assert_one_line(ridgeline(*drawn, "-1", "--force"), USAGE, "step cache -1.0: give the change below which")
+    saved = ("image", folder, "--latents", latents_path(path), "--step-cache", "0.1")
+    assert_one_line(ridgeline(*saved), USAGE, "--step-cache is for what is drawn")
+
+
 def test_each_picture_can_be_drawn_again(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     """From what its file says, alone."""
     ridgeline("image", folder, PROMPT, *REQUEST, "-n", 2, "-o", tmp_path / "cat.png")

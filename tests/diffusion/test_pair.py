@@ -17,16 +17,19 @@ from support.pipelines import wan, z_image
 
 REQUESTS = {
     "z-image": Request("a cat at night", "blurred", Size(96, 64), 3, 2.5, 7, 2),
-    "wan": Request("a seven moving left", "still", Size(64, 32), 3, 4.0, 5, 1, frames=5),
+    "wan": Request("a seven moving left", "still", Size(64, 32), 3, 4.0, 5, 1, frames=5, step_cache=9.0),
 }
-"""By the folder: a batch with a negative prompt, and a clip."""
+"""By the folder: a batch with a negative prompt, and a clip with a step cache."""
 
 
 def latents_of(pipeline: Pipeline, request: Request, pair: Pair | None = None) -> torch.Tensor:
     """Finished latents, of two passes that are not one call."""
     plan = pipeline.plan(request, lambda _, texts: float(len(texts)))  # nothing is gained by a larger call
     assert not plan.batching.paired
-    return torch.cat([step.latents for step in pipeline.denoise(plan, pipeline.encode(plan), pair) if step.last])
+    steps = list(pipeline.denoise(plan, pipeline.encode(plan), pair))
+    skipped = sum(step.skipped for step in steps)
+    assert skipped == (0 if request.step_cache is None else 4), "all but the first of either process"
+    return torch.cat([step.latents for step in steps if step.last])
 
 
 def _process(rank: int, folder: str) -> None:

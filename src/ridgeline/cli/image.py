@@ -30,6 +30,7 @@ def image(
     size: drawing.PixelSize = None,
     steps: drawing.Steps = None,
     guidance: drawing.Guidance = None,
+    step_cache: drawing.StepCache = None,
     seed: drawing.Seed = None,
     n: drawing.Count = 1,
     output: Annotated[Path | None, drawing.output(_OUTPUT)] = None,
@@ -50,11 +51,13 @@ def image(
     between two steps and says what there is; twice, it stops at once.
     """
     asked = Asked(output, force, tile, keep_latents, every, as_json=as_json)
-    request = Request("", negative, None if size is None else Size.parse(size), steps, guidance, seed, n)
+    wanted = None if size is None else Size.parse(size)
+    request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
         source = open_source(model)
         if draws_tokens(source):
             denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
+            denoising["--step-cache"] = step_cache
             shown = {"--latents": latents or None, "--keep-latents": keep_latents, "--preview": every or None}
             refuse(source, {**denoising, **shown, "--dtype": dtype, "--tile": None if tile == AUTO else tile})
             if prompt is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.cli.image_files import PICTURES, DrawnFile, Medium, check_drawn, check_files, clips, numbered
-from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json
+from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
@@ -87,6 +87,7 @@ def refuse_drawn(given: Mapping[str, object], request: Request, asked: Asked) ->
         "--steps": request.steps,
         "--guidance": request.guidance,
         "--second-guidance": request.second_guidance,
+        "--step-cache": request.step_cache,
         "--seed": request.seed,
         "--n": request.images if request.images != 1 else None,
         "--keep-latents": asked.keep_latents or None,
@@ -140,13 +141,15 @@ def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> Non
     drawing.run()
     for line in measured_lines(forecast.seconds, drawing.measured):
         say(line)
+    if request.step_cache is not None:
+        say(skipped_line(plan, drawing.skipped))
     if asked.as_json:
-        own = request_json(pipeline, plan, forecast, drawing.measured)
+        own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
         print(json.dumps({"files": [str(path) for path in paths], **own}))
 
 
 class _Drawing:
-    """A plan under way. measured: seconds of each stage so far."""
+    """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone."""
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class _Drawing:
     ) -> None:
         self._pipeline, self._model, self._plan, self._asked = pipeline, model, plan, asked
         self._tiling, self._files = tiling, files
-        self.measured = dict.fromkeys(STAGES, 0.0)
+        self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
         self._written: list[Path] = []
         self._previewed = 0  # the step that files of the group under way show; 0 for none
 
@@ -171,6 +174,7 @@ class _Drawing:
         with interruptible() as interrupt, bar("step", self._plan.steps) as told:
             while (step := self._next(steps)) is not None:
                 done += 1
+                self.skipped += step.skipped
                 told(done)
                 if step.last:
                     self._finish(step)

@@ -26,6 +26,9 @@ def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tilin
     decode = f"decode {_size(memory.decode)} frame by frame" if _moves(plan) else _decode(memory, tiling)
     yield f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, {decode}"
     each = forecast.seconds["denoise"] / plan.steps
+    if plan.request.step_cache is not None:
+        kept = f"keeps {_size(pipeline.kept(plan))}"
+        yield f"step cache {plan.request.step_cache:g}: {kept}; what is predicted are whole passes, the most it takes"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} ({say_seconds(each)} a step) on {said_device(forecast.device)}"
 
@@ -94,7 +97,15 @@ def measured_lines(predicted: Mapping[str, float], measured: Mapping[str, float]
         yield f"{name:10}{say_seconds(expected):>12}{say_seconds(taken):>12}{difference:>8}"
 
 
-def request_json(pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: Mapping[str, float]) -> dict[str, Any]:
+def skipped_line(plan: Plan, skipped: int) -> str:
+    """What a step cache came to."""
+    passes = plan.passes * plan.request.images
+    return f"step cache {plan.request.step_cache:g}: {skipped} of {passes} passes skipped all but their first block"
+
+
+def request_json(
+    pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: Mapping[str, float], skipped: int
+) -> dict[str, Any]:
     """The same as data."""
     memory = forecast.memory
     return {
@@ -103,11 +114,13 @@ def request_json(pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: M
         "tokens": plan.geometry.tokens,
         "text_tokens": [len(text) for text in plan.texts],
         "passes": plan.passes,
+        "passes_skipped": skipped,
         "side_by_side": plan.batching.pictures,
         "paired": plan.batching.paired,
         "memory": {
             "weights": memory.all_weights,
             "denoise": memory.denoise,
+            "step_cache": pipeline.kept(plan),
             "decode": memory.decode,
             "decode_whole": memory.whole,
             "decode_tiled": memory.tiled,

@@ -33,6 +33,7 @@ def video(
     steps: drawing.Steps = None,
     guidance: drawing.Guidance = None,
     second_guidance: Annotated[float | None, drawing.request_option(_SECOND, "--second-guidance")] = None,
+    step_cache: drawing.StepCache = None,
     seed: drawing.Seed = None,
     n: drawing.Count = 1,
     fps: Annotated[float, typer.Option("--fps", help=_FPS)] = FPS,
@@ -52,7 +53,7 @@ def video(
     """
     asked = Asked(output, force, OFF, keep_latents, 0, as_json=as_json, medium=clips(fps))
     wanted = None if size is None else Size.parse(size)
-    request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance)
+    request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
     with silence(quiet):
         if latents:
             refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, asked)

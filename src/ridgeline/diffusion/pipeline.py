@@ -25,10 +25,12 @@ from ridgeline.diffusion.request import Plan, Request, concerning
 from ridgeline.diffusion.samplers import State, data_of
 from ridgeline.diffusion.scheduler_config import Scheduler
 from ridgeline.diffusion.schedules import Schedule
+from ridgeline.diffusion.step_cache import StepCache, check_threshold
 from ridgeline.diffusion.text_encoder import TextCache, TextEncoder
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import JOINT, LATENTS, Denoiser, Prepared
 from ridgeline.models.tiling import Tiling
+from ridgeline.models.walk import Walk, every_block
 from ridgeline.ops.kernels import share_threads
 
 CallSeconds = Callable[[Geometry, Sequence[int]], float]
@@ -53,12 +55,14 @@ class Step:
         images: which of the request's, counted from 0: those that are drawn side by side.
         number, of: the step, counted from 1, and how many these images take.
         latents: after it [B, C, H, W] fp32.
+        skipped: passes of it that ran the first block alone (`StepCache`).
     """
 
     images: range
     number: int
     of: int
     latents: Tensor
+    skipped: int
     _shown: Tensor
     _prediction: Tensor
     _schedule: Schedule
@@ -99,7 +103,8 @@ class Pipeline:
         """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
         Raises InvalidRequest, a ValueError of one line: a size off the menu, steps, guidance, a seed or a number of
-        images that cannot be, a negative prompt that could not act, a text that is too long.
+        images that cannot be, a negative prompt that could not act, a text that is too long, a step cache
+        without a meaning.
         """
         kind = self.kind
         size = request.size or self.layout.sizes[0]
@@ -118,6 +123,9 @@ class Pipeline:
             check_draws(0, request.images)
         with concerning("seed"):
             check_draws(seed, request.images)
+        if request.step_cache is not None:
+            with concerning("step_cache"):
+                check_threshold(request.step_cache)
         with concerning("prompt"):
             texts = [tuple(self.encoder.ids(request.prompt))]
         if guidance.negative is not None:
@@ -160,6 +168,15 @@ class Pipeline:
         rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
+    def kept(self, plan: Plan) -> int:
+        """Bytes that a plan's step cache keeps between steps: of each picture side by side and each of its passes, what
+        two parts of the denoiser added to its rows."""
+        if plan.request.step_cache is None:
+            return 0
+        rows = self.denoiser.work(plan.geometry.latents[1:], [1]).rows[LATENTS]
+        each = 2 * rows * self.denoiser.hidden * self.denoiser.storage.dtype.itemsize
+        return each * plan.batching.pictures * len(plan.texts)
+
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one. The
         prompt's one vector is made too, where there is one, and kept."""
@@ -185,10 +202,13 @@ class Pipeline:
 
         paired, count = plan.batching.paired, len(images)
         pooled = self.texts.pooled(plan.request.prompt)
-        predict = guided_denoiser(self.denoiser, plan.guidance, texts, count, paired=paired, pair=pair, pooled=pooled)
+        threshold = plan.request.step_cache
+        cache = None if threshold is None else StepCache(threshold)
+        calls = Calls(count, paired, pair, cache)
+        predict = guided_denoiser(self.denoiser, plan.guidance, texts, calls, pooled)
         early, late = schedule.steps, predict
         if self.second is not None and plan.second is not None:
-            late = guided_denoiser(self.second.denoiser, plan.second, texts, count, paired=paired, pair=pair)
+            late = guided_denoiser(self.second.denoiser, plan.second, texts, calls)
             early = sum(time >= self.second.boundary * schedule.train_steps for time in schedule.timesteps)
         state = State(draw())
         for step in range(schedule.steps):
@@ -196,7 +216,8 @@ class Pipeline:
                 share_threads()
                 prediction = (predict if step < early else late)(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
-            yield Step(images, step + 1, schedule.steps, state.x, shown, prediction, schedule)
+            skipped = 0 if cache is None else cache.take(pair)
+            yield Step(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)
 
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
         """As `decoding.decode`, by the pipeline's VAE."""
@@ -218,6 +239,7 @@ class Pipeline:
             "seed": plan.seed + image,
             **({"frames": plan.geometry.frames} if self.layout.clips else {}),
             **({} if plan.second is None else {"second_guidance": plan.second.scale}),
+            **({} if plan.request.step_cache is None else {"step_cache": plan.request.step_cache}),
         }
 
     def draw(self, request: Request, tiling: Tiling | None = None) -> Tensor:
@@ -227,30 +249,42 @@ class Pipeline:
         return self.decode(torch.cat(finished), tiling)
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How the denoiser is called. images: side by side. paired: both passes of guidance in one call. pair: where
+    another process runs the other pass. cache: where passes may be cut short."""
+
+    images: int
+    paired: bool = False
+    pair: Pair | None = None
+    cache: StepCache | None = None
+
+
 def guided_denoiser(
     denoiser: Denoiser,
     guidance: Guidance,
     texts: Sequence[Tensor],
-    images: int,
-    *,
-    paired: bool,
-    pair: Pair | None = None,
+    calls: Calls,
     pooled: Tensor | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
-    """The denoiser with a request's texts and guidance, for so many images side by side: (latents, t) -> velocity. What
-    of the texts no noise level changes is computed now, once for all steps. pair: where another process runs the other
-    pass. pooled: the prompt's one vector, of a denoiser that takes one."""
+    """The denoiser with a request's texts and guidance: (latents, t) -> velocity. What of the texts no noise level
+    changes is computed now, once for all steps. pooled: the prompt's one vector, of a denoiser that takes one."""
     assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
-    vectors = None if pooled is None else pooled.expand(images, -1)
+    vectors = None if pooled is None else pooled.expand(calls.images, -1)
 
-    def asked(latents: Tensor, t: float, prepared: Prepared) -> Tensor:
-        velocity: Tensor = denoiser(latents, t, prepared, pooled=vectors, guidance=guidance.embedded)
+    def asked(latents: Tensor, t: float, given: tuple[Prepared, Walk]) -> Tensor:
+        prepared, walk = given
+        velocity: Tensor = denoiser(latents, t, prepared, pooled=vectors, guidance=guidance.embedded, walk=walk)
         return velocity
 
+    def given(*called: Tensor) -> tuple[Prepared, Walk]:
+        each = [text for text in called for _ in range(calls.images)]
+        return denoiser.prepare(each), every_block if calls.cache is None else calls.cache.walk(len(each))
+
     with torch.inference_mode():
-        if pair is not None:
-            return guide_apart(asked, guidance, denoiser.prepare([texts[pair.rank]] * images), pair)
-        if paired:
-            return guide_paired(asked, guidance, denoiser.prepare([text for text in texts for _ in range(images)]))
-        positive, *negative = (denoiser.prepare([text] * images) for text in texts)
+        if calls.pair is not None:
+            return guide_apart(asked, guidance, given(texts[calls.pair.rank]), calls.pair)
+        if calls.paired:
+            return guide_paired(asked, guidance, given(*texts))
+        positive, *negative = map(given, texts)
     return guide(asked, guidance, positive, negative[0] if negative else None)

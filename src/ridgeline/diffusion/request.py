@@ -24,6 +24,8 @@ class Request:
         images: how many, or how many clips.
         frames: of a clip; pictures have none to ask for.
         second_guidance: of the second of two experts, where there are two; by default as `guidance`.
+        step_cache: the change of a first block below which the other blocks of a pass are not run, but taken from an
+            earlier one (`StepCache`); None for a pass that is whole each time.
     """
 
     prompt: str
@@ -35,6 +37,7 @@ class Request:
     images: int = 1
     frames: int | None = None
     second_guidance: float | None = None
+    step_cache: float | None = None
 
 
 class InvalidRequest(ValueError):

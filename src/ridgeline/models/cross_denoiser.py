@@ -35,6 +35,7 @@ from ridgeline.models.denoiser import (
 from ridgeline.models.denoiser_grid import Grid
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.modulated import Stream
+from ridgeline.models.walk import Walk, every_block
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
@@ -87,7 +88,7 @@ class CrossDenoiser(Denoiser):
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style, final: Dimensions) -> None:
         """final: the dimensions of the last norm."""
         super().__init__()
-        self.storage, self.sizes = d.storage, sizes
+        self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         embedding = d.whole(sizes.patch**2 * sizes.channels, d.hidden, bias=True)
         self.patch_embedding = Linear(replace(embedding, kernel=sizes.patch))
@@ -123,6 +124,7 @@ class CrossDenoiser(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
     ) -> Tensor:
         """As Denoiser.forward."""
         clips, device = len(latents_PCHW), latents_PCHW.device
@@ -136,20 +138,36 @@ class CrossDenoiser(Denoiser):
         times_R = (torch.tensor(levels, dtype=torch.float64) * self.sizes.scale).float().to(device)
         told = self._told(grid, len(runs), device) if self.sizes.sized else ()
         layout = Layout(grid, runs, lengths, grid.positions(clips).to(device), told)
-        rows_NF = self.denoise(grid.patches(latents_PKTHW).to(self.storage.dtype), times_R, prepared.rows, layout)
+        patches_NF = grid.patches(latents_PKTHW).to(self.storage.dtype)
+        rows_NF = self.denoise(patches_NF, times_R, prepared.rows, layout, walk)
         out_PKTHW = grid.latents(rows_NF, clips)[:, : self.channels].to(latents_PCHW.dtype)
         return out_PKTHW if self.clips else out_PKTHW[:, :, 0]
 
-    def denoise(self, patches_NF: Tensor, times_R: Tensor, text: Sequence[Tensor], layout: Layout) -> Tensor:
+    def denoise(
+        self,
+        patches_NF: Tensor,
+        times_R: Tensor,
+        text: Sequence[Tensor],
+        layout: Layout,
+        walk: Walk = every_block,
+    ) -> Tensor:
         """Patches of latents [N, F], times of runs fp32, and what `read` gave -> what is predicted of each patch
         [N, F]."""
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
         embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
         given = Pass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))
-        stream = Stream(x_ND)
-        for layer, block in enumerate(self.blocks):
-            stream = block(stream, (text[2 * layer], text[2 * layer + 1]), given)
-        out_NF: Tensor = self.final(stream, embedded_RD, layout.runs)
+        (block, *others), ((keys, values), *pairs) = self.blocks, zip(text[::2], text[1::2], strict=True)
+
+        def first(stream: Stream) -> Stream:
+            out: Stream = block(stream, (keys, values), given)
+            return out
+
+        def rest(stream: Stream) -> Stream:
+            for other, pair in zip(others, pairs, strict=True):
+                stream = other(stream, pair, given)
+            return stream
+
+        out_NF: Tensor = self.final(walk(Stream(x_ND), None, first, rest), embedded_RD, layout.runs)
         return out_NF
 
     def grid(self, size: tuple[int, ...]) -> Grid:

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from ridgeline.models.network import Network
+from ridgeline.models.walk import Walk, every_block
 from ridgeline.ops.work import AttentionWork, Space, Work
 
 LATENTS: Space = "latents"
@@ -40,7 +41,8 @@ class Denoiser(Network):
     (1 - t) x picture + t x noise, t from 0 to 1, and the velocity is their derivative by t, noise - picture (Lipman et
     al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
 
-    channels: of latents. patch: latents on a side of what is one token. text_width: numbers of each token of a text.
+    channels: of latents. patch: latents on a side of what is one token. hidden: numbers of each row between blocks.
+    text_width: of each token of a text.
     predicts: noise, of a model whose latents are alpha x picture + sigma x noise with alpha^2 + sigma^2 = 1 and whose t
     is a step of its training, of all of them (Ho et al., arXiv:2006.11239); it says nothing of velocities. clips:
     whether latents have frames, [pictures, channels, frames, height, width]; a size has them first too. pooled_width:
@@ -51,6 +53,7 @@ class Denoiser(Network):
 
     channels: int
     patch: int
+    hidden: int
     text_width: int
     predicts: Literal["velocity", "noise"] = "velocity"
     clips = False
@@ -67,12 +70,14 @@ class Denoiser(Network):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
     ) -> Tensor:
-        """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts: the
-        states of each one's text [tokens, text_width], or what `prepare` made of them; pooled [pictures, pooled_width]
-        and guidance, a scale for all of them or for each, where the model takes them -> velocities, or what it
-        `predicts`, as latents. Raises ValueError for sizes that do not divide into patches, or that the model has no
-        positions for, and for an input that the model wants and is not given, or that it would not read."""
+        """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts:
+        the states of each one's text [tokens, text_width], or what `prepare` made of them; pooled [pictures,
+        pooled_width] and guidance, a scale for all of them or for each, where the model takes them; walk: which of
+        its blocks run -> velocities, or what it `predicts`, as latents. Raises ValueError for sizes that do not
+        divide into patches, or that the model has no positions for, and for an input that the model wants and is
+        not given, or that it would not read."""
 
     @abstractmethod
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:

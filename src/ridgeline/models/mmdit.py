@@ -18,6 +18,7 @@ from ridgeline.models.joint_rows import JointRows
 from ridgeline.models.mmdit_blocks import DoubleBlock, Pass, SingleBlock, Style, modulation
 from ridgeline.models.mmdit_layout import Grid, Layout
 from ridgeline.models.modulated import PART, Stream, embedder
+from ridgeline.models.walk import Walk, every_block
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
 from ridgeline.ops.modulation import AddGated, AddGatedLayerNorm
@@ -82,7 +83,7 @@ class MMDiT(Denoiser):
 
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:
         super().__init__()
-        self.storage, self.sizes = d.storage, sizes
+        self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.pooled_width, self.takes_guidance = sizes.pooled, sizes.guided
@@ -112,6 +113,7 @@ class MMDiT(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
     ) -> Tensor:
         """As Denoiser.forward, whose convention is that of checkpoints."""
         pictures, _, *size = latents_PCHW.shape
@@ -126,7 +128,9 @@ class MMDiT(Denoiser):
         assert times_P is not None
         patches_NF, texts_MC = grid.patches(latents_PCHW).to(dtype), torch.cat(prepared.rows).to(dtype)
         pooled_PV = None if pooled is None else pooled.to(dtype)
-        rows_NF = self.denoise(patches_NF, times_P, texts_MC, layout, guidance_P=guidance_P, pooled_PV=pooled_PV)
+        rows_NF = self.denoise(
+            patches_NF, times_P, texts_MC, layout, guidance_P=guidance_P, pooled_PV=pooled_PV, walk=walk
+        )
         return grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
 
     def denoise(
@@ -138,6 +142,7 @@ class MMDiT(Denoiser):
         *,
         guidance_P: Tensor | None,
         pooled_PV: Tensor | None,
+        walk: Walk = every_block,
     ) -> Tensor:
         """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has; times_P, guidance_P fp32;
         pooled_PV -> noise - picture of each patch [N, F]."""
@@ -145,17 +150,29 @@ class MMDiT(Denoiser):
         shared = {space: self.get_submodule(f"{name}.linear")(condition_PD) for name, space, _ in self.shared}
         kv = Uncached([], layout.lengths)
         given = Pass(condition_PD, shared, layout, self.rotary(layout.positions), kv)
-        latents, text = Stream(self.x_embedder(patches_NF)), Stream(self.context_embedder(texts_MC))
-        for block in self.transformer_blocks:
-            latents, text = block(latents, text, given)
-        x_ND = self.latent_add(*latents, layout.lengths[LATENTS])
-        joint = Stream(self.join(layout.joint.order, self.text_add(*text, layout.lengths[TEXT]), x_ND))
-        for block in self.single_transformer_blocks:
-            joint = block(joint, given)
-        assert joint.y_ND is not None
-        own = wanted(joint.x_ND, layout.joint.second), wanted(joint.y_ND, layout.joint.second)
+        entered, text = Stream(self.x_embedder(patches_NF)), Stream(self.context_embedder(texts_MC))
+        double, *doubles = self.transformer_blocks
+
+        def first(latents: Stream) -> Stream:
+            nonlocal text
+            latents, text = double(latents, text, given)
+            return latents
+
+        def rest(latents: Stream) -> Stream:
+            nonlocal text
+            for block in doubles:
+                latents, text = block(latents, text, given)
+            x_ND = self.latent_add(*latents, layout.lengths[LATENTS])
+            joint = Stream(self.join(layout.joint.order, self.text_add(*text, layout.lengths[TEXT]), x_ND))
+            for block in self.single_transformer_blocks:
+                joint = block(joint, given)
+            assert joint.y_ND is not None
+            own = layout.joint.second
+            return Stream(wanted(joint.x_ND, own), wanted(joint.y_ND, own), joint.gate_RD)
+
+        latents = walk(entered, None, first, rest)
         factors = self.norm_out["linear"](condition_PD)
-        _, normed_ND = self.last_norm(*own, joint.gate_RD, *factors, layout.lengths[LATENTS])
+        _, normed_ND = self.last_norm(*latents, *factors, layout.lengths[LATENTS])
         out_NF: Tensor = self.proj_out(normed_ND)
         return out_NF
 

@@ -29,7 +29,9 @@ from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.encoder import looks_at
 from ridgeline.models.fields import MAX_LAYERS, Fields
 from ridgeline.models.joint_rows import JointRows
+from ridgeline.models.modulated import Stream
 from ridgeline.models.storage import Storage
+from ridgeline.models.walk import Walk, every_block
 from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Linear
@@ -158,7 +160,7 @@ class ZImage(Denoiser):
 
     def __init__(self, d: Dimensions, sizes: Sizes) -> None:
         super().__init__()
-        self.storage, self.sizes = d.storage, sizes
+        self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self._last: tuple[tuple[Grid, tuple[int, ...], torch.device], Layout] | None = None
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
         self.t_embedder = TimeEmbedder(d, sizes.condition, sizes.scale)
@@ -195,6 +197,7 @@ class ZImage(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
+        walk: Walk = every_block,
     ) -> Tensor:
         """As Denoiser.forward. Checkpoints count time the other way, and give picture - noise."""
         pictures, _, *size = latents_PCHW.shape
@@ -205,7 +208,7 @@ class ZImage(Denoiser):
         layout = self._layout(grid, prepared.lengths, device)
         times_P = 1 - torch.tensor(levels, dtype=torch.float32, device=device)
         (text_MD,) = prepared.rows
-        rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout)
+        rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout, walk)
         return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
@@ -225,30 +228,34 @@ class ZImage(Denoiser):
         out_MD: Tensor = self.text_add(x_MD, y_MD)
         return out_MD
 
-    def denoise(self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: Layout) -> Tensor:
+    def denoise(
+        self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: Layout, walk: Walk = every_block
+    ) -> Tensor:
         """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
         times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
         kv = Uncached([], layout.lengths)
         condition_PC = self.t_embedder(times_P)
         x_ND = self.latent_padding(self.all_x_embedder[self.sizes.name](patches_NF), layout.padding)
-        x_ND = self.latent_add(*self._through(self.noise_refiner, x_ND, condition_PC, layout, kv, LATENTS))
-        joint_JD = self.join(layout.joint.order, x_ND, text_MD)
-        x_JD, y_JD = self._through(self.layers, joint_JD, condition_PC, layout, kv, JOINT)
-        final = self.all_final_layer[self.sizes.name]
-        own = wanted(x_JD, layout.joint.first), wanted(y_JD, layout.joint.first)
-        out_NF: Tensor = final(*own, condition_PC, layout.lengths[LATENTS])
-        return out_NF
-
-    def _through(
-        self, blocks: nn.ModuleList, x_ND: Tensor, condition_PC: Tensor, layout: Layout, kv: Uncached, space: Space
-    ) -> tuple[Tensor, Tensor]:
-        """The stream as two summands after all of these blocks."""
-        y_ND: Tensor | None = None
-        angles = self.rotary(layout.positions[space])
-        for block in blocks:
+        y_ND, angles = None, self.rotary(layout.positions[LATENTS])
+        for block in self.noise_refiner:
             x_ND, y_ND = block(x_ND, y_ND, condition_PC, angles, kv)
-        assert y_ND is not None
-        return x_ND, y_ND
+        joint = Stream(self.join(layout.joint.order, self.latent_add(x_ND, y_ND), text_MD))
+        angles, own, (block, *others) = self.rotary(layout.positions[JOINT]), layout.joint.first, self.layers
+
+        def first(stream: Stream) -> Stream:
+            return Stream(*block(stream.x_ND, None, condition_PC, angles, kv))
+
+        def rest(stream: Stream) -> Stream:
+            x_JD, y_JD, _ = stream
+            del stream  # so that nothing of it is held longer than a block needs it
+            for other in others:
+                x_JD, y_JD = other(x_JD, y_JD, condition_PC, angles, kv)
+            assert y_JD is not None
+            return Stream(wanted(x_JD, own), wanted(y_JD, own))
+
+        x_ND, y_ND, _ = walk(joint, own, first, rest)
+        out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
+        return out_NF
 
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """As Denoiser.work."""

@@ -1,0 +1,117 @@
+"""The step cache: where a pass begins as an earlier one did, most of it is not run again, but taken from there.
+
+It is the first-block cache (https://github.com/chengzeyi/ParaAttention, "First Block Cache"; `FirstBlockCacheConfig` of
+diffusers), which has it from TeaCache (arXiv:2411.19108). The first block runs at each noise level. What it adds to the
+rows of latents is compared with what it added in the last pass that ran whole:
+
+    mean |now - then| / mean |then| < threshold
+
+Where it is, all that the other blocks added then is added again; nothing is summed up from pass to pass, because the
+comparison is with the last whole pass, not with the last one. It changes what is drawn.
+
+Shapes: P pictures, N rows of latents of each, D hidden.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.pair import Pair
+from ridgeline.models.modulated import Stream
+from ridgeline.models.walk import Blocks, Walk
+
+
+def check_threshold(threshold: float) -> None:
+    """Raises ValueError for one that is no number, or negative."""
+    if not (math.isfinite(threshold) and threshold >= 0):
+        raise ValueError(f"step cache {threshold}: give the change below which blocks are skipped, 0 or more, as 0.1")
+
+
+class StepCache:
+    """Of pictures that are drawn side by side. skipped: passes that ran the first block alone and are not taken note of
+    yet; a call is as many as it has pictures, with both passes of guidance twice as many."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold, self.skipped = threshold, 0
+
+    def take(self, pair: Pair | None) -> int:
+        """The passes skipped since they were last asked for, those of the other process too."""
+        skipped, self.skipped = self.skipped, 0
+        return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
+
+    def walk(self, pictures: int) -> Walk:
+        """The walk of passes over so many pictures that differ in latents and noise level alone: of those with the
+        prompt, of those with the negative one, or of calls of both."""
+        return _Kept(self, pictures)
+
+
+class _Kept:
+    """What the last whole pass of each picture added: `first` its first block, `rest` the others, each [P, N, D]."""
+
+    def __init__(self, cache: StepCache, pictures: int) -> None:
+        self._cache, self._pictures = cache, pictures
+        self._first: Tensor | None = None
+        self._rest: Tensor | None = None
+
+    def __call__(self, entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
+        """As Walk.
+
+        Each picture is judged alone, so that it is the same whatever is drawn beside it. Where one of a call is to be
+        run whole, all are, and the others still take what was kept: a call has several pictures where further rows cost
+        next to nothing (`batching.py`).
+        """
+        before_PND = self._sum(entered, own)
+        stream = first(entered)
+        after_PND = self._sum(stream, own)
+        change_PND = after_PND - before_PND
+        fresh = self._changed(change_PND)
+        if not any(fresh):
+            self._cache.skipped += self._pictures
+            return self._again(after_PND, stream)
+        last = rest(stream)
+        rest_PND = self._sum(last) - after_PND
+        if not all(fresh):
+            old = self._again(after_PND, last)
+            last = Stream(*(self._chosen(fresh, *both) for both in zip(last, old, strict=True)))
+        self._first = self._chosen(fresh, change_PND.to(last.x_ND.dtype), self._first)
+        self._rest = self._chosen(fresh, rest_PND.to(last.x_ND.dtype), self._rest)
+        return last
+
+    def _sum(self, stream: Stream, own: Tensor | None = None) -> Tensor:
+        """The rows of latents as they stand, fp32 [P, N, D]: apart from the stream's, which blocks write over."""
+
+        def each(x_ND: Tensor) -> Tensor:
+            rows_ND = x_ND if own is None else x_ND[own]
+            return rows_ND.view(self._pictures, -1, rows_ND.shape[-1]).to(torch.float32, copy=True)
+
+        if stream.y_ND is None:
+            return each(stream.x_ND)
+        gate = 1.0 if stream.gate_RD is None else stream.gate_RD[:, None].float()
+        return each(stream.x_ND).add_(each(stream.y_ND).mul_(gate))
+
+    def _changed(self, change_PND: Tensor) -> list[bool]:
+        """Of each picture, whether its first block adds something else than it did. The one place where the host waits
+        for the device."""
+        if self._first is None:
+            return [True] * self._pictures
+        then_PND = self._first.float()
+        changes_P = (change_PND - then_PND).abs().mean((1, 2)) / then_PND.abs().mean((1, 2))
+        fresh: list[bool] = (~(changes_P < self._cache.threshold)).tolist()
+        return fresh
+
+    def _again(self, after_PND: Tensor, like: Stream) -> Stream:
+        """What the last norm is given where the first block alone was run."""
+        assert self._rest is not None
+        gate_PD = None if like.gate_RD is None else torch.ones_like(like.gate_RD)
+        return Stream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)
+
+    def _chosen(self, fresh: Sequence[bool], new: Tensor | None, old: Tensor | None) -> Any:
+        """Of each picture the new rows where it is fresh, else the old ones; whole where there is nothing to choose."""
+        if new is None or old is None or all(fresh):
+            return new
+        chosen = torch.tensor(fresh, device=new.device)
+        rows = chosen.repeat_interleave(len(new) // self._pictures)
+        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, old)
