@@ -16,6 +16,7 @@ from ridgeline.roofline.cards import load_card
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import build_picture_app
 from ridgeline.server.pictures.drawer import Drawer
+from ridgeline.server.pictures.jobs import Jobs
 from ridgeline.server.pictures.service import PictureService
 from ridgeline.server.pictures.serving import names_of, picture_service
 from ridgeline.server.settings import ServerSettings
@@ -31,6 +32,7 @@ class Drawing(Listening):
     """A server of pipelines, and what is behind it."""
 
     service: PictureService
+    jobs: Jobs
 
     def draw(self, **fields: Any) -> Any:
         """The answer to a request that succeeds."""
@@ -58,10 +60,11 @@ def drawing(
     drawer = Drawer(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
     names = names_of(dict.fromkeys(pipelines, ""), settings)
     service, metrics = picture_service(drawer, names, settings)
-    app = build_picture_app(service, settings, names, routes=[metrics.route()])
+    jobs = Jobs(service, settings)
+    app = build_picture_app(service, jobs, settings, names, routes=[metrics.route()])
     try:
-        with listening(app, drawer, settings, [metrics.exchanged]) as port:
-            yield Drawing(port, service)
+        with listening(app, drawer, settings, [metrics.exchanged], jobs.aclose) as port:
+            yield Drawing(port, service, jobs)
     finally:
         drawer.close()
 

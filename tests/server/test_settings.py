@@ -25,6 +25,8 @@ def test_the_defaults_are_the_documented_limits() -> None:
         "body_bytes": 4 * 1024**2,
         "upload_bytes": 25 * 1024**2,
         "picture_bytes": 256 * 1024**2,
+        "clip_bytes": 1024**3,
+        "clip_seconds": 3600.0,
         "schema_bytes": 16 * 1024,
         "schema_depth": 32,
         "compile_seconds": 2.0,

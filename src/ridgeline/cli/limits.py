@@ -25,6 +25,8 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     "body_bytes": ("--max-body", "A request's body."),
     "upload_bytes": ("--max-upload", "A form with a file of speech."),
     "picture_bytes": ("--max-picture-memory", "Pictures of all requests under way, as files: n x size of each."),
+    "clip_bytes": ("--max-clip-storage", "Files of finished clips; the oldest go for the newest."),
+    "clip_seconds": ("--clip-lifetime", "That the file of a finished clip is kept."),
     "json_depth": ("--max-json-depth", "Nesting of a body's JSON."),
     "schema_bytes": ("--max-schema", "A JSON schema or grammar of a request."),
     "schema_depth": ("--max-schema-depth", "Nesting of a JSON schema."),

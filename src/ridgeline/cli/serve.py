@@ -126,7 +126,7 @@ def serve(
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     limits: LimitFlags,
 ) -> int:
-    """Serve a model over HTTP: OpenAI's chat and completions, or the pictures of pipelines; metrics, health.
+    """Serve a model over HTTP: OpenAI's chat and completions, or pictures and clips; metrics, health.
 
     Ctrl-C or SIGTERM lets requests under way finish, a second ends them. Exit codes: 0 ended by a signal, 1 the engine
     is gone, 130 ended by the second signal.

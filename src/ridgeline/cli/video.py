@@ -10,10 +10,10 @@ from ridgeline.cli import options
 from ridgeline.cli.image_drawing import OFF, Asked, decode_saved, draw, refuse_drawn
 from ridgeline.cli.image_files import clips
 from ridgeline.cli.terminal import silence
+from ridgeline.diffusion.clip_file import FPS
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.request import Request
 
-FPS = 16.0
 _FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
 _SECOND = "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
 _FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."

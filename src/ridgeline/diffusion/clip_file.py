@@ -21,6 +21,8 @@ from ridgeline.diffusion.picture import encode_picture, picture_options, to_imag
 
 FORMATS = {".mp4": "MP4", ".gif": "GIF", ".webp": "WEBP"}
 """By the suffix of a file's name; a name without one is a folder of PNG."""
+FPS = 16.0
+"""Where nobody says it."""
 MAX_FPS = 240.0
 _CRF = "18"  # of x264, whose documentation calls it visually lossless or nearly so
 _WEBP_QUALITY = 90
@@ -32,9 +34,24 @@ def format_of_clip(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix and suffix not in FORMATS:
         raise ValueError(f"{path}: clips are written as {', '.join(FORMATS)}, or as a folder of png; give one of these")
-    if suffix == ".mp4":
+    format_ = FORMATS.get(suffix, "")
+    check_format(format_)
+    return format_
+
+
+def check_format(format_: str) -> None:
+    """Raises ValueError for a format whose writer is not installed."""
+    if format_ == "MP4":
         _av()
-    return FORMATS.get(suffix, "")
+
+
+def usual_format() -> str:
+    """MP4 where what writes it is installed, else WebP, which has all colours."""
+    try:
+        _av()
+    except ValueError:
+        return "WEBP"
+    return "MP4"
 
 
 def check_fps(fps: float) -> None:

@@ -62,6 +62,10 @@ class Forecaster:
         memory = self._price.memory(Job(geometry, 1, (text,)))
         return max(memory.encode, memory.denoise)
 
+    def decode_activations(self, geometry: Geometry) -> float:
+        """Bytes of a picture being decoded whole, or of a clip, frame by frame."""
+        return self._price.decoder.activations(geometry)
+
     def _calls(self, plan: Plan, images: int) -> list[list[int]]:
         """Of each call of the denoiser in a step of so many images side by side, the tokens of every picture's text."""
         texts = [len(text) for text in plan.texts]

@@ -48,13 +48,16 @@ def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Ite
                     yield Stride("decode", image=image, pixels=pixels, whole=part == plan.geometry.parts)
 
 
+def counts(plan: Plan) -> dict[StageName, int]:
+    """How many strides of each stage a plan has."""
+    return {"encode": 1, "denoise": plan.steps, "decode": plan.request.images * plan.geometry.parts}
+
+
 def count(plan: Plan) -> int:
     """How many strides a plan has."""
-    return 1 + plan.steps + plan.request.images * plan.geometry.parts
+    return sum(counts(plan).values())
 
 
 def seconds_each(plan: Plan, seconds: Mapping[str, float]) -> dict[StageName, float]:
     """Of a stride of each stage. seconds: of all of a stage."""
-    parts = plan.request.images * plan.geometry.parts
-    counts: dict[StageName, int] = {"encode": 1, "denoise": plan.steps, "decode": parts}
-    return {stage: seconds[stage] / many for stage, many in counts.items()}
+    return {stage: seconds[stage] / many for stage, many in counts(plan).items()}

@@ -57,7 +57,7 @@ def build_app(
     return application(
         (
             *text_routes(service, model, settings, grammars, speech),
-            Route(IMAGES, _draws_no_pictures, methods=["POST"]),
+            *(Route(path, _draws_no_pictures, methods=["POST"]) for path in (IMAGES, VIDEOS)),
             *model_routes(lambda: text_cards(model, settings)),
             *routes,
         )
@@ -118,7 +118,10 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
 
 
 IMAGES = "/v1/images/generations"
-"""What is posted to a pipeline that draws."""
+"""What is posted to a pipeline of pictures."""
+
+VIDEOS = "/v1/videos"
+"""What is posted to a pipeline of clips."""
 
 DRAWS_NO_PICTURES = f"draws no pictures; ask {CHAT}"
 """What is said of a language model that is asked for one."""

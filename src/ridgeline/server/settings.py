@@ -10,6 +10,7 @@ from typing import Any
 from ridgeline.text.tools import format_named
 
 MAX_VALUE = 2**31 - 1
+_MAX_DISK = 2**50
 
 # The limits that a request may meet: these are shown to clients (`public_limits`), the rest is the operator's business.
 _PUBLIC = (
@@ -26,6 +27,8 @@ _PUBLIC = (
     "body_bytes",
     "upload_bytes",
     "picture_bytes",
+    "clip_bytes",
+    "clip_seconds",
     "schema_bytes",
     "schema_depth",
     "compile_seconds",
@@ -62,6 +65,9 @@ class ServerSettings:
     Of speech -- upload_bytes: of a form with a file.
 
     Of pictures -- picture_bytes: that the files of all requests under way may have at most, n x size of each.
+
+    Of clips -- clip_bytes: of the files of finished ones, the oldest of which go for the newest. clip_seconds: that one
+    is kept.
 
     Of structured output -- schema_bytes, schema_depth: of its source. compile_seconds, compile_bytes: time and memory
     that the trial takes. grammar_cache_bytes: of compiled grammars kept.
@@ -110,6 +116,8 @@ class ServerSettings:
     json_depth: int = 64
     upload_bytes: int = 25 << 20
     picture_bytes: int = 256 << 20
+    clip_bytes: int = 1 << 30
+    clip_seconds: float = 3600.0
 
     schema_bytes: int = 16 << 10
     schema_depth: int = 32
@@ -199,8 +207,9 @@ def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     lowest = 0 if name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 1e-3
-    if not (math.isfinite(value) and lowest <= value <= MAX_VALUE):
-        raise ValueError(f"{name} is {value}; it must be from {lowest} to {MAX_VALUE}")
+    highest = _MAX_DISK if name == "clip_bytes" else MAX_VALUE
+    if not (math.isfinite(value) and lowest <= value <= highest):
+        raise ValueError(f"{name} is {value}; it must be from {lowest} to {highest}")
 
 
 def _check_names(name: str, values: tuple[str, ...]) -> None:

@@ -165,6 +165,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
     "image": (),
+    "input_reference": (),
     "include": ([],),
     "kv_transfer_params": (),
     "length_penalty": (1.0,),
@@ -214,8 +215,11 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 
 
-def read_fields(body: object, kind: type[_Struct], settings: ServerSettings) -> tuple[_Struct, tuple[str, ...]]:
-    """A body as the struct of its route, and the names that nobody knows. Raises ApiError naming the field."""
+def read_fields(
+    body: object, kind: type[_Struct], settings: ServerSettings, *, text: bool = False
+) -> tuple[_Struct, tuple[str, ...]]:
+    """A body as the struct of its route, and the names that nobody knows. text: values are texts, as a form has them,
+    and stand for numbers where numbers are wanted. Raises ApiError naming the field."""
     if not isinstance(body, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
     given = {name: value for name, value in body.items() if value is not None}
@@ -224,7 +228,7 @@ def read_fields(body: object, kind: type[_Struct], settings: ServerSettings) -> 
         raise invalid(f"unknown field {unknown[0]!r}", unknown[0], code="unknown_field")
     _check_caps(given, settings)
     try:
-        fields = msgspec.convert(given, kind, str_keys=True)
+        fields = msgspec.convert(given, kind, str_keys=True, strict=not text)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
     if isinstance(fields, Fields):

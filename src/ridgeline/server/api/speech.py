@@ -6,15 +6,13 @@ A window of a file is a request to the engine like any other: it waits in the qu
 import asyncio
 import io
 import math
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from typing import Any, Final
 
 import msgspec
-from starlette.datastructures import FormData, Headers, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,9 +23,9 @@ from ridgeline.engine.result import Completion
 from ridgeline.server.api.generation import Generation, gather, new_id
 from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.http.body import read_bytes
 from ridgeline.server.http.disconnect import unless_gone
 from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.http.form import PACKAGE, is_form, read_form
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
 from ridgeline.speech.formats import as_json, srt, vtt
@@ -40,12 +38,12 @@ _TAKEN: Final = frozenset({"file", "model", "language", "response_format", "temp
 _REFUSED: Final = {"prompt": ("",), "stream": ("", "false"), "include[]": ("",), "chunking_strategy": ("", "auto")}
 """Fields that would change the answer and are not done, with the values that ask for nothing; files are cut into
 windows anyway."""
-_MAX_FIELDS, _MAX_FIELD = 32, 4096  # fields of a form, and bytes of one
+_MAX_FIELD = 4096  # bytes of a field
 
 
 def check_packages() -> None:
     """Raises ValueError where what reads uploads is not installed."""
-    missing = [name for name in ("python_multipart", "soundfile", "soxr") if find_spec(name) is None]
+    missing = [name for name in (PACKAGE, "soundfile", "soxr") if find_spec(name) is None]
     if missing:
         raise ValueError(f"serving a speech model needs {', '.join(missing)}: pip install 'ridgeline[audio]'")
 
@@ -81,7 +79,7 @@ class SpeechApi:
         vocabulary = self._vocabulary
         if vocabulary is None:
             raise invalid("the model that is served here reads no sound", "model", code="no_speech_model")
-        form = await read_form(request, self._settings)
+        form = await read_speech(request, self._settings)
         try:
             asked = await self._asked(form, task)
         finally:
@@ -141,24 +139,11 @@ class SpeechApi:
             raise ApiError(504, message, kind="server_error", code="total_timeout") from None
 
 
-async def read_form(request: Request, settings: ServerSettings) -> FormData:
-    """The multipart form in a request's body, at most `settings.upload_bytes` long. Raises ApiError."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+async def read_speech(request: Request, settings: ServerSettings) -> FormData:
+    """The form in a request's body, at most `settings.upload_bytes` long. Raises ApiError."""
+    if not is_form(request):
         raise invalid("the body is no multipart/form-data; send the file in a form", "file", code="invalid_form")
-    body = await read_bytes(request.headers, request.stream(), settings.upload_bytes)
-    parser = MultiPartParser(
-        Headers(request.headers), _once(body), max_files=1, max_fields=_MAX_FIELDS, max_part_size=_MAX_FIELD
-    )
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise invalid(f"the form cannot be read: {error.message}", code="invalid_form") from None
-    except (KeyError, UnicodeDecodeError, ValueError):
-        raise invalid("the form cannot be read: its parts are not those of a form", code="invalid_form") from None
-
-
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
+    return await read_form(request, settings.upload_bytes, _MAX_FIELD)
 
 
 def _temperature(text: str) -> float:

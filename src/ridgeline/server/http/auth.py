@@ -20,6 +20,9 @@ from ridgeline.server.settings import ServerSettings, is_loopback
 PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
 """What answers without a key. Nothing of what it says depends on a request."""
 
+KEY = "ridgeline.key"
+"""Where a request's scope has the digest of the key that let it in."""
+
 MAX_KEYS = 1024
 
 
@@ -48,7 +51,7 @@ class Access:
             inner = CORSMiddleware(
                 inner,
                 allow_origins=settings.allowed_origins,
-                allow_methods=("GET", "POST"),
+                allow_methods=("GET", "POST", "DELETE"),
                 allow_headers=("*",),
                 expose_headers=("*",),
             )
@@ -73,17 +76,18 @@ class KeyCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         public = scope["type"] != "http" or scope["path"] in PUBLIC
-        app = self.app if public or self._fits(Headers(scope=scope)) else _refusal(scope, _wrong_key())
-        await app(scope, receive, send)
+        if not public:
+            scope[KEY] = self._fitting(Headers(scope=scope))
+        await (self.app if public or scope[KEY] else _refusal(scope, _wrong_key()))(scope, receive, send)
 
-    def _fits(self, headers: Headers) -> bool:
-        """Whether one key was given and it is one of ours. All are compared, whole digests, in constant time: how long
-        it takes tells neither how much of a key was right nor which."""
+    def _fitting(self, headers: Headers) -> bytes | None:
+        """The digest of the key that was given, if one was and it is one of ours. All are compared, whole digests, in
+        constant time: how long it takes tells neither how much of a key was right nor which."""
         given = headers.getlist("authorization")
         scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
         digest = _digest(key.encode("latin-1"))
         equal = [hmac.compare_digest(digest, ours) for ours in self._digests]
-        return scheme.lower() == "bearer" and any(equal)
+        return digest if scheme.lower() == "bearer" and any(equal) else None
 
 
 def check_host(headers: Headers, settings: ServerSettings) -> None:

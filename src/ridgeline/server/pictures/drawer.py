@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
-from ridgeline.diffusion.strides import StageName, Stride, count, strides
+from ridgeline.diffusion.strides import StageName, Stride, count, counts, strides
 from ridgeline.diffusion.turns import Turns
 from ridgeline.models.tiling import Tiling
 from ridgeline.roofline.device import Device
@@ -30,8 +30,9 @@ PATIENCE = 10
 
 logger = logging.getLogger(__name__)
 
-Encode = Callable[[Tensor, int], bytes]
-"""The file of a picture: its pixels [channels, lines, columns] and which of the request's it is."""
+Encode = Callable[[Tensor, int], bytes | None]
+"""The file of a picture: its pixels [channels, lines, columns] and which of the request's it is. Where clips are drawn,
+who takes their parts [channels, frames, lines, columns] and writes their files elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,9 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class Told:
     """A stride that has run. number, of: counted from 1, of the request's. started, finished: nanoseconds of
-    time.perf_counter_ns. predicted: seconds that the price said. preview: a file of what the picture may become.
-    image, file: a picture that is finished."""
+    time.perf_counter_ns. predicted: seconds that the price said, left: that it says of the request's strides to come.
+    preview: a file of what the picture may become. image, file: a picture that is finished; of a clip there is no
+    file."""
 
     stage: StageName
     number: int
@@ -57,6 +59,7 @@ class Told:
     started: int
     finished: int
     predicted: float
+    left: float
     preview: bytes | None = None
     image: int | None = None
     file: bytes | None = None
@@ -73,13 +76,15 @@ Take = Callable[[Told | Exception], None]
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A request that is there. seconds: of a stride of each stage. run: what is left of it. left: nobody waits."""
+    """A request that is there. seconds: of a stride of each stage; ahead: how many of each are left. run: what is
+    left of it. left: nobody waits."""
 
     order: Order
     take: Take
     loop: asyncio.AbstractEventLoop
     seconds: dict[StageName, float] = field(default_factory=dict)
     tiling: Tiling | None = None
+    ahead: dict[StageName, int] = field(default_factory=dict)
     run: Iterator[Stride] | None = None
     number: int = 0
     left: bool = False
@@ -168,7 +173,7 @@ class Drawer:
         except Exception as error:
             self._tell(run, error)
             return
-        run.run = strides(pipeline, order.plan, run.tiling)
+        run.ahead, run.run = counts(order.plan), strides(pipeline, order.plan, run.tiling)
         self._turns.join(run)
 
     def _step(self, run: _Run) -> float:
@@ -195,6 +200,7 @@ class Drawer:
         stride = next(run.run)
         run.number += 1
         predicted, preview, file = run.seconds[stride.stage], None, None
+        run.ahead[stride.stage] -= 1
         step = stride.step
         if step is not None and step.number in order.previews and not step.last:
             pixels = self.pipelines[order.model].decode(step.guess, run.tiling)
@@ -202,9 +208,10 @@ class Drawer:
         if stride.pixels is not None:
             assert stride.image is not None
             file = order.encode(stride.pixels, stride.image)
-        finished = time.perf_counter_ns()
+        finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
         return Told(
-            *(stride.stage, run.number, count(order.plan), started, finished, predicted), preview, stride.image, file
+            *(stride.stage, run.number, count(order.plan), started, finished, predicted, left),
+            *(preview, stride.image if stride.whole else None, file),
         )
 
     def _tell(self, run: _Run, told: Told | Exception) -> None:

@@ -14,13 +14,12 @@ from ridgeline.roofline.device import Device
 
 
 class Prices:
-    """Of one pipeline, of pictures. What a size takes is found by running parts on meta, in whose place nobody else may
+    """Of one pipeline. What a size takes is found by running parts on meta, in whose place nobody else may
     run them meanwhile: it is asked by whoever runs them, and once."""
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:
         """room: bytes that activations may have. It is one figure for all the server's life, because tiles change the
         result: a request gives the same picture whenever it comes."""
-        assert isinstance(pipeline.autoencoder, AutoencoderKL)
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
         self._forecaster = Forecaster(pipeline, device)
         self._tilings: dict[Geometry, Tiling | None] = {}
@@ -35,22 +34,31 @@ class Prices:
             * plan.batching.pictures
             * (len(plan.texts) if plan.batching.paired else 1)
         )
-        if wanted > SPARE * self._room:
-            raise ValueError(
-                f"a step at {plan.geometry.size} wants {say_gib(gib(wanted / SPARE))} free beside the weights; "
-                f"{say_gib(gib(self._room))} are: ask for a smaller size"
-            )
+        self._check(wanted, f"a step at {plan.geometry.size}")
         seconds = seconds_each(plan, self._forecaster.seconds(plan, tiling))
         if all(ids in self._texts for ids in plan.texts):
             seconds["encode"] = 0.0  # they are kept
         return seconds, tiling
 
     def _tiling(self, geometry: Geometry) -> Tiling | None:
-        """How a picture of a size is decoded. Raises ValueError where there is no room for it."""
+        """How a picture of a size is decoded; a clip is, frame by frame. Raises ValueError where there is no room for
+        it."""
+        if geometry.layout.clips:
+            self._check(self._forecaster.decode_activations(geometry), f"decoding frames of {geometry.size}")
+            return None
         if geometry not in self._tilings:
+            assert isinstance(self._autoencoder, AutoencoderKL)
             height, width = geometry.latents[-2:]
             self._tilings[geometry] = choose_tiling(self._autoencoder, Grid(1, height, width), self._room)
         return self._tilings[geometry]
+
+    def _check(self, nbytes: float, what: str) -> None:
+        """Raises ValueError where there is no room for so much."""
+        if nbytes > SPARE * self._room:
+            raise ValueError(
+                f"{what} wants {say_gib(gib(nbytes / SPARE))} free beside the weights; {say_gib(gib(self._room))} are: "
+                "ask for a smaller size"
+            )
 
     def _each(self, geometry: Geometry, text: int) -> float:
         """Bytes of activations of one picture in a pass, with a text of so many tokens."""

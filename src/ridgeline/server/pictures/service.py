@@ -1,6 +1,7 @@
 """PictureService: the one way from a route to the pipelines. A queue before it, observers beside, always an end."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -8,11 +9,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
 
+from ridgeline.host import out_of_memory
 from ridgeline.server.admission import Turns, shutting_down
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError, invalid
+from ridgeline.server.http.sse import SlowReader
 from ridgeline.server.pictures.drawer import Drawer, Order, Told
 from ridgeline.server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
 
 QUEUED_REQUESTS = 16
 """Requests in the server where the settings do not say it: they take turns, and with more each waits for all."""
@@ -23,13 +28,14 @@ Phase = Literal["queue", "encode", "denoise", "decode"]
 @dataclass(eq=False, slots=True)
 class LivePicture:
     """A request of the server's while it is there; nothing of its text. id: what the client sees. model: as answers
-    call it. images: how many it asks for. nbytes: that their files may have at most. arrived: nanoseconds of
-    time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
+    call it. images: how many it asks for. nbytes: that their files may have at most. clip: it asks for a clip.
+    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
 
     id: str
     model: str
     images: int
     nbytes: int
+    clip: bool = False
     arrived: int = field(default_factory=time.perf_counter_ns)
     phase: Phase = "queue"
     fail: Callable[[Exception], None] | None = None
@@ -84,7 +90,8 @@ class PictureQueue:
 
 
 class PictureService:
-    """Pipelines that are served. live: requests under way by their id."""
+    """Pipelines that are served. live: requests under way by their id; held: those whose client waits for the
+    answer."""
 
     def __init__(
         self,
@@ -99,21 +106,38 @@ class PictureService:
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, LivePicture] = {}
+        self.held: dict[str, LivePicture] = {}
 
     async def run(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
-        """Have a request drawn; `take` is told of each stride as it ends. Cancelling drops the rest.
-
-        Raises ApiError where there is no room and for a limit of time, ValueError for what does not fit into memory or
-        cannot be drawn, RuntimeError where the thread that draws is gone.
-        """
-        self._admit(live)
-        self.live[live.id] = live
-        ended: BaseException | None = None
+        """As `admit` and `draw`, for a client that waits, within the limits of time. Raises ApiError."""
+        self.admit(live)
+        self.held[live.id] = live
         try:
             with self.deadlines.held(lambda: live.phase == "queue", partial(self.end, live)):
-                await self._strides(live, order, take)
+                await self.draw(live, order, take)
+        finally:
+            del self.held[live.id]
+
+    def admit(self, live: LivePicture) -> None:
+        """Count a request in; `draw` is to follow. Raises ApiError where there is no room."""
+        try:
+            self.queue.admit(live)
+        except ApiError as error:
+            for observer in self.observers:
+                observer.refused(live, error)
+            raise
+        self.live[live.id] = live
+
+    async def draw(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+        """Have a request drawn that was admitted; `take` is told of each stride as it ends. Cancelling drops the rest.
+        Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn."""
+        ended: BaseException | None = None
+        try:
+            await self._strides(live, order, take)
         except BaseException as error:
             ended = error
+            if isinstance(error, Exception) and not isinstance(error, ApiError | SlowReader):
+                raise _failure(live, error) from None
             raise
         finally:
             del self.live[live.id]
@@ -157,10 +181,13 @@ class PictureService:
         for live in list(self.live.values()):
             self.end(live, error)
 
-    def _admit(self, live: LivePicture) -> None:
-        try:
-            self.queue.admit(live)
-        except ApiError as error:
-            for observer in self.observers:
-                observer.refused(live, error)
-            raise
+
+def _failure(live: LivePicture, error: Exception) -> ApiError:
+    """What is said of a request that failed while it was drawn: the client is not told an exception's words, but where
+    it was refused before its first stride."""
+    if isinstance(error, ValueError) and live.phase == "queue":
+        return invalid(str(error), "size", code="too_large")
+    logger.error("request %s failed: %s", live.id, type(error).__name__, exc_info=error)
+    if out_of_memory(error) is not None:
+        return ApiError(503, "there was no memory for this request", kind="server_error", code="out_of_memory")
+    return ApiError(500, "the model failed on this request", kind="server_error", code="failed", retry=False)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.host import available_memory, threads_for
-from ridgeline.models import ModelRefused
 from ridgeline.roofline.device import Device
 from ridgeline.server.loading import Waiting, beside_the_loop
 from ridgeline.server.model_loop import ModelLoop
-from ridgeline.server.pictures.app import Names, build_picture_app
+from ridgeline.server.pictures.app import build_picture_app
 from ridgeline.server.pictures.drawer import Drawer
+from ridgeline.server.pictures.jobs import Jobs
+from ridgeline.server.pictures.names import Names
 from ridgeline.server.pictures.service import PictureQueue, PictureService
 from ridgeline.server.serve import Serving
 from ridgeline.server.settings import ServerSettings
@@ -58,8 +59,6 @@ class ServedPictures:
             logger.info("loading %s", name)
             with self.bar(name) as shown:
                 pipelines[name] = load_pipeline(folder, threads=self.threads, progress=waiting.progress(shown))
-            if pipelines[name].layout.most_frames > 1:
-                raise ModelRefused(f"{folder} makes clips, which are not served; pipelines of pictures are")
         return pipelines
 
     @asynccontextmanager
@@ -67,12 +66,14 @@ class ServedPictures:
         """The pipelines behind their routes, with what counts their requests."""
         names = names_of(self.models, settings)
         service, metrics = picture_service(drawer, names, settings)
-        app = build_picture_app(service, settings, names, routes=[metrics.route()])
+        jobs = Jobs(service, settings)
+        app = build_picture_app(service, jobs, settings, names, routes=[metrics.route()])
         lag = asyncio.create_task(metrics.watch_loop())
         try:
-            yield Serving(app, drawer, metrics.exchanged, [service.queue], service.live, service.end_all)
+            yield Serving(app, drawer, metrics.exchanged, [service.queue], service.held, service.end_all)
         finally:
             lag.cancel()
+            await jobs.aclose()
 
 
 def names_of(models: Mapping[str, str], settings: ServerSettings) -> Names:
@@ -95,5 +96,6 @@ def picture_service(drawer: Drawer, names: Names, settings: ServerSettings) -> t
 
 def weight_bytes(pipeline: Pipeline) -> int:
     """Of all parts of a pipeline."""
-    networks = (*pipeline.encoder.models, pipeline.denoiser, pipeline.autoencoder)
+    experts = [pipeline.second.denoiser] if pipeline.second is not None else []
+    networks = (*pipeline.encoder.models, pipeline.denoiser, *experts, pipeline.autoencoder)
     return sum(parameter.nbytes for network in networks for parameter in network.parameters())

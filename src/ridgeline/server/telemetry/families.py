@@ -108,6 +108,7 @@ _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 
 PICTURE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
     Family("images", "counter", "Pictures drawn."),
+    Family("clips", "counter", "Clips drawn."),
     Family("request_success", "counter", "Requests that ended, by how.", ("finished_reason",), shared=True),
     Family("e2e_request_latency_seconds", "histogram", "Arrival to last picture.", (), _LATENCY, True),
     Family("request_queue_time_seconds", "histogram", "Arrival to first step.", (), _LATENCY, True),

@@ -25,7 +25,7 @@ class PictureMetrics(Counts):
 
     def _prepare(self, model: str) -> None:
         """Series whose labels are known appear at once, at 0."""
-        for family in ("images", "e2e_request_latency_seconds", "request_queue_time_seconds"):
+        for family in ("images", "clips", "e2e_request_latency_seconds", "request_queue_time_seconds"):
             self._of(model, family)
         for finish in ("stop", "abort", "error"):
             self._of(model, "request_success", finish)
@@ -48,8 +48,8 @@ class PictureMetrics(Counts):
             self._of(live.model, "request_queue_time_seconds").observe(max(0.0, waited))
         self._of(live.model, "step_seconds", told.stage).observe(told.seconds)
         self._of(live.model, "step_predicted_seconds", told.stage).observe(told.predicted)
-        if told.file is not None:
-            self._of(live.model, "images").inc()
+        if told.image is not None:
+            self._of(live.model, "clips" if live.clip else "images").inc()
 
     def ended(self, live: LivePicture, error: BaseException | None) -> None:
         """Count how it ended, and how long that took where all its pictures were drawn."""

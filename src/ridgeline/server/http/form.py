@@ -1,0 +1,41 @@
+"""A request's body as a form: multipart, read whole and bounded before anything is made of it."""
+
+from collections.abc import AsyncGenerator
+from importlib.util import find_spec
+
+from starlette.datastructures import FormData, Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from ridgeline.server.errors import invalid
+from ridgeline.server.http.body import read_bytes
+
+PACKAGE = "python_multipart"
+_MAX_FIELDS = 32  # of a form
+
+
+def is_form(request: Request) -> bool:
+    """Whether a request's body says that it is a multipart form."""
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
+
+
+async def read_form(request: Request, most: int, most_of_field: int) -> FormData:
+    """The form in a request's body; whoever asks closes it. most: its bytes, most_of_field: those of a field that is no
+    file. Raises ApiError: 413 for one that is too large, 400 for what is none."""
+    if find_spec(PACKAGE) is None:
+        said = "forms need python-multipart on this server (pip install 'ridgeline[images]'); send JSON"
+        raise invalid(said, code="invalid_form")
+    body = await read_bytes(request.headers, request.stream(), most)
+    parser = MultiPartParser(
+        Headers(request.headers), _once(body), max_files=1, max_fields=_MAX_FIELDS, max_part_size=most_of_field
+    )
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise invalid(f"the form cannot be read: {error.message}", code="invalid_form") from None
+    except (KeyError, UnicodeDecodeError, ValueError):
+        raise invalid("the form cannot be read: its parts are not those of a form", code="invalid_form") from None
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
