@@ -296,7 +296,7 @@ def test_the_nearest_is_found_and_a_table_is_one() -> None:
     others = torch.cat([bar(8), bar(3), bar(6)])
     assert nearest(images[:1], others) == 0
     assert nearest(images[1:], others) == pytest.approx((20 * 1 * 2**2 / 1024) ** 0.5)
-    assert table("steps", (50, 4), (0.98, 0.5)).splitlines() == [
+    assert table("steps", (50, 4), {"read right": (0.98, 0.5)}).splitlines() == [
         "| steps | 50 | 4 |",
         "| --- | --- | --- |",
         "| read right | 98.0 % | 50.0 % |",

@@ -16,6 +16,7 @@ from zoo.digits.data import Digits
 from zoo.digits.prompts import DIGITS
 from zoo.digits.train import flow_loss, levels
 from zoo.digits_video.data import DIRECTIONS, FRAMES, SPEED, clips, smaller
+from zoo.digits_video.evaluate import Asked, asked, right
 from zoo.digits_video.export import export, load_weights
 from zoo.digits_video.measures import centred, centres, directions, shown, speeds, unsteady
 from zoo.digits_video.model import TEXT_SHAPE, ClipDrawer, Shape
@@ -160,6 +161,29 @@ def test_a_step_of_training_trains_everything() -> None:
     flow_loss(drawer, batch, generator).backward()  # type: ignore[no-untyped-call]
     idle = [name for name, p in drawer.named_parameters() if p.grad is None or not p.grad.abs().sum()]
     assert not idle
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+
+def test_every_digit_is_asked_to_every_side() -> None:
+    """Once each of forty, in wordings of one sort."""
+    texts = asked(40, trained=False)
+    assert len({(text.digit, text.direction) for text in texts}) == 40
+    assert texts == asked(40, trained=False)
+    assert not {text.prompt for text in texts} & {text.prompt for text in asked(40, trained=True)}
+
+
+def test_what_is_right_is_counted_apart() -> None:
+    """A reader that finds a one everywhere, and clips that all move to the left."""
+
+    class Ones(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return nn.functional.one_hot(torch.ones(len(images), dtype=torch.int64), 10).float()
+
+    found = clips(square().repeat(4, 1, 1, 1), ["left"] * 4)
+    texts = [Asked(1, "left", ""), Asked(1, "up", ""), Asked(2, "right", ""), Asked(1, "left", "")]
+    assert right(Ones(), texts, found) == (0.75, 0.5)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ for, by steps, guidance and wording, whether traits come out, and a sheet of sam
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -126,12 +126,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def table(name: str, values: Sequence[float], shares: Sequence[float]) -> str:
-    """One row of values over one of shares."""
+def table(name: str, values: Sequence[float], shares: Mapping[str, Sequence[float]]) -> str:
+    """One row of values over rows of shares, each under what is shared."""
     head = " | ".join([name, *(f"{value:g}" for value in values)])
     rule = " | ".join(["---"] * (1 + len(values)))
-    row = " | ".join(["read right", *map(percent, shares)])
-    return f"| {head} |\n| {rule} |\n| {row} |"
+    rows = [" | ".join([of, *map(percent, own)]) for of, own in shares.items()]
+    return "\n".join(f"| {row} |" for row in (head, rule, *rows))
 
 
 def trait_rows(draw: Callable[[Sequence[Asked]], Digits], judge: Judge, plain: Digits) -> str:
@@ -159,8 +159,8 @@ def drawing(draw: Drawers, judge: Judge, taught: Digits, held: Digits) -> dict[s
         "right_new": percent(judge.right(drawn(draw, new))),
         "known": ", ".join(f'"{text.prompt}"' for text in known[:6]),
         "new": ", ".join(f'"{text.prompt}"' for text in new[:6]),
-        "steps": table("steps", STEP_MENU, by_steps),
-        "guidance": table("guidance", GUIDANCE_MENU, by_guidance),
+        "steps": table("steps", STEP_MENU, {"read right": by_steps}),
+        "guidance": table("guidance", GUIDANCE_MENU, {"read right": by_guidance}),
         "traits": trait_rows(lambda texts: drawn(draw, texts), judge, plain),
         "near": f"{nearest(plain.images, taught.images):.3f}",
         "near_held": f"{nearest(held.images, taught.images):.3f}",
