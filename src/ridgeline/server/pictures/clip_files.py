@@ -73,9 +73,10 @@ class ClipWriter:
         return self._written
 
     def abandon(self) -> None:
-        """Stop; what there is of the file goes."""
+        """Stop; what there is of the file goes. Who waits in `add` waits no more."""
         self._abandoned = True
         self._parts.put(None)
+        self._room.release()
         self.path.unlink(missing_ok=True)
 
     # -- in the thread -------------------------------------------------------------------------------------------------
@@ -88,9 +89,10 @@ class ClipWriter:
         except Exception as error:
             self.path.unlink(missing_ok=True)
             self._written.set_exception(write_failure(error))
-            with suppress(_Abandoned):
-                for _ in self._taken():  # who decodes must not wait for room
-                    pass
+            if not isinstance(error, _Abandoned):
+                with suppress(_Abandoned):
+                    for _ in self._taken():  # who decodes must not wait for room
+                        pass
 
     def _taken(self) -> Iterator[Tensor]:
         while (part := self._parts.get()) is not None:

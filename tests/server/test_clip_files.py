@@ -1,0 +1,111 @@
+"""Files of clips that are written beside what decodes them: bounded, given up and failing, nobody waits for ever."""
+
+import threading
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ridgeline.diffusion.clip_file import write_clip
+from ridgeline.server.errors import ApiError
+from ridgeline.server.pictures import clip_files
+from ridgeline.server.pictures.clip_files import WAITING, ClipFolder, ClipWriter
+from server.wire import eventually
+
+PARTS = [torch.rand(3, 1, 16, 16) * 2 - 1 for _ in range(WAITING + 3)]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert eventually(lambda: not any(thread.name == "ridgeline clip" for thread in threading.enumerate()))
+
+
+@pytest.fixture
+def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """What the encoder waits for before each part but the first."""
+    go = threading.Event()
+
+    def slow(out: Any, chunks: Any, *more: Any) -> None:
+        def waited() -> Iterator[Any]:
+            for chunk in chunks:
+                yield chunk
+                assert go.wait(30)
+
+        write_clip(out, waited(), *more)
+
+    monkeypatch.setattr(clip_files, "write_clip", slow)
+    return go
+
+
+def adding(writer: ClipWriter) -> threading.Thread:
+    """A thread that adds all parts, as what draws does."""
+    thread = threading.Thread(target=lambda: [writer.add(part) for part in PARTS])
+    thread.start()
+    return thread
+
+
+def test_a_file_is_what_its_parts_make(tmp_path: Path) -> None:
+    writer, out = ClipWriter(tmp_path / "a.mp4", "MP4", 8.0, {"prompt": "a cat"}), BytesIO()
+    for part in PARTS:
+        writer.add(part)
+    write_clip(out, PARTS, "MP4", 8.0, {"prompt": "a cat"})
+    assert writer.finish().result(30) == len(out.getvalue())
+    assert (tmp_path / "a.mp4").read_bytes() == out.getvalue()
+
+
+def test_what_decodes_waits_for_an_encoder_that_is_slower(tmp_path: Path, go: threading.Event) -> None:
+    """Else a clip would be held whole."""
+    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    thread = adding(writer)
+    assert eventually(lambda: writer._parts.qsize() == WAITING)
+    thread.join(0.05)
+    assert thread.is_alive()
+    go.set()
+    thread.join(30)
+    assert writer.finish().result(30) > 0
+
+
+def test_a_file_that_is_given_up_keeps_nobody(tmp_path: Path, go: threading.Event) -> None:
+    """Neither what waits to add a part, nor what comes later; nothing of the file is left."""
+    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    thread = adding(writer)
+    assert eventually(lambda: writer._parts.qsize() == WAITING)
+    writer.abandon()
+    thread.join(30)
+    assert not thread.is_alive()
+    writer.add(PARTS[0])
+    go.set()
+    assert eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_file_that_was_never_begun_is_given_up(tmp_path: Path) -> None:
+    ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {}).abandon()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_that_fails_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(out: Any, chunks: Any, *more: Any) -> None:
+        next(chunks)
+        raise KeyError("of a secret")
+
+    monkeypatch.setattr(clip_files, "write_clip", failing)
+    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    adding(writer).join(30)
+    with pytest.raises(ApiError, match="could not be written"):
+        writer.finish().result(30)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_is_made_when_it_is_wanted_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = ClipFolder()
+    assert not list(tmp_path.iterdir())
+    path = folder.path("a.gif")
+    path.write_bytes(b"x")
+    assert path.parent.stat().st_mode & 0o077 == 0, "nobody else on this machine may look"
+    folder.close()
+    assert not list(tmp_path.iterdir())
