@@ -22,7 +22,7 @@ import pytest
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
 from ridgeline.cli import serve as command
-from ridgeline.cli.limits import LIMITS
+from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.engine.texts import load_texts
@@ -77,6 +77,8 @@ def test_every_setting_has_an_option(ridgeline: Run, told: list[Told], tmp_path:
         "record": (["--record", "new"], "new"),
     }
     for each in fields(ServerSettings):
+        if each.name in OF_PIPELINES:
+            continue  # there are none here
         arguments, value = own.get(each.name) or limit(each.name)
         assert ridgeline("serve", "tales", *arguments).code == OK
         settings = told[-1][1]
@@ -264,7 +266,6 @@ def test_what_pictures_are_served_with(
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["tales"], USAGE, "tales is no pipeline and the others are; start a server of its own for it"),
         (["FOLDER"], USAGE, "two of the models have the same name"),
         (["FOLDER", "--served-model-name", "a"], USAGE, "--served-model-name is of one model"),
         (["--kv-memory", "1GiB"], USAGE, "--kv-memory is of language models, and FOLDER draws pictures; leave it out"),
@@ -272,7 +273,11 @@ def test_what_pictures_are_served_with(
         (["--lora-modules", "a=b"], USAGE, "--lora-modules is of language models"),
         (["--record", "new"], USAGE, "--record is of language models"),
         (["--seed", "1"], USAGE, "--seed is of language models"),
+        (["--max-stops", "3"], USAGE, "--max-stops is of language models, and FOLDER draws pictures; leave it out"),
         (["--threads", "1000"], USAGE, "threads is 1000"),
+        (["tales", "mixture"], USAGE, "2 language models are given; a server has one: start another for mixture"),
+        (["tales", "--served-model-name", "a"], USAGE, "--served-model-name is of one model"),
+        (["tales", "--max-loras", "0", "--lora-modules", "a=b"], USAGE, "--max-loras is 0"),
     ],
 )
 def test_what_does_not_go_with_pictures(
@@ -280,6 +285,26 @@ def test_what_does_not_go_with_pictures(
 ) -> None:
     given = [argument.replace("FOLDER", str(pictures)) for argument in arguments]
     assert_one_line(ridgeline("serve", pictures, *given), code, says.replace("FOLDER", str(pictures)))
+    assert not told
+
+
+def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], pictures: Path) -> None:
+    """Options of either; threads are all models' together."""
+    ended = ridgeline(
+        "serve", pictures, "tales", "--kv-memory", "2MB", "--max-stops", "3", "--max-picture-memory", "1MiB",
+        "--seed", 3, "--threads", 1, "--dummy-weights", "--tool-call-parser", "hermes",
+    )  # fmt: skip
+    assert ended.code == OK, ended.err
+    ((served, settings),) = told
+    assert (served.language.model, served.language.name, served.language.dummy_weights) == ("tales", "tales", True)
+    assert (served.language.settings.kv_bytes, served.language.settings.seed) == (2e6, 3)
+    assert (served.pictures.models, served.pictures.threads) == ({"z-image": str(pictures)}, 1)
+    assert (settings.stops, settings.picture_bytes, settings.tool_parser) == (3, 1 << 20, "hermes")
+
+
+def test_limits_of_pictures_where_none_are_drawn(ridgeline: Run, told: list[Told]) -> None:
+    said = "--max-picture-memory is of pipelines, and tales is a language model; leave it out"
+    assert_one_line(ridgeline("serve", "tales", "--max-picture-memory", "3KiB"), USAGE, said)
     assert not told
 
 

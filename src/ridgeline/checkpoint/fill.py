@@ -85,13 +85,15 @@ def weight_bytes(model: Model) -> float:
     return bill(model).nbytes + experts * _MATRIX_OBJECT
 
 
-def memory_beside(source: Source, needs: Mapping[str, float]) -> float:
-    """Bytes of memory that are left beside what a source needs, by name. Raises ModelRefused where it is too much:
-    the kernel would kill the process in the middle of its loading, or read mapped weights anew for every token."""
-    try:
-        available = available_memory()
-    except ValueError:  # this system does not say what is free, but what it has
-        available = total_memory()
+def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:
+    """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
+    have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
+    loading, or read mapped weights anew for every token."""
+    if available is None:
+        try:
+            available = available_memory()
+        except ValueError:  # this system does not say what is free, but what it has
+            available = total_memory()
     left = available - sum(needs.values())
     if left < 0:
         parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items())

@@ -51,6 +51,16 @@ LIMITS: Mapping[str, tuple[str, str]] = {
 }
 """By the field: the option, and what it bounds."""
 
+OF_PIPELINES = frozenset({"picture_bytes", "clip_bytes", "clip_seconds"})
+OF_TEXT = frozenset(
+    {
+        *("prompts", "stops", "stop_bytes", "top_logprobs", "logit_bias", "messages", "tools", "cache_salt_bytes"),
+        *("template_factor", "upload_bytes", "schema_bytes", "schema_depth", "compile_seconds", "compile_bytes"),
+        *("grammar_cache_bytes", "queued_tokens", "trace_bytes"),
+    }
+)
+"""Those that only models of one sort can meet."""
+
 
 def _amount(name: str, value: Any) -> Any:
     """A default as it is written on the command line."""
@@ -79,6 +89,16 @@ def _field(name: str, default: Any) -> tuple[str, Any, Any]:
 _DEFAULTS = {each.name: each.default for each in fields(ServerSettings)}
 
 LimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[name]) for name in LIMITS], frozen=True)
+
+
+def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
+    """Refuse limits that no request can meet. model: one that is served. writes, draws: whether a language model is
+    served, and a pipeline. Raises ValueError."""
+    of_text, of_pipelines = "language models, and {} draws pictures", "pipelines, and {} is a language model"
+    for names, why, served in ((OF_TEXT, of_text, writes), (OF_PIPELINES, of_pipelines, draws)):
+        for name in () if served else sorted(names):
+            if getattr(flags, name) != _amount(name, _DEFAULTS[name]):
+                raise ValueError(f"{LIMITS[name][0]} is of {why.format(model)}; leave it out")
 
 
 def limits_of(flags: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ COMMANDS = {
     "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
     "translate": "Translate texts: each goes through the encoder once, and its answer is a line on stdout.",
     "embed": "Turn texts into vectors that are near each other where the texts mean the like.",
-    "serve": "Serve a model over HTTP: OpenAI's chat and completions, or pictures and clips; metrics, health.",
+    "serve": "Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.",
     "image": "Draw pictures of a prompt: says what they will take, shows each step, and writes a file for each.",
     "video": "Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.",
     "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",

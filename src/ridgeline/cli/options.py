@@ -49,7 +49,7 @@ ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
 ServedModels = Annotated[
     list[str],
     typer.Argument(
-        help=f"{_MODEL} Or folders of pipelines, which draw pictures: several take turns.",
+        help=f"{_MODEL} Or pipelines, which draw pictures, beside it or alone: several take turns.",
         metavar="MODEL...",
         callback=_say_which_each,
         show_default=False,

@@ -1,9 +1,9 @@
-"""`ridgeline serve`: a model behind OpenAI's interface, until a signal ends it."""
+"""`ridgeline serve`: models behind OpenAI's interface, until a signal ends them."""
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
-from ridgeline.cli.limits import LimitFlags, limits_of
+from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
 from ridgeline.cli.options import device_named
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
@@ -28,6 +28,7 @@ from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
 
 if TYPE_CHECKING:  # a language model's server does not wait for what draws
+    from ridgeline.server.mixed.serving import ServedTogether, Together
     from ridgeline.server.pictures.drawer import Drawer
     from ridgeline.server.pictures.serving import ServedPictures
 
@@ -126,57 +127,79 @@ def serve(
     seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
     limits: LimitFlags,
 ) -> int:
-    """Serve a model over HTTP: OpenAI's chat and completions, or pictures and clips; metrics, health.
+    """Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.
 
     Ctrl-C or SIGTERM lets requests under way finish, a second ends them. Exit codes: 0 ended by a signal, 1 the engine
     is gone, 130 ended by the second signal.
     """
     settings = server.settings(limits_of(limits))
-    draws = [bool(open_source(each).pipeline) for each in model]
-    if any(draws):
-        check_pictures(model, draws, server, engine, adapters, seed)
+    pipelines = [each for each in model if open_source(each).pipeline]
+    writers = [each for each in model if each not in pipelines]
+    check_options(model, pipelines, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
+    check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
+    if not pipelines:
+        return _serve_language(writers[0], settings, engine, adapters, seed)
+    pictures = served_pictures(pipelines, engine.threads)
+    if not writers:
         set_up_logs("json" if settings.log_format == "json" else "text")
-        pictures = served_pictures(model, engine.threads)
         return run_server(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
-    if len(model) > 1:
-        raise ValueError(f"{len(model)} language models are given; a server has one: start another for {model[1]}")
-    return _serve_language(model[0], settings, engine, adapters, seed)
+    return _serve_together(writers[0], pictures, settings, engine, adapters, seed)
 
 
 def _serve_language(
     model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
 ) -> int:
-    engine_settings = engine.settings(
-        model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
-    )
     threads = threads_for(weight_bytes(build(open_source(model).config)), engine.threads)
-    set_up_logs("json" if settings.log_format == "json" else "text")
-    name = _called(model)
-    served = Served(
-        *(model, name, engine_settings, engine.dummy_weights, threads),
+    served = replace(
+        _served(model, settings, engine, adapters, seed),
+        threads=threads,
         device=lambda: device_named("this", threads),
-        bar=lambda: loading_bar(name),
     )
-    return run_server(served, settings, lambda url, llm: say_ready(url, llm, name, settings))
+    set_up_logs("json" if settings.log_format == "json" else "text")
+    return run_server(served, settings, lambda url, llm: say_ready(url, llm, served.name, settings))
 
 
-def check_pictures(
-    models: Sequence[str],
-    draws: Sequence[bool],
-    server: ServerFlags,
+def _serve_together(
+    model: str,
+    pictures: "ServedPictures",
+    settings: ServerSettings,
     engine: TextFlags,
     adapters: AdapterFlags,
     seed: int | None,
+) -> int:
+    from ridgeline.server.mixed.serving import ServedTogether
+
+    together = ServedTogether(_served(model, settings, engine, adapters, seed), pictures)
+    set_up_logs("json" if settings.log_format == "json" else "text")
+    return run_server(together, settings, lambda url, models: say_together(url, together, models, settings))
+
+
+def _served(
+    model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+) -> Served:
+    engine_settings = engine.settings(
+        model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
+    )
+    name = _called(model)
+    return Served(model, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
+
+
+def check_options(
+    models: Sequence[str], pipelines: Sequence[str], server: ServerFlags, given: Mapping[str, Any]
 ) -> None:
-    """Refuse what does not go with pipelines: a model that writes, and options that only one has. Raises ValueError."""
-    for each, draws_pictures in zip(models, draws, strict=True):
-        if not draws_pictures:
-            raise ValueError(f"{each} is no pipeline and the others are; start a server of its own for it")
+    """Refuse models that do not go together, and options of language models where there is none. Raises ValueError."""
+    writers = [each for each in models if each not in pipelines]
+    if len(writers) > 1:
+        raise ValueError(f"{len(writers)} language models are given; a server has one: start another for {writers[1]}")
     if len(models) > 1 and server.served_model_name:
         raise ValueError("--served-model-name is of one model; several are called by the names of their folders")
+    if len({_called(each) for each in models}) < len(models):
+        raise ValueError("two of the models have the same name; rename the folder of one")
+    if writers:
+        return
     usual = {**_given(ServerFlags()), **_given(TextFlags()), **_given(AdapterFlags()), "seed": None}
-    given = {**_given(server), **_given(engine), **_given(adapters), "seed": seed}
-    for name in ("tool_call_parser", "record", "seed", *_given(engine), *_given(adapters)):
+    of_text = ("tool_call_parser", "record", "seed", *_given(TextFlags()), *_given(AdapterFlags()))
+    for name in of_text:
         if name != "threads" and given[name] != usual[name]:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option} is of language models, and {models[0]} draws pictures; leave it out")
@@ -187,14 +210,12 @@ def _given(flags: Any) -> dict[str, Any]:
 
 
 def served_pictures(models: Sequence[str], threads: int | None) -> "ServedPictures":
-    """Pipelines by what answers call them. Raises ValueError for two of one name."""
+    """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
     from ridgeline.server.pictures.serving import ServedPictures
 
     if threads is not None:
         check_threads(threads)
     named = {_called(each): each for each in models}
-    if len(named) < len(models):
-        raise ValueError("two of the models have the same name; rename the folder of one")
     return ServedPictures(named, lambda count: device_named("this", count), threads, loading_bar)
 
 
@@ -205,18 +226,25 @@ def _called(model: str) -> str:
 
 def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
     """As `say_ready`, of pipelines."""
-    from ridgeline.server.pictures.service import QUEUED_REQUESTS
-
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.loop.threads, settings)
-    queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"
     logger.info(f"Predicted step times are those of {drawer.device.title}{how}")
-    logger.info(
-        f"limits: {queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in "
-        f"all; n up to {settings.choices}, {three(settings.picture_bytes / (1 << 20))} MiB of pictures "
-        f"(all: {url}/v1/models)"
-    )
+    logger.info(f"limits: {_drawing_limits(settings)} (all: {url}/v1/models)")
+
+
+def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
+    """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
+    _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings)
+    logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
+
+
+def say_together(url: str, served: "ServedTogether", models: "Together", settings: ServerSettings) -> None:
+    """As `say_ready`, of a language model and pipelines."""
+    drawing = ", ".join(models.drawer.pipelines)
+    _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
+    logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
+    logger.info(f"limits of {drawing}: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
 def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> None:
@@ -227,15 +255,23 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> 
         logger.warning(said)
 
 
-def say_ready(url: str, llm: AsyncLLM, name: str, settings: ServerSettings) -> None:
-    """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
-    info, names = llm.info, ", ".join(settings.models or (name,))
+def _drawing_limits(settings: ServerSettings) -> str:
+    from ridgeline.server.pictures.service import QUEUED_REQUESTS
+
+    queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
+    return (
+        f"{queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in "
+        f"all; n up to {settings.choices}, {three(settings.picture_bytes / (1 << 20))} MiB of pictures"
+    )
+
+
+def _writing_limits(llm: AsyncLLM, settings: ServerSettings) -> str:
+    info = llm.info
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
-    _say_serving(url, names, info.threads, settings)
-    logger.info(
-        f"limits: {info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
+    return (
+        f"{info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
         f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "
-        f"{three(settings.body_bytes / (1 << 20))} MiB (all: {url}/v1/models)"
+        f"{three(settings.body_bytes / (1 << 20))} MiB"
     )
 
 

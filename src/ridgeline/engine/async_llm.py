@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.features import EncoderInput, Features
@@ -53,8 +53,11 @@ class EngineRestarting(EngineDied):
     """The engine is gone and another is being started: a request that is new was not taken."""
 
 
+@runtime_checkable
 class Host(Protocol):
-    """Where an engine runs: EngineThread or EngineProcess."""
+    """Where an engine runs: EngineThread, EngineProcess, or a thread that it shares with other models. connect: `tell`
+    takes what the engine says. send: have it do something before its next step. close: end it after its present step,
+    which it says."""
 
     texts: Texts
     info: EngineInfo
@@ -89,7 +92,7 @@ class AsyncLLM:
         process; or where an engine runs already. Raises ValueError for others."""
         if isinstance(model, str):
             model = load_engine(model)
-        elif not isinstance(model, Loaded | EngineThread | EngineProcess):
+        elif not isinstance(model, Loaded | Host):
             raise ValueError(
                 f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
             )

@@ -46,7 +46,8 @@ class EngineSettings:
     compiled grammars that are kept. chat_template: a file with one, instead of the model's own.
     reasoning: as in Texts. seed: where the seeds of requests that state none come from; None for anywhere.
     whole_context: refuse KV memory in which a sequence of the whole context has no room. adapters: folders of LoRA
-    adapters by the names that requests choose them by. adapter_rank: the most that one of them may have.
+    adapters by the names that requests choose them by. adapter_rank: the most that one of them may have. memory: bytes
+    that are available to all of it, where other models are to have the rest; None for what the machine has free.
     """
 
     kv_bytes: float | None = None
@@ -62,6 +63,7 @@ class EngineSettings:
     whole_context: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict)
     adapter_rank: int | None = None
+    memory: float | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -112,6 +114,12 @@ class Loaded:
     def weight_bytes(self) -> int:
         """Bytes of the weights as stored, a tied head counted once."""
         return sum(parameter.nbytes for parameter in self.model.parameters())
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
+        recorded = self.model.recorded_bytes() if library() is not None else 0
+        return self.weight_bytes + self.layout.nbytes + recorded
 
     def info(self, device: Device | None = None) -> EngineInfo:
         """What is said of the engine to those who use it through messages; device: what steps are predicted for."""
@@ -250,7 +258,7 @@ def _layout(
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
-    free = memory_beside(source, taken)
+    free = memory_beside(source, taken, settings.memory)
     budget = _budget(settings, free, sum(taken.values()))
     layout = kv_layout(
         model, budget, settings.page_size, most_tokens=positions, most_requests=limits.requests, encoded=encoded

@@ -48,14 +48,15 @@ class EngineLoop:
         try:
             while (messages := inbox(not self.engine.has_work)) is not None:
                 for message in messages:
-                    self._take(message)
+                    self.take(message)
                 if self.engine.has_work:
-                    self._step()
+                    self.step()
         finally:
             self.engine.on_step = self._observe
             self._look_after_pages(False)
 
-    def _take(self, message: ToEngine) -> None:
+    def take(self, message: ToEngine) -> None:
+        """Do what a message asks, and say what came of it."""
         if isinstance(message, Add):
             self._add(message)
         elif isinstance(message, StopChoice):
@@ -78,10 +79,13 @@ class EngineLoop:
         else:
             self._tell(Added(add.ticket, request))
 
-    def _step(self) -> None:
+    def step(self) -> StepReport | None:
+        """Run a step, and say what came of it. What is said of it; None of one that failed."""
         self._report = None
         events = self.engine.step()
-        self._tell(Stepped(events, self.engine.stats, self._report, self._changed_pages()))
+        report = self._report
+        self._tell(Stepped(events, self.engine.stats, report, self._changed_pages()))
+        return report
 
     def _say(self, events: list[TokenEvent]) -> None:
         """What came of an end between two steps, so that the counts are those after it."""

@@ -42,6 +42,8 @@ class Counts:
             made.update((family.name, _series(self.registry, family, prefix, common, context)) for family in each)
         shared = {PREFIX + family.name for family in families if family.shared}
         self._exposed = _Exposed(self.registry, shared, None if alias is None else f"{alias}:")
+        self.beside: list[Counts] = []
+        """What other models of the server count, which is told with this."""
         self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
 
     def _one(self, name: str, *labels: str) -> Any:
@@ -87,9 +89,15 @@ class Counts:
 
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
+    def refresh(self) -> None:
+        """Bring up to date what is only known when it is asked."""
+
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format 0.0.4."""
-        return generate_latest(self._exposed)
+        parts = (self, *self.beside)
+        for part in parts:
+            part.refresh()
+        return generate_latest(_Merged([part._exposed for part in parts]))
 
     def route(self) -> Route:
         """/metrics"""
@@ -122,6 +130,20 @@ class _Exposed(Collector):
             yield metric
             if self._alias is not None and metric.name in self._shared:
                 yield _renamed(metric, self._alias)
+
+
+class _Merged(Collector):
+    """Several of those as one: a name that more than one has is said once, with the samples of all."""
+
+    def __init__(self, parts: Sequence[Collector]) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        merged: dict[str, Metric] = {}
+        for metric in (metric for part in self._parts for metric in part.collect()):
+            if (known := merged.setdefault(metric.name, metric)) is not metric:
+                known.samples = [*known.samples, *metric.samples]
+        return iter(merged.values())
 
 
 def _renamed(metric: Metric, prefix: str) -> Metric:

@@ -193,8 +193,8 @@ class Metrics(Counts):
 
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
-    def exposition(self) -> bytes:
-        """All of it in Prometheus' text format 0.0.4."""
+    def refresh(self) -> None:
+        """As Counts.refresh."""
         stats, pages = self._llm.stats, self._llm.info.pages
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)
@@ -210,7 +210,6 @@ class Metrics(Counts):
             self._one("achieved_flops").set(rates[0])
             self._one("achieved_bytes").set(rates[1])
         self._tell_gaps()
-        return super().exposition()
 
 
 def observe_often(histogram: Any, value: float, count: int) -> None:

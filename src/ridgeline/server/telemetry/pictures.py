@@ -63,11 +63,10 @@ class PictureMetrics(Counts):
             self._of(live.model, "request_success", "abort").inc()
             self._of(live.model, "aborted", live.phase).inc()
 
-    def exposition(self) -> bytes:
-        """As Counts.exposition."""
+    def refresh(self) -> None:
+        """As Counts.refresh."""
         for model in self._models:
             own = [live for live in self._live.values() if live.model == model]
             waiting = sum(live.phase == "queue" for live in own)
             self._of(model, "num_requests_waiting").set(waiting)
             self._of(model, "num_requests_running").set(len(own) - waiting)
-        return super().exposition()

@@ -1,0 +1,143 @@
+"""ServedTogether: a language model and pipelines behind HTTP, in one process, stepped by one thread."""
+
+import asyncio
+import logging
+from collections import ChainMap
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
+from ridgeline.host import available_memory, threads_for
+from ridgeline.server.admission import Queue
+from ridgeline.server.api.grammar_check import GrammarCheck
+from ridgeline.server.api.model import served_model
+from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, text_cards, text_routes
+from ridgeline.server.errors import ApiError
+from ridgeline.server.loading import Waiting, beside_the_loop
+from ridgeline.server.mixed.engine import LoopedEngine
+from ridgeline.server.model_loop import ModelLoop
+from ridgeline.server.pictures.app import WRITES_NO_TEXT, PictureApi, picture_routes
+from ridgeline.server.pictures.drawer import Drawer
+from ridgeline.server.pictures.jobs import Jobs
+from ridgeline.server.pictures.names import Names
+from ridgeline.server.pictures.serving import ServedPictures, picture_service, weight_bytes
+from ridgeline.server.pictures.videos import VideoApi
+from ridgeline.server.serve import Served, Serving, service_of
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """An engine and a drawer in one loop, as health watches them. Use `async with`."""
+
+    llm: AsyncLLM
+    drawer: Drawer
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken now."""
+        return self.llm.alive and self.drawer.alive
+
+    @property
+    def heard(self) -> int:
+        """Grows with each step of either."""
+        return self.llm.heard + self.drawer.heard
+
+    @property
+    def awaited(self) -> int:
+        """Requests that somebody waits for. While a stride of a picture is within its price, none is waited for in
+        vain: a token waits for it too."""
+        return 0 if self.drawer.on_time else self.llm.awaited + self.drawer.awaited
+
+    @property
+    def ended(self) -> Future[str]:
+        """Done, with the reason, when the loop is gone."""
+        return self.drawer.ended
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.drawer.close)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTogether:
+    """What is served. language: without threads or a device of its own; pictures: with those of all models."""
+
+    language: Served
+    pictures: ServedPictures
+
+    @property
+    def name(self) -> str:
+        """Of the language model."""
+        return self.language.name
+
+    async def start(self) -> Together:
+        """All of them, loaded: the pipelines, and an engine with KV memory of what they leave. Raises as
+        ServedPictures.start and Served.start."""
+        return await beside_the_loop(self._load)
+
+    def _load(self, waiting: Waiting) -> Together:
+        free = available_memory()
+        pipelines = self.pictures.load(waiting)
+        drawn = sum(map(weight_bytes, pipelines.values()))
+        loaded = self._engine(free - drawn, waiting)
+        # A step of either has it while it runs: what the engine kept free for its own is room to draw in.
+        room = free - drawn - loaded.kept_bytes
+        threads = threads_for(drawn + loaded.weight_bytes, self.pictures.threads)
+        device = self.pictures.device(threads)
+        loop = ModelLoop(threads)
+        return Together(AsyncLLM(LoopedEngine(loaded, device, loop)), Drawer(pipelines, device, room, loop))
+
+    def _engine(self, memory: float, waiting: Waiting) -> Loaded:
+        """The language model, with so many bytes for all of it and for the pictures' activations."""
+        language = self.language
+        logger.info("loading %s", language.name)
+        settings = replace(language.settings or EngineSettings(), whole_context=True, memory=memory)
+        with language.bar() as shown:
+            return load_engine(
+                language.model, settings, dummy_weights=language.dummy_weights, progress=waiting.progress(shown)
+            )
+
+    @asynccontextmanager
+    async def serving(self, models: Together, settings: ServerSettings) -> AsyncIterator[Serving]:
+        """All of them behind their routes, with what watches them."""
+        llm, own = models.llm, replace(settings, models=(self.language.name,))
+        names = Names({name: name for name in self.pictures.models}, others=self._writers(llm))
+        drawn, picture_metrics = picture_service(models.drawer, names, settings)
+        queue = Queue(llm.info, own)
+        service = service_of(llm, queue, own)
+        observability = Observability(service, own, self.language.name)
+        observability.metrics.beside.append(picture_metrics)
+        model = served_model(llm, own, dict.fromkeys(self.pictures.models, WRITES_NO_TEXT))
+        pictures, jobs = PictureApi(drawn, settings, names), Jobs(drawn, settings)
+        videos = VideoApi(drawn, jobs, settings, names)
+        async with observability.running(), aclosing(GrammarCheck(own)) as grammars, aclosing(jobs):
+            speech = self.language.speech(llm)
+            app = application(
+                (
+                    *text_routes(service, model, own, grammars, speech),
+                    *picture_routes(pictures, videos),
+                    *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
+                    *observability.routes(),
+                )
+            )
+
+            def end(error: ApiError) -> None:
+                service.end_all(error)
+                drawn.end_all(error)
+
+            live = ChainMap[str, object](service.live, drawn.held)  # type: ignore[arg-type]
+            yield Serving(app, models, observability.metrics.exchanged, [queue, drawn.queue], live, end)
+
+    def _writers(self, llm: AsyncLLM) -> dict[str, str]:
+        """What is said of the language model, by its name and those of its adapters, to who asks it for a picture."""
+        return dict.fromkeys((self.language.name, *llm.info.adapters), DRAWS_NO_PICTURES)
