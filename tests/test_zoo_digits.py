@@ -16,6 +16,7 @@ from zoo.digits.autoencoder import autoencoder
 from zoo.digits.data import HELD_OUT, Digits, moved, read_digits, read_idx
 from zoo.digits.distil import consistency_loss
 from zoo.digits.evaluate import nearest, table
+from zoo.digits.evaluate_fast import variety
 from zoo.digits.export import export
 from zoo.digits.measures import Bounds, slant, thickness
 from zoo.digits.model import Drawer, Shape, TextShape
@@ -307,3 +308,11 @@ def test_captions_repeat_for_a_seed() -> None:
     first, again = ([caption(Random(seed), 3, ["thin"]) for seed in range(50)] for _ in range(2))
     assert first == again
     assert len(set(first)) > 30
+
+
+def test_variety_is_the_mean_distance_within_groups() -> None:
+    """Of three images, each pair counts as much, and pairs of different groups do not."""
+    groups = torch.stack([torch.zeros(3, 1, 2, 2), torch.full((3, 1, 2, 2), 9.0)])
+    assert variety(groups) == 0
+    groups[0, 1] += 0.5
+    assert variety(groups) == pytest.approx((0.5 + 0.5 + 0) / 3 / 2)
