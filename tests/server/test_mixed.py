@@ -245,7 +245,12 @@ def test_every_model_has_its_routes(kept: Kept) -> None:
             *(400, "unsupported_model"),
             "tales draws no pictures; ask /v1/chat/completions",
         )
-        for path, body in ((CHAT, SHORT), (IMAGES, SEVEN), ("/v1/completions", {"prompt": "x"})):
+        clip = {"prompt": "a cat"}
+        for name, says in (("tales", "tales draws no pictures"), ("digits", "the model draws pictures")):
+            status, code, said = await up.refusal("/v1/videos", {**clip, "model": name})
+            assert (status, code) == (400, "unsupported_model")
+            assert said.startswith(says)
+        for path, body in ((CHAT, SHORT), (IMAGES, SEVEN), ("/v1/completions", {"prompt": "x"}), ("/v1/videos", clip)):
             status, code, said = await up.refusal(path, {**body, "model": "other"})
             assert (status, code) == (404, "model_not_found")
             assert "tales" in said
@@ -307,6 +312,16 @@ def test_a_token_that_waits_for_a_stride_does_not_hang(kept: Kept) -> None:
         await story
 
     assert lives(kept, scenario) == 0
+
+
+def test_limits_of_time_hold_both(kept: Kept) -> None:
+    async def scenario(up: Up) -> None:
+        go = up.hold()
+        both = await asyncio.gather(up.refusal(CHAT, SHORT), up.refusal(IMAGES, SEVEN))
+        assert [each[:2] for each in both] == [(504, "total_timeout")] * 2
+        go.set()
+
+    assert lives(kept, scenario, replace(SETTINGS, total_seconds=0.3)) == 0
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
