@@ -26,7 +26,7 @@ from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import check_attention, check_bytes, check_products
 from support.engines import AuditedRunner, RecordingRunner, complete, token_engine
-from support.januses import PLACEHOLDER, config, patches_of, their_janus
+from support.januses import PLACEHOLDER, config, patches_of, their_janus, their_tokens
 
 TOLERANCE = 1e-5  # of the largest
 CODES = 37
@@ -73,19 +73,6 @@ def test_logits_of_image_tokens(case: tuple[JanusForConditionalGeneration, Path]
         with torch.inference_mode():
             found = ours(ids, rows, Uncached([Segment(length, length)]), rows)
         assert apart(found, expected) < TOLERANCE
-
-
-def their_tokens(theirs: JanusForConditionalGeneration, prompt: list[int], count: int) -> list[int]:
-    """The likeliest image tokens behind a prompt, one after the other, everything run again for each: no guidance."""
-    drawn: list[int] = []
-    with torch.no_grad():
-        embedded = theirs.get_input_embeddings()(torch.tensor([prompt]))
-        for _ in range(count):
-            states = theirs.model.language_model(inputs_embeds=embedded).last_hidden_state
-            drawn.append(int(theirs.model.generation_head(states[:, -1]).argmax()))
-            new = theirs.prepare_embeddings_for_image_generation(torch.tensor([[drawn[-1]]]))
-            embedded = torch.cat([embedded, new], dim=1)
-    return drawn
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(tokens=7, chunk=3)])

@@ -97,6 +97,19 @@ def their_janus(folder: Path, seed: int = 0, **other: Any) -> JanusForConditiona
     return theirs
 
 
+def their_tokens(theirs: JanusForConditionalGeneration, prompt: list[int], count: int) -> list[int]:
+    """The likeliest image tokens behind a prompt, one after the other, everything run again for each: no guidance."""
+    drawn: list[int] = []
+    with torch.no_grad():
+        embedded = theirs.get_input_embeddings()(torch.tensor([prompt]))
+        for _ in range(count):
+            states = theirs.model.language_model(inputs_embeds=embedded).last_hidden_state
+            drawn.append(int(theirs.model.generation_head(states[:, -1]).argmax()))
+            new = theirs.prepare_embeddings_for_image_generation(torch.tensor([[drawn[-1]]]))
+            embedded = torch.cat([embedded, new], dim=1)
+    return drawn
+
+
 def patches_of(pixels_BCHW: Tensor, size: int = 4) -> Features:
     """The patches of images, line by line: what a tower reads."""
     patches = pixels_BCHW.unfold(2, size, size).unfold(3, size, size)  # images, channels, lines, columns, size, size

@@ -109,7 +109,7 @@ def entropy(tokens: Tensor) -> float:
 def main() -> None:
     """Parse the command line and train."""
     args = arguments(
-        argparse.ArgumentParser(description=__doc__), minutes=15, rows=32, average=200, validate=250, adam_lr=2e-3
+        argparse.ArgumentParser(description=__doc__), minutes=5, rows=32, average=200, validate=250, adam_lr=2e-3
     )
     taught, held = read_digits(args.data)
     vq = autoencoder().to(memory_format=torch.channels_last)

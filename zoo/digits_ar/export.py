@@ -22,7 +22,7 @@ from zoo.digits_ar.tokenizer import BEGIN, END, PLACE
 from zoo.folder import write_folder
 from zoo.tales.tokenizer import BOS, EOS, ends
 
-SAMPLING = {"do_sample": True, "temperature": 1.0, "top_p": 0.9, "guidance_scale": 1.0}
+SAMPLING = {"do_sample": True, "temperature": 0.85, "top_p": 0.9, "guidance_scale": 1.0}
 """A scale of 1 is no guidance."""
 
 

@@ -49,8 +49,8 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--autoencoder", type=Path, required=True, help="folder of the autoencoder's run")
-    parser.add_argument("--muon-lr", type=float, default=0.012)
-    args = arguments(parser, minutes=30, rows=32, average=200, validate=250, adam_lr=3e-3)
+    parser.add_argument("--muon-lr", type=float, default=0.01)
+    args = arguments(parser, minutes=7.5, rows=16, average=200, validate=250, adam_lr=3e-3)
     taught, held = read_digits(args.data)
     bounds, tokenizer, vq = Bounds.of(taught), tokenizer_of(args.run), trained(args.autoencoder)
     learned, kept = Taught(taught, bounds, vq, tokenizer), Taught(held, bounds, vq, tokenizer)
