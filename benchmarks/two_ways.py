@@ -3,10 +3,10 @@ writes.
 
     python benchmarks/two_ways.py [--steps 20 4] [--runs 5] [--device h100-sxm]
 
-A table of the built-in `digits` with so many steps (guidance as it states it) and of `digits-ar`: passes of denoiser or
-decoder, what a picture comes to from prompt to pixels, the seconds predicted, and where the device is `this`, those
-measured on one thread: what it computed, others' part of a busy machine left out; the median over prompts that none has
-seen before.
+A table of the built-in `digits` with so many steps (guidance as it states it), of `digits-fast` and of `digits-ar`:
+passes of denoiser or decoder, what a picture comes to from prompt to pixels, the seconds predicted, and where the
+device is `this`, those measured on one thread: what it computed, others' part of a busy machine left out; the median
+over prompts that none has seen before.
 """
 
 import argparse
@@ -51,10 +51,11 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
     texts = [len(text) for text in plan.texts]
     price = PipelinePrice(Parts(pipeline.encoder.models, (pipeline.denoiser,), vae))
     encode, _, decode = price.stages(device, Job(plan.geometry, steps, tuple(texts)))
+    guidance = f"guidance {plan.scale:g}" if plan.passes > steps else "no guidance"
     calls = [texts] if plan.batching.paired else [[text] for text in texts]
     step = [price.call(device, plan.geometry, call) for call in calls]
     return Way(
-        f"`digits`, {steps} steps, guidance {plan.scale:g}",
+        f"`{pipeline.name}`, {steps} steps, {guidance}",
         plan.passes,
         encode.flops + decode.flops + steps * sum(call.cost.total_flops for call in step),
         sum(stage.once.memory_bytes * stage.count for stage in (encode, decode))
@@ -106,12 +107,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs="+", default=[20, 4])
     parser.add_argument("--runs", type=int, default=5, choices=range(1, len(NAMES)))
     parser.add_argument("--device", default="this")
-    parser.add_argument("--model", default="digits-ar", help="another that writes the tokens of a picture")
     args = parser.parse_args()
-    pipeline, drawer = load_pipeline("digits", threads=1), load_drawer(open_source(args.model))
+    pipeline, fast = (load_pipeline(name, threads=1) for name in ("digits", "digits-fast"))
+    drawer = load_drawer(open_source("digits-ar"))
     torch.set_num_threads(1)
     device = device_named(args.device, 1)
-    ways = [*(denoised(pipeline, steps, device) for steps in args.steps), written(drawer, device)]
+    ways = [denoised(pipeline, steps, device) for steps in args.steps]
+    ways += [denoised(fast, fast.kind.steps, device), written(drawer, device)]
     print(f"{device.title}{'' if device.calibrated else ', not calibrated'}")
     print("\n".join(table(ways, args.runs if args.device == "this" else 0)))
 
