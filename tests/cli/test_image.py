@@ -20,6 +20,7 @@ from ridgeline.diffusion import decoding
 from ridgeline.diffusion.decoding import choose_tiling
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline, load_vae
+from ridgeline.diffusion.pair import Pair
 from ridgeline.diffusion.picture import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import Plan, Request
@@ -263,8 +264,8 @@ def _interrupted(monkeypatch: pytest.MonkeyPatch, at: Sequence[int]) -> None:
     """Ctrl-C before these steps, counted from 1."""
     denoise, count = Pipeline.denoise, [0]
 
-    def pressed(self: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> Iterator[Step]:
-        for step in denoise(self, plan, texts):
+    def pressed(self: Pipeline, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
+        for step in denoise(self, plan, texts, pair):
             count[0] += 1
             for _ in range(list(at).count(count[0])):
                 os.kill(os.getpid(), signal.SIGINT)

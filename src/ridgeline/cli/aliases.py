@@ -74,6 +74,11 @@ ALIASES: tuple[Alias, ...] = (
         ("--enable-prefix-caching",), ("false",),
         "every prompt is computed, whatever came before it; leave it out", flag=True,
     ),
+    Means(("--enable-cfg-parallel",), "--cfg-parallel", flag=True),
+    Same(
+        ("--cfg-parallel-size",), ("1",), "--cfg-parallel runs the passes of guidance on two processes; give 1",
+        marks="--cfg-parallel",
+    ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
     Same(
         ("--tensor-parallel-size", "-tp"), ("1",),

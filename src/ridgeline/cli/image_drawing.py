@@ -23,9 +23,11 @@ from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import err, loading_bar, say
 from ridgeline.diffusion.borrowed import ClipAutoencoder
 from ridgeline.diffusion.decoding import choose_tiling, decode_parts, preview, tiles_of
-from ridgeline.diffusion.forecast import STAGES, Forecaster
+from ridgeline.diffusion.forecast import STAGES, Forecast, Forecaster
 from ridgeline.diffusion.loading import load_pipeline, load_vae
 from ridgeline.diffusion.noise import check_draws
+from ridgeline.diffusion.pair import Pair, check_divides
+from ridgeline.diffusion.pair_process import second_process
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.request import Plan, Request
@@ -42,14 +44,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How pictures or clips are to be decoded, shown and written. preview: steps between two, 0 for none. tile: auto,
-    off, or latents on a side, of pictures."""
+    """How pictures or clips are to be drawn, decoded, shown and written. preview: steps between two, 0 for none. tile:
+    auto, off, or latents on a side, of pictures. cfg_parallel: the passes of guided steps on two processes."""
 
     output: Path | None
     force: bool
     tile: str
     keep_latents: bool
     preview: int
+    cfg_parallel: bool
     as_json: bool
     medium: Medium = PICTURES
 
@@ -91,6 +94,7 @@ def refuse_drawn(given: Mapping[str, object], request: Request, asked: Asked) ->
         "--seed": request.seed,
         "--n": request.images if request.images != 1 else None,
         "--keep-latents": asked.keep_latents or None,
+        "--cfg-parallel": asked.cfg_parallel or None,
     }
     if stated := [name for name, value in drawn.items() if value is not None]:
         raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
@@ -112,7 +116,7 @@ def draw(
     _check_medium(source, asked.medium)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(source, DTYPES.get(dtype or ""), threads=threads, progress=progress)
-    _draw(pipeline, model, request, asked)
+    _draw(pipeline, model, request, asked, DTYPES.get(dtype or ""))
 
 
 def _check_medium(source: Source, medium: Medium) -> None:
@@ -122,8 +126,8 @@ def _check_medium(source: Source, medium: Medium) -> None:
         raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
 
 
-def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> None:
-    """Draw a request's pictures or clips into files. model: as it was called, for what is said. Raises ValueError."""
+def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked, dtype: torch.dtype | None) -> None:
+    """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
     device = device_named("this", torch.get_num_threads())
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
@@ -134,18 +138,44 @@ def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked) -> Non
         check_files(paths, medium, force=asked.force)
     tiling = asked.tiling(pipeline.autoencoder, plan.geometry.latents)
     forecast = forecaster.forecast(plan, tiling)
-    for line in plan_lines(pipeline, plan, forecast, tiling):
+    if asked.cfg_parallel:
+        check_divides(plan.guidance)
+        forecast = _apart(pipeline, plan, forecast)
+    for line in plan_lines(pipeline, plan, forecast, tiling, apart=asked.cfg_parallel):
         say(line)
     files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
     drawing = _Drawing(pipeline, model, plan, asked, tiling, files)
-    drawing.run()
+    if asked.cfg_parallel:
+        with _halved_threads() as threads, second_process(model, dtype, threads, plan) as pair:
+            drawing.run(pair)
+    else:
+        drawing.run()
     for line in measured_lines(forecast.seconds, drawing.measured):
         say(line)
     if request.step_cache is not None:
         say(skipped_line(plan, drawing.skipped))
     if asked.as_json:
         own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
-        print(json.dumps({"files": [str(path) for path in paths], **own}))
+        told = {"files": [str(path) for path in paths], "cfg_parallel": asked.cfg_parallel}
+        print(json.dumps({**told, **own}))
+
+
+def _apart(pipeline: Pipeline, plan: Plan, forecast: Forecast) -> Forecast:
+    """The same on two processes, each with half of the threads."""
+    with _halved_threads() as threads:
+        half = Forecaster(pipeline, device_named("this", threads))
+    return replace(forecast, seconds={**forecast.seconds, "denoise": half.apart(plan)})
+
+
+@contextmanager
+def _halved_threads() -> Iterator[int]:
+    """While it lasts, torch has half of the threads that it had, or one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Drawing:
@@ -166,11 +196,11 @@ class _Drawing:
         self._written: list[Path] = []
         self._previewed = 0  # the step that files of the group under way show; 0 for none
 
-    def run(self) -> None:
-        """All of it. Raises typer.Exit where somebody has stopped it."""
+    def run(self, pair: Pair | None = None) -> None:
+        """All of it. pair: as of `Pipeline.denoise`. Raises typer.Exit where somebody has stopped it."""
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
-        steps, done = self._pipeline.denoise(self._plan, texts), 0
+        steps, done = self._pipeline.denoise(self._plan, texts, pair), 0
         with interruptible() as interrupt, bar("step", self._plan.steps) as told:
             while (step := self._next(steps)) is not None:
                 done += 1

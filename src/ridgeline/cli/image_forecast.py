@@ -14,18 +14,23 @@ from ridgeline.roofline.device import Device
 _TEXTS = ("prompt", "negative prompt")
 
 
-def plan_lines(pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tiling | None) -> Iterator[str]:
-    """What a request comes to, in lines: sizes, passes, memory, seconds."""
+def plan_lines(
+    pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tiling | None, *, apart: bool = False
+) -> Iterator[str]:
+    """What a request comes to, in lines: sizes, passes, memory, seconds. apart: whether two processes share steps."""
     channels, *sides = plan.geometry.latents
     latents = " x ".join(map(str, reversed(sides)))
     texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.texts, _TEXTS, strict=False))
     yield f"{pipeline.name}: {_pictures(plan)}"
     yield f"{latents} latents of {channels} channels, {plan.geometry.tokens:,} tokens; tokens of texts: {texts}"
-    yield f"{_steps(plan)}{_together(plan)}"
+    yield f"{_steps(plan)}{_together(plan, apart)}"
     memory = forecast.memory
     decode = f"decode {_size(memory.decode)} frame by frame" if _moves(plan) else _decode(memory, tiling)
     yield f"memory: weights {_size(memory.all_weights)}, a pass {_size(memory.denoise)}, {decode}"
     each = forecast.seconds["denoise"] / plan.steps
+    if apart:
+        again = _size(memory.all_weights)
+        yield f"a second process runs one pass of each step, with weights once more: {again}, less what files share"
     if plan.request.step_cache is not None:
         kept = f"keeps {_size(pipeline.kept(plan))}"
         yield f"step cache {plan.request.step_cache:g}: {kept}; what is predicted are whole passes, the most it takes"
@@ -70,11 +75,11 @@ def _steps(plan: Plan) -> str:
     return f"{steps} steps = {plan.passes} passes a {_noun(plan)}: guidance{embedded or ' off'}"
 
 
-def _together(plan: Plan) -> str:
-    """Which of them share a call."""
+def _together(plan: Plan, apart: bool) -> str:
+    """Which of them share a call. apart: as of `plan_lines`."""
     side_by_side = plan.batching.pictures
     words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
-    words += ["both passes of a step in one call"] if plan.batching.paired else []
+    words += ["both passes of a step in one call"] if plan.batching.paired and not apart else []
     return f"; {', '.join(words)}" if words else ""
 
 

@@ -56,6 +56,13 @@ class Forecaster:
             denoise += plan.schedule.steps * sum(self.call(plan.geometry, texts) for texts in calls)
         return {"encode": read, "denoise": denoise, "decode": decode.seconds.expected}
 
+    def apart(self, plan: Plan) -> float:
+        """Seconds of a plan's denoising where two processes run one pass of each step each, at once, and each has this
+        device: what they exchange is not in it."""
+        texts = [len(text) for text in plan.texts]
+        each = (max(self.call(plan.geometry, [text] * len(images)) for text in texts) for images in plan.groups)
+        return plan.schedule.steps * sum(each)
+
     def activations(self, geometry: Geometry, text: int) -> float:
         """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
         more. Runs the parts on meta."""

@@ -24,17 +24,26 @@ class Pair:
 
     def check(self, seed: int, guidance: Guidance) -> None:
         """Raises ValueError for a request of one pass a step, or one that the two do not have the same noise for."""
-        if guidance.negative is None:
-            raise ValueError("guidance is off: a step is one pass, which a pair does not divide; run one process")
+        check_divides(guidance)
         seeds = self.exchange(torch.tensor(seed, dtype=torch.int64))
         if seeds[0] != seeds[1]:
             raise ValueError(f"one process of the pair has seed {seeds[0]}, the other {seeds[1]}; give both one seed")
 
     def exchange(self, mine: Tensor) -> tuple[Tensor, Tensor]:
-        """What either process has of a tensor: the first one's, then the second one's."""
+        """What either process has of a tensor: the first one's, then the second one's. Raises ConnectionError where
+        the other is gone."""
         first, second = torch.empty_like(mine), torch.empty_like(mine)
-        distributed.all_gather([first, second], mine.contiguous())
+        try:
+            distributed.all_gather([first, second], mine.contiguous())
+        except RuntimeError as error:  # gloo's, of a connection that has ended
+            raise ConnectionError(f"the other process of the pair is gone: {error}") from error
         return first, second
+
+
+def check_divides(guidance: Guidance) -> None:
+    """Raises ValueError for guidance of one pass a step."""
+    if guidance.negative is None:
+        raise ValueError("guidance is off: a step is one pass, which a pair does not divide; run one process")
 
 
 def guide_apart(denoiser: Pass[Text], guidance: Guidance, own: Text, pair: Pair) -> Callable[[Tensor, float], Tensor]:
