@@ -19,7 +19,7 @@ from zoo.digits_video.data import DIRECTIONS, FRAMES, SPEED, clips, smaller
 from zoo.digits_video.evaluate import Asked, asked, right
 from zoo.digits_video.export import export, load_weights
 from zoo.digits_video.measures import centred, centres, directions, shown, speeds, unsteady
-from zoo.digits_video.model import TEXT_SHAPE, ClipDrawer, Shape
+from zoo.digits_video.model import TEXT_SHAPE, ClipDrawer, Shape, padded
 from zoo.digits_video.prompts import TO, caption, kept, prompt
 from zoo.digits_video.tokenizer import encoded, tokenizer_of_prompts
 from zoo.digits_video.train import Taught
@@ -149,6 +149,24 @@ def test_levels_are_shifted_to_noise() -> None:
     assert 0.45 < float(plain.median()) < 0.55
     assert 0.72 < float(shifted.median()) < 0.78
     assert float(shifted.max()) < 1
+
+
+def test_a_text_is_looked_at_from_the_first_step_on() -> None:
+    """Though padding is all but a few of 512 tokens: half of the attention and more is the text's own."""
+    torch.manual_seed(0)
+    drawer, shares = ClipDrawer(Shape(), TEXT_SHAPE), list[float]()
+    tokens, own = encoded(TOKENIZER, ["a seven moving left", "7"])
+    with torch.no_grad():
+        text, bias = padded(drawer.text_encoder(tokens, own), own)
+        text = drawer.transformer.condition_embedder.text(text)
+        assert not text[:, -1].any()
+        for block in drawer.transformer.blocks:
+            attention = block.attn2
+            q, k = attention.norm_q(attention.to_q(torch.randn(2, 50, 128))), attention.norm_k(attention.to_k(text))
+            q, k = (x.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for x in (q, k))
+            weights = (q @ k.mT / q.shape[-1] ** 0.5 + bias).softmax(-1)
+            shares.append(float(1 - weights[..., -1].mean()))
+    assert min(shares) > 0.5
 
 
 def test_a_step_of_training_trains_everything() -> None:

@@ -28,7 +28,7 @@ from zoo.digits_video.prompts import prompt
 
 CARD = Path(__file__).parent / "card.md"
 STEPS, GUIDANCE = 20, 4.0
-STEP_MENU, GUIDANCE_MENU = (50, 20, 8, 4, 2), (1.0, 2.0, 4.0, 6.0, 8.0)
+STEP_MENU, GUIDANCE_MENU = (40, 20, 8, 4, 2), (1.0, 2.0, 4.0, 8.0)
 CLIPS, TABLED = 100, 40  # clips of a measurement; those of them that are asked at other steps and guidance too
 _GAP = 2  # pixels between the frames of the sheet
 Way = tuple[int, float]

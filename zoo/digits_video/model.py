@@ -62,16 +62,23 @@ class Shape:
 class Attention(nn.Module):
     """Attention of x to y, queries and keys normalised over all heads."""
 
-    def __init__(self, shape: Shape, *, sharp: float = 1.0) -> None:
-        """sharp: what queries and keys are scaled by to begin with."""
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         width, self.heads = shape.width, shape.num_attention_heads
         self.to_q, self.to_k, self.to_v = (nn.Linear(width, width) for _ in range(3))
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
         self.norm_q, self.norm_k = (nn.RMSNorm(width, eps=shape.eps) for _ in range(2))
-        for norm in (self.norm_q, self.norm_k):
-            nn.init.constant_(norm.weight, sharp)
         nn.init.zeros_(self.to_out[0].weight)
+
+    def turn_from_padding(self) -> None:
+        """Begin with queries that point away from the key of padding, zeros, which is its bias alone. Else its five
+        hundred tokens have nearly all of the attention, and what is learned first is to leave it at that."""
+        signs = torch.randn_like(self.to_q.bias).sign()
+        for linear, bias in ((self.to_q, signs), (self.to_k, -0.2 * signs)):
+            nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
+            linear.bias.data.copy_(bias)
+        for norm in (self.norm_q, self.norm_k):
+            nn.init.constant_(norm.weight, 1.5)
 
     def forward(
         self, x_BNC: Tensor, y_BMC: Tensor, turns_2ND: Tensor | None = None, bias_B11M: Tensor | None = None
@@ -110,7 +117,8 @@ class Block(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attn1, self.attn2 = Attention(shape), Attention(shape, sharp=2.0)
+        self.attn1, self.attn2 = Attention(shape), Attention(shape)
+        self.attn2.turn_from_padding()
         self.norm2 = nn.LayerNorm(shape.width, eps=shape.eps)
         self.ffn = FeedForward(shape.width, shape.ffn_dim)
         gates = torch.tensor([0.0, 0.0, 1.0] * 2)[None, :, None]
@@ -151,6 +159,9 @@ class ConditionEmbedder(nn.Module):
         self.text_embedder = Embedder(shape.text_dim, shape.width)
         nn.init.zeros_(self.time_proj.weight)
         nn.init.zeros_(self.time_proj.bias)
+        for linear in (self.text_embedder.linear_1, self.text_embedder.linear_2):
+            nn.init.normal_(linear.weight, std=1.5 * linear.in_features**-0.5)
+            nn.init.zeros_(linear.bias)  # padding stays zeros
 
     def time(self, times_B: Tensor) -> tuple[Tensor, Tensor]:
         """Conditions of the last norm [B, C] and of blocks [B, 6, C]."""
