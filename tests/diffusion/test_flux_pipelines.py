@@ -3,7 +3,7 @@ random weights."""
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
-from ridgeline.diffusion.schedules import Level, Schedule
 from ridgeline.models import ModelRefused
 from ridgeline.models.mmdit import MMDiT
 from support.flux_pipelines import CLIP_TOKENS, CLIP_WIDTH, flux, klein
@@ -53,28 +52,16 @@ class Subject:
             made.append(self.theirs(prompt=prompts, output_type=output, generator=seeded, **given).images)
         return made[0], made[1]
 
-    def drawn(self, request: Request, told: Any = None) -> tuple[Tensor, Tensor]:
-        """Our latents, and pixels cut to 0 to 1. told: a scheduler of theirs, whose levels are taken to the last bit:
-        in fp32 it rounds some otherwise, and 6e-8 of a level is 6e-5 of a radian of the denoiser's sinusoids."""
+    def drawn(self, request: Request) -> tuple[Tensor, Tensor]:
+        """Our latents, and pixels cut to 0 to 1."""
         plan = self.ours.plan(request)
-        if told is not None:
-            plan = replace(plan, schedule=as_told(plan.schedule, told))
         steps = list(self.ours.denoise(plan, self.ours.encode(plan)))
         latents = torch.cat([step.latents for step in steps if step.last])
         return latents, (self.ours.decode(latents) / 2 + 0.5).clamp(0, 1)
 
     def both(self, request: Request, **said: Any) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Ours and theirs."""
-        theirs = self.expected(request, **said)
-        return self.drawn(request, self.theirs.scheduler), theirs
-
-
-def as_told(schedule: Schedule, scheduler: Any) -> Schedule:
-    """A schedule with the levels of a scheduler of theirs, which are ours within two last bits of fp32."""
-    sigmas, times = scheduler.sigmas.tolist(), scheduler.timesteps.tolist()
-    assert [level.sigma for level in schedule.levels] == pytest.approx(sigmas, rel=2.4e-7)
-    assert list(schedule.timesteps) == pytest.approx(times, rel=2.4e-7)
-    return replace(schedule, levels=tuple(Level(1 - sigma, sigma) for sigma in sigmas), timesteps=tuple(times))
+        return self.drawn(request), self.expected(request, **said)
 
 
 def subject_of(folder: Path, theirs: Any) -> Subject:

@@ -30,12 +30,16 @@ def test_it_is_theirs(name: str, tokens: int) -> None:
             assert kept == pytest.approx(reference.alphas_cumprod[reference.timesteps].tolist(), rel=1e-12), steps
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith("euler")])
-def test_whole_timesteps_are_theirs_exactly(name: str) -> None:
-    """Those that are cut to integers, where one rounding would move a step: for every number of steps."""
+@pytest.mark.parametrize("name", CONFIGS)
+def test_timesteps_are_theirs_exactly(name: str) -> None:
+    """For every number of steps: cut to integers one rounding would move a step; Euler's, and its sigmas, have those
+    of fp32."""
     scheduler = ours(CONFIGS[name])
     for steps in range(1, min(scheduler.most_steps, 400) + 1):
-        assert list(scheduler.schedule(steps, 4096).timesteps) == theirs(CONFIGS[name], steps, 4096).timesteps.tolist()
+        schedule, reference = scheduler.schedule(steps, 4096), theirs(CONFIGS[name], steps, 4096)
+        assert list(schedule.timesteps) == reference.timesteps.tolist()
+        if name.startswith("euler"):
+            assert [level.sigma for level in schedule.levels] == reference.sigmas.tolist()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -74,13 +74,15 @@ def _euler(fields: Fields, shift: Shift | None) -> Scheduler:
     _refuse_other_sigmas(fields)
     for name in ("invert_sigmas", "shift_terminal"):
         fields.refuse_if(name)
-    if fields.flag("use_dynamic_shifting", False):
-        rule = shift or _token_shift(fields)
-    else:
-        rule = StaticShift(fields.positive("shift", 1.0))
+    dynamic = fields.flag("use_dynamic_shifting", False)
+    rule = (shift or _token_shift(fields)) if dynamic else StaticShift(fields.positive("shift", 1.0))
     fields.passed_over("shift", *_TOKEN_SHIFT)  # of the two rules only one is asked
     step = renoise if fields.flag("stochastic_sampling", False) else euler
-    return Scheduler(step, train_steps - 1, lambda steps, tokens: euler_flow(steps, rule(tokens, steps), train_steps))
+
+    def schedule(steps: int, tokens: int) -> Schedule:
+        return euler_flow(steps, rule(tokens, steps), train_steps, dynamic=dynamic)
+
+    return Scheduler(step, train_steps - 1, schedule)
 
 
 def _unipc(fields: Fields, shift: Shift | None) -> Scheduler:

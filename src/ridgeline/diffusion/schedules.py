@@ -122,10 +122,15 @@ def flux2_shift(tokens: int, steps: int) -> float:
     return math.exp(at_200 if tokens > 4300 else at_200 + per_step * (steps - 200))
 
 
-def euler_flow(steps: int, shift: float, train_steps: int) -> Schedule:
-    """Flow matching as Z-Image, FLUX.1 and FLUX.2 step through it: sigmas 1, 1 - 1/n ... 1/n, shifted."""
-    sigmas = [shifted(1 - step / steps, shift) for step in range(steps)]
-    return _flow(sigmas, [sigma * train_steps for sigma in sigmas], train_steps)
+def euler_flow(steps: int, shift: float, train_steps: int, *, dynamic: bool = False) -> Schedule:
+    """Flow matching as Z-Image, FLUX.1 and FLUX.2 step through it: sigmas 1, 1 - 1/n ... 1/n, shifted.
+
+    In fp32 from the first operation on, as the reference computes them: the last bit of a level is 6e-5 of a radian of
+    a denoiser's sinusoids. dynamic: its formula of a dynamic shift, which rounds otherwise.
+    """
+    even_S = np.linspace(1.0, 1 / steps, steps).astype(np.float32)
+    sigmas_S = shift / (shift + (1 / even_S - 1)) if dynamic else shift * even_S / (1 + (shift - 1) * even_S)
+    return _flow(sigmas_S.tolist(), (sigmas_S * train_steps).tolist(), train_steps)
 
 
 def unipc_flow(steps: int, shift: float, train_steps: int) -> Schedule:

@@ -206,7 +206,9 @@ class ZImage(Denoiser):
         prepared = self.prepared(texts, pictures)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
-        times_P = 1 - torch.tensor(levels, dtype=torch.float32, device=device)
+        # Rounded as the reference does, in steps of training: 6e-8 of a time is 6e-5 of a radian of its sinusoids.
+        steps_P = torch.tensor([1000 * level for level in levels], dtype=torch.float32, device=device)
+        times_P = (1000 - steps_P) / 1000
         (text_MD,) = prepared.rows
         rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout, walk)
         return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
