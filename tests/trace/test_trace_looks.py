@@ -24,7 +24,7 @@ from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.trace.moment import Moment, moment_of
 from ridgeline.trace.picture import PictureLedger, trace_picture
-from ridgeline.trace.pull import pull_of
+from ridgeline.trace.pull import by_line, contact_sheet, pull_of
 from ridgeline.trace.tracer import HookCost
 from ridgeline.trace.views.looks import looks, looks_json
 from ridgeline.trace.words import word_attention, words_of
@@ -126,6 +126,42 @@ def test_attention_is_the_softmax_of_queries_and_keys(
     assert whole == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("dev", [False, True])
+def test_attention_of_joint_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: bool) -> None:
+    """Of FLUX.2-klein and FLUX.1-dev, whose texts stand before their pictures and are padded before they are read."""
+    from support.flux_pipelines import flux, klein
+
+    pipeline = drawer(flux, tmp_path, dev=True) if dev else drawer(klein, tmp_path, distilled=False)
+    here = moment(pipeline, paired=False)
+    found = word_attention(here)
+    joint = softmaxes(here, monkeypatch)
+    assert len(joint) == found.layers == 2
+    mean, text = torch.stack([each.mean(0) for each in joint]).mean(0), len(here.plan.texts[0])
+    assert text == 512
+    own, said = mean[text:], pipeline.encoder.tokenizer.encode(PROMPT, add_special=False)
+    ids = list(here.plan.texts[0])
+    (begin,) = (place for place in range(text) if ids[place : place + len(said)] == said)
+    assert [word.text for word in found.words] == PROMPT.split()
+    for word, match in zip(found.words, re.finditer(r"\S+", PROMPT), strict=True):
+        expected = own[:, begin + match.start() : begin + match.end()].sum(1).view(here.plan.geometry.grid[1:])
+        torch.testing.assert_close(torch.tensor(word.weights), expected.float(), rtol=1e-4, atol=1e-6)
+    unpadded = len(pipeline.encoder.unpadded(ids))
+    assert begin + len(said) <= unpadded < text
+    assert found.patches == pytest.approx(float(own[:, text:].sum(1).mean()), rel=1e-4)
+    assert found.padding == pytest.approx(float(own[:, unpadded:text].sum(1).mean()), rel=1e-4)
+
+
+def test_clips_are_sheets_of_frames() -> None:
+    """Five frames of 2 x 4 numbers: two beside each other, the last place of three rows empty."""
+    frames = torch.arange(40.0).view(5, 2, 4)
+    sheet = contact_sheet(frames)
+    assert sheet.shape == (6, 8)
+    assert torch.equal(sheet[2:4, 4:], frames[3])
+    assert torch.equal(sheet[4:, :4], frames[4])
+    assert not sheet[4:, 4:].any()
+    assert by_line(frames) == by_line(sheet)
+
+
 def test_cross_attention_has_words_too(tmp_path: Path) -> None:
     from support.pipelines import pixart
 
@@ -169,10 +205,10 @@ def test_panels_show_both(ledger: PictureLedger) -> None:
     assert 0 <= min(values) <= max(values) == pytest.approx(1)
     root = ElementTree.fromstring(svg(figure))
     marks = [element for element in root.iter() if element.tag.endswith("rect")]
-    cells = 24 * 16 + 3 * 64 * 64 + 3 * 12 * 8  # latents; 96 x 64 pixels, at most 64 each way; patches
+    cells = 24 * 16 + 3 * 64 * 43 + 3 * 12 * 8  # latents; 96 x 64 pixels, at most 64 each way; patches
     assert len(marks) == cells + 7 + 1, "a frame around each, and the ground"
     told = " ".join("".join(element.itertext()) for element in root.iter() if element.tag.endswith("text"))
-    for words in ("What guidance pulls", "heron:", "to padding, which is no token", "w = 4"):
+    for words in ("What guidance pulls", "heron:", "to padding", "w = 4"):
         assert words in told
     drawn = plain(Document("", (figure,)), 100)
     assert max(map(len, drawn.splitlines())) <= 100

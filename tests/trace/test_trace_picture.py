@@ -12,6 +12,7 @@ import torch
 from trace_models import DEVICE
 
 from ridgeline.diffusion.batching import Batching
+from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice
@@ -22,12 +23,14 @@ from ridgeline.models.denoiser import TEXT
 from ridgeline.roofline.price import traced_calls
 from ridgeline.trace.moment import Moment, moment_of
 from ridgeline.trace.picture import PictureLedger, trace_picture
+from ridgeline.trace.pull import pull_of
 from ridgeline.trace.tracer import HookCost
 from ridgeline.trace.views.export import to_csv
 from ridgeline.trace.views.perfetto import steps_perfetto
 from ridgeline.trace.views.picture import picture_json, picture_story
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown
+from ridgeline.trace.words import word_attention
 
 FREE = HookCost(0.0, 0.0)
 
@@ -134,10 +137,51 @@ def test_a_denoiser_that_looks_at_its_text_apart(tmp_path: Path) -> None:
     assert [step.name for step in found.denoise.steps] == ["denoise", "denoise, negative"]
 
 
-def test_a_clip_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "autoencoder", torch.nn.Identity())
-    with pytest.raises(ValueError, match="brook draws clips"):
-        moment_of(pipeline, pipeline.plan(request()), 1)
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_clip(tmp_path: Path, number: int) -> None:
+    """Of two experts the one that the step asks, with its guidance; what decodes is borrowed."""
+    from support.pipelines import wan
+
+    wan(tmp_path, experts=True)
+    drawer = load_pipeline(str(tmp_path), threads=1)
+    asked = Request("a heron", None, Size(64, 32), 4, 3.0, 5, frames=5, second_guidance=2.0)
+    plan = replace(drawer.plan(asked), batching=Batching(1, paired=False))
+    here = moment_of(drawer, plan, number)
+    assert drawer.second is not None
+    assert here.denoiser is (drawer.second.denoiser if number == 4 else drawer.denoiser)
+    with torch.inference_mode():
+        predicted = torch.cat([here.predict(here.prepare(texts)) for texts in here.calls])
+    step = list(drawer.denoise(plan, drawer.encode(plan)))[number - 1]
+    assert torch.equal(here.after(here.guided(predicted)).x, step.latents)
+    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    assert list(found.stages) == ["encode", "prepare", "denoise"]
+    assert found.borrowed is not None
+    calls = [path for path, _, space in traced_calls(here.denoiser) if space != TEXT]
+    assert [row.path for row in found.denoise.rows] == calls
+    ledger = replace(found, pull=pull_of(here), words=word_attention(here))
+    text = plain(picture_story(ledger, Shown()), WIDTH)
+    for words in ("one clip, priced beside measured", "5 frames of 64x32 pixels", "diffusers' VAE, once", "heron:"):
+        assert words in text, words
+    assert picture_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
+
+
+def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
+    """FLUX.1's: each stage costs what the request's price adds up."""
+    from support.flux_pipelines import flux
+
+    flux(tmp_path, dev=True)
+    drawer = load_pipeline(str(tmp_path), threads=1)
+    plan = drawer.plan(Request("a heron", None, Size(96, 64), 2, 3.5, 5))
+    here = moment_of(drawer, plan, 2)
+    first, second = drawer.denoise(plan, drawer.encode(plan))
+    assert torch.equal(here.state.x, first.latents)
+    with torch.inference_mode():
+        assert torch.equal(here.after(here.guided(here.predict(here.prepare((0,))))).x, second.latents)
+    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    assert list(found.stages) == ["encode", "pooled", "denoise", "decode"]
+    own = [(path, space) for path, _, space in traced_calls(drawer.encoder.models[1])]
+    assert [row.path for row in found.stages["pooled"].rows] == [path for path, _ in own]
+    assert "3.5, an input of the denoiser" in plain(picture_story(found, Shown()), WIDTH)
 
 
 def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,12 @@ class Drawing:
     pull: Annotated[bool, _picture("What guidance pulls: the difference of the step's two passes.")] = False
     picture: Annotated[Path | None, _picture("An .svg of what --attention and --pull show.", metavar="FILE")] = None
     size: Annotated[str | None, _picture("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
+    frames: Annotated[int | None, _picture("Of a clip, 4k + 1; by default as the pipeline says.")] = None
 
     def request(self, prompt: str, seed: int | None) -> Request:
         """What is drawn. Raises ValueError."""
         size = None if self.size is None else Size.parse(self.size)
-        return Request(prompt, self.negative, size, self.steps, self.guidance, seed)
+        return Request(prompt, self.negative, size, self.steps, self.guidance, seed, frames=self.frames)
 
     def given(self) -> list[str]:
         """The options that were given."""

@@ -24,10 +24,10 @@ class FluxTextEncoder(T5TextEncoder):
     def __init__(
         self, model: Encoder, tokenizer: Tokenizer, most_tokens: int, padding: int, clip: Encoder, pairs: Tokenizer
     ) -> None:
-        """padding: T5's token. clip, pairs: the other encoder, and its tokenizer, which puts texts between a beginning
+        """padding: T5's. clip, pairs: the other encoder, and its tokenizer, which puts texts between a beginning
         and an end."""
         super().__init__(model, tokenizer, str, most_tokens)
-        self._padding, self.clip, self._pairs = padding, clip, pairs
+        self.padding, self.clip, self._pairs = padding, clip, pairs
         self.pooled_width = sizes_of(clip).hidden
 
     @property
@@ -38,17 +38,22 @@ class FluxTextEncoder(T5TextEncoder):
     def ids(self, text: str, what: str = "prompt") -> list[int]:
         """As TextEncoder.ids."""
         ids = super().ids(text, what)
-        return [*ids, *[self._padding] * (self.most_tokens - len(ids))]
+        assert self.padding is not None
+        return [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
     @torch.inference_mode()
     def pooled(self, text: str) -> Tensor:
-        """As TextEncoder.pooled. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads whole."""
-        ids = self._pairs.encode(text, parse_special=False)
-        if len(ids) > self.clip.context:
-            ids = [*ids[: self.clip.context - 1], ids[-1]]
+        """As TextEncoder.pooled."""
+        ids = self.pooled_ids(text)
         ids_T = torch.tensor(ids, device=next(self.clip.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
         return self.clip.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T[-1:])[0]
+
+    def pooled_ids(self, text: str) -> list[int]:
+        """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
+        whole."""
+        ids = self._pairs.encode(text, parse_special=False)
+        return ids if len(ids) <= self.clip.context else [*ids[: self.clip.context - 1], ids[-1]]
 
 
 def load_flux_encoder(pipeline: Source, progress: Progress | None = None, *, most_tokens: int) -> FluxTextEncoder:

@@ -29,9 +29,11 @@ class TextEncoder(ABC):
     """Texts to token ids, and these to states.
 
     most_tokens: of a text, with all that a template puts around it. width: numbers of each token's state. pooled_width:
-    of the one vector that it gives of a text too, for denoisers that take one; None where it gives none.
+    of the one vector that it gives of a text too, for denoisers that take one; None where it gives none. padding: the
+    token that texts are padded with to most_tokens; None where they are not.
     """
 
+    padding: int | None = None
     most_tokens: int
     width: int
     pooled_width: int | None = None
@@ -52,9 +54,20 @@ class TextEncoder(ABC):
     def encode(self, ids: Sequence[int]) -> Tensor:
         """Token ids -> states [tokens, width]."""
 
+    def unpadded(self, ids: Sequence[int]) -> Sequence[int]:
+        """Token ids without the padding behind them. What a template ends with is none."""
+        end = len(ids)
+        while end and ids[end - 1] == self.padding:
+            end -= 1
+        return ids[:end]
+
     def pooled(self, text: str) -> Tensor | None:
         """The vector of a text [pooled_width], where it gives one."""
         return None
+
+    def pooled_ids(self, text: str) -> list[int]:
+        """The token ids that `pooled` reads."""
+        raise AssertionError("this encoder gives no vector of a text")
 
 
 class ChatEncoder(TextEncoder):
@@ -72,9 +85,8 @@ class ChatEncoder(TextEncoder):
         width: int,
         padding: int | None = None,
     ) -> None:
-        """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`). padding: the
-        token that texts are padded with to most_tokens; None where they are not."""
-        self.model, self.tokenizer, self._template, self._padding = model, tokenizer, template, padding
+        """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`)."""
+        self.model, self.tokenizer, self._template, self.padding = model, tokenizer, template, padding
         self._variables: dict[str, Any] = (
             {"enable_thinking": thinking} if "enable_thinking" in template.variables else {}
         )
@@ -97,14 +109,12 @@ class ChatEncoder(TextEncoder):
                 f"the {what} has {len(ids)} tokens with the chat template around it, the model reads "
                 f"{self.most_tokens}; shorten it"
             )
-        return ids if self._padding is None else [*ids, *[self._padding] * (self.most_tokens - len(ids))]
+        return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
     @torch.inference_mode()
     def encode(self, ids: Sequence[int]) -> Tensor:
-        """As TextEncoder.encode. What a template ends with is no padding."""
-        text = len(ids)
-        while ids[text - 1] == self._padding:
-            text -= 1
+        """As TextEncoder.encode."""
+        text = len(self.unpadded(ids))
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
         return self.model.hidden(ids_T, rows_T, Padded(text, len(ids)), rows_T)

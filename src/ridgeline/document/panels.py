@@ -36,8 +36,12 @@ class Panels:
 
 
 def coarser(lines: Lines, most: int) -> Lines:
-    """The same in at most so many lines and columns, each cell the mean of those that it stands for."""
-    return _means(tuple(zip(*_means(tuple(zip(*lines, strict=True)), most), strict=True)), most)
+    """The same in at most so many lines and columns, as wide for its height, each cell the mean of those that it stands
+    for."""
+    height, width = len(lines), len(lines[0])
+    scale = min(1.0, most / max(height, width))
+    columns = _means(tuple(zip(*lines, strict=True)), max(1, round(scale * width)))
+    return _means(tuple(zip(*columns, strict=True)), max(1, round(scale * height)))
 
 
 def _means(lines: Sequence[Sequence[float]], most: int) -> Lines:

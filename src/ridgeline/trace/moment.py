@@ -1,4 +1,4 @@
-"""A request before one of its steps: what traces of pictures look at."""
+"""A request before one of its steps: what traces of pictures and clips look at."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,21 +6,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.guidance import guided
+from ridgeline.diffusion.guidance import Guidance, guided
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.samplers import State
-from ridgeline.models.denoiser import Prepared
+from ridgeline.models.denoiser import Denoiser, Prepared
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A request before one of its steps. texts: the states of its texts; number: the step, counted from 1."""
+    """A request before one of its steps. texts: the states of its texts. vector: that of the prompt, where the denoiser
+    takes one. number: the step, counted from 1."""
 
     pipeline: Pipeline
     plan: Plan
     texts: tuple[Tensor, ...]
+    vector: Tensor | None
     number: int
     state: State
 
@@ -35,23 +37,42 @@ class Moment:
         every = range(len(self.plan.texts))
         return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
 
+    @property
+    def late(self) -> bool:
+        """Whether the second of two experts is asked."""
+        schedule, second = self.plan.schedule, self.pipeline.second
+        return second is not None and schedule.timesteps[self.number - 1] < second.boundary * schedule.train_steps
+
+    @property
+    def denoiser(self) -> Denoiser:
+        """The one that the step asks."""
+        second = self.pipeline.second
+        return second.denoiser if second is not None and self.late else self.pipeline.denoiser
+
+    @property
+    def guidance(self) -> Guidance:
+        """That of the step."""
+        return self.plan.second if self.plan.second is not None and self.late else self.plan.guidance
+
     def lengths(self, texts: Sequence[int]) -> list[int]:
         """Tokens of the texts at these places."""
         return [len(self.plan.texts[text]) for text in texts]
 
     def prepare(self, texts: Sequence[int]) -> Prepared:
         """What the denoiser makes of the texts at these places, once a request."""
-        return self.pipeline.denoiser.prepare([self.texts[text] for text in texts])
+        return self.denoiser.prepare([self.texts[text] for text in texts])
 
     def predict(self, prepared: Prepared) -> Tensor:
         """One call of the denoiser, which is shown the latents with each of the texts [texts, C, H, W]."""
-        latents = torch.cat([self.state.x] * len(prepared.lengths))
-        velocities: Tensor = self.pipeline.denoiser(latents, self.t, prepared)
+        latents, vector = torch.cat([self.state.x] * len(prepared.lengths)), self.vector
+        velocities: Tensor = self.denoiser(
+            latents, self.t, prepared, pooled=None if vector is None else vector[None], guidance=self.guidance.embedded
+        )
         return velocities
 
     def guided(self, predictions: Tensor) -> Tensor:
         """What the sampler is given, of the predictions with each text [1, C, H, W]."""
-        scale = self.plan.guidance.scale
+        scale = self.guidance.scale
         return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
 
     def after(self, prediction: Tensor) -> State:
@@ -62,22 +83,15 @@ class Moment:
 
 @torch.inference_mode()
 def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
-    """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have, and
-    for a clip."""
-    if pipeline.layout.clips:
-        raise ValueError(f"{pipeline.name} draws clips, of which no step is traced; trace a pipeline of pictures")
+    """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have."""
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
-    denoiser = pipeline.denoiser
-    if len(pipeline.encoder.models) > 1 or denoiser.pooled_width is not None or denoiser.takes_guidance:
-        raise ValueError(
-            f"{pipeline.name} has two text encoders, or takes guidance as an input; trace a pipeline whose "
-            "denoiser sees one text alone"
-        )
     first = State(Noise(plan.seed, 1, plan.geometry.latents)())
-    moment = Moment(pipeline, plan, pipeline.encode(plan), 1, first)
-    prepared = [moment.prepare(texts) for texts in moment.calls]
+    moment = Moment(pipeline, plan, pipeline.encode(plan), pipeline.texts.pooled(plan.request.prompt), 1, first)
+    prepared: dict[Denoiser, list[Prepared]] = {}
     while moment.number < number:
-        prediction = moment.guided(torch.cat([moment.predict(each) for each in prepared]))
+        if moment.denoiser not in prepared:
+            prepared = {moment.denoiser: [moment.prepare(texts) for texts in moment.calls]}
+        prediction = moment.guided(torch.cat([moment.predict(each) for each in prepared[moment.denoiser]]))
         moment = replace(moment, number=moment.number + 1, state=moment.after(prediction))
     return moment

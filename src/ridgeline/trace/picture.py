@@ -1,8 +1,8 @@
-"""One picture, traced: its texts encoded, what the denoiser prepares of them, one of its steps and the decode, every op
-priced beside measured.
+"""One picture or clip, traced: its texts encoded, what the denoiser prepares of them, one of its steps and the decode,
+every op priced beside measured.
 
 A step with guidance is two passes, in one call where rows are few: a call is a step of the ledger. Steps before the one
-that is asked for run as they are.
+that is asked for run as they are. What decodes a clip is borrowed: its seconds beside the price, and no ops.
 """
 
 import time
@@ -13,6 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.request import Plan
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.denoiser import Prepared
@@ -36,13 +38,23 @@ NEGATIVE = ", negative"
 
 
 @dataclass(frozen=True, slots=True)
+class BorrowedDecode:
+    """Seconds of a decode by another library's model: as it is priced in closed form, and as it took."""
+
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
 class PictureLedger:
-    """A picture. stages: by name, in their order: encode, prepare (of denoisers that do), denoise, decode. The last two
-    are there if they were asked for."""
+    """A picture or clip. stages: by name, in their order: encode, pooled (where a second encoder gives one vector),
+    prepare (of denoisers that do), denoise, decode (of pictures). borrowed: the decode of a clip. pull, words: if they
+    were asked for."""
 
     plan: Plan
     number: int
     stages: Mapping[str, StepLedger]
+    borrowed: BorrowedDecode | None = None
     pull: Pull | None = None
     words: WordAttention | None = None
 
@@ -78,12 +90,15 @@ def trace_picture(
         steps, rows = price_steps(Price(network), found, device, at_hand=at_hand, layer=layer)
         return StepLedger(pipeline.name, device, at_hand, threads, steps, rows)
 
-    (encoder,) = pipeline.encoder.models  # of the classes that are built
+    encoder, *pooling = pipeline.encoder.models
     stages = {"encode": ledger(encoder, _encode)}
-    if any(pipeline.denoiser.prepare_work(moment.lengths((0,))).rows.values()):
-        stages["prepare"] = ledger(pipeline.denoiser, _prepare)
-    stages["denoise"] = ledger(pipeline.denoiser, _denoise)
-    assert isinstance(pipeline.autoencoder, AutoencoderKL)
+    if pooling:
+        stages["pooled"] = ledger(pooling[0], _pool)
+    if any(moment.denoiser.prepare_work(moment.lengths((0,))).rows.values()):
+        stages["prepare"] = ledger(moment.denoiser, _prepare)
+    stages["denoise"] = ledger(moment.denoiser, _denoise)
+    if isinstance(pipeline.autoencoder, ClipAutoencoder):
+        return PictureLedger(plan, moment.number, stages, _borrowed(moment, pipeline.autoencoder, device, clock))
     stages["decode"] = ledger(pipeline.autoencoder, _decode)
     return PictureLedger(plan, moment.number, stages)
 
@@ -103,7 +118,7 @@ def _named(what: str, texts: Sequence[int]) -> str:
 def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     """Each text, read anew."""
     encoder = moment.pipeline.encoder
-    (model,) = encoder.models
+    model = encoder.models[0]
 
     def read(ids: Sequence[int]) -> Measurement:
         work = Work.of([Segment(len(ids), len(ids))], model.reaches, len(ids))
@@ -112,11 +127,25 @@ def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
 
 
+def _pool(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+    """The prompt, read anew for its one vector."""
+    encoder, prompt = moment.pipeline.encoder, moment.plan.request.prompt
+    tokens = len(encoder.pooled_ids(prompt))
+    work = Work.of([Segment(tokens, tokens)], encoder.models[1].reaches, 1)
+
+    def read() -> Tensor:
+        vector = encoder.pooled(prompt)
+        assert vector is not None, "a second encoder is for this"
+        return vector
+
+    return {"pooled": measuring(work, read)}
+
+
 def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     """What each call of the step is given of its texts."""
 
     def prepare(texts: Sequence[int]) -> Measurement:
-        work = moment.pipeline.denoiser.prepare_work(moment.lengths(texts))
+        work = moment.denoiser.prepare_work(moment.lengths(texts))
         return measuring(work, lambda: moment.prepare(texts).rows[-1])
 
     return {_named("prepare", texts): prepare(texts) for texts in moment.calls}
@@ -133,16 +162,28 @@ def _denoise(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
         moment.after(moment.guided(torch.cat((*before, prediction))))
 
     def call(texts: Sequence[int], given: Prepared) -> Measurement:
-        work = moment.pipeline.denoiser.pass_work(size, moment.lengths(texts))
+        work = moment.denoiser.pass_work(size, moment.lengths(texts))
         return measuring(work, lambda: moment.predict(given), *[step] * (texts == moment.calls[-1]))
 
     return {_named("denoise", texts): call(texts, given) for texts, given in zip(moment.calls, prepared, strict=True)}
 
 
 def _decode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
-    """The latents that the step begins with: what they show does not change what decoding them takes."""
+    """The latents that the step begins with, of a clip a frame of them: what they show does not change what decoding
+    them takes."""
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
+    clips = moment.plan.geometry.layout.clips
+    if clips:
+        latents = latents[:, :, 0]
     assert isinstance(autoencoder, AutoencoderKL)
     factor, size = autoencoder.factor, moment.plan.geometry.size
     work = autoencoder.decode_work(Grid(1, size.height // factor, size.width // factor))
-    return {"decode": measuring(work, lambda: autoencoder.decode(latents))}
+    return {"decode, a frame" if clips else "decode": measuring(work, lambda: autoencoder.decode(latents))}
+
+
+def _borrowed(moment: Moment, autoencoder: ClipAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:
+    """A decode of the same latents, once."""
+    price = ClipDecoder(autoencoder.config, torch.float32).price(device, moment.plan.geometry, 1)
+    begin = clock()
+    autoencoder.decode(moment.state.x)
+    return BorrowedDecode(price.seconds.expected, clock() - begin)

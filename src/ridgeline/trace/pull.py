@@ -2,6 +2,7 @@
 comes to be seen.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +15,9 @@ from ridgeline.trace.moment import Moment
 @dataclass(frozen=True, slots=True)
 class Pull:
     """norms: of the prediction with the prompt less that with the negative one, over the channels, for each latent, by
-    line. relative: the norm of all of it, of that of the negative prediction. guided, prompt, negative: the pixels
-    [channels, lines, columns] that either prediction, and both under guidance, would lead to if they were right."""
+    line, of a clip as a sheet of frames. relative: the norm of all of it, of that of the negative prediction. guided,
+    prompt, negative: the pixels [channels, lines, columns] that either prediction, and both under guidance, would lead
+    to if they were right; of a clip a sheet of a frame for each of its latents."""
 
     norms: tuple[tuple[float, ...], ...]
     relative: float
@@ -26,7 +28,7 @@ class Pull:
 
 def check_pull(moment: Moment) -> None:
     """Raises ValueError where nothing pulls."""
-    if moment.plan.guidance.negative is None:
+    if moment.guidance.negative is None:
         raise ValueError("--pull shows how two passes differ, and guidance is off: nothing pulls; give --guidance")
 
 
@@ -38,6 +40,32 @@ def pull_of(moment: Moment) -> Pull:
     difference, plan = both[0] - both[1], moment.plan
     level = plan.schedule.levels[moment.number - 1]
     shown = torch.cat((moment.guided(both), both))
-    guided, prompt, negative = moment.pipeline.decode(data_of(moment.state.x, shown, level, plan.schedule.prediction))
-    norms = tuple(tuple(line) for line in difference.float().norm(dim=0).tolist())
+    pixels = moment.pipeline.decode(data_of(moment.state.x, shown, level, plan.schedule.prediction))
+    guided, prompt, negative = (_shown(each, difference.shape[1]) for each in pixels)
+    norms = by_line(difference.float().norm(dim=0))
     return Pull(norms, float(difference.norm() / both[1].norm()), guided, prompt, negative)
+
+
+def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Numbers of places [lines, columns], or of a clip [frames, lines, columns] as a sheet, by line."""
+    sheet_HW = values if values.dim() == 2 else contact_sheet(values)
+    return tuple(tuple(line) for line in sheet_HW.tolist())
+
+
+def contact_sheet(frames_THW: Tensor) -> Tensor:
+    """Frames [T, ..., H, W] in rows, so many beside each other that the sheet is about as wide as high; what is left of
+    the last row is 0."""
+    count, (height, width) = len(frames_THW), frames_THW.shape[-2:]
+    beside = min(count, max(1, round(math.sqrt(count * height / width))))
+    blank = frames_THW.new_zeros(-count % beside, *frames_THW.shape[1:])
+    rows = torch.cat((frames_THW, blank)).split(beside)
+    return torch.cat([torch.cat(list(row), dim=-1) for row in rows], dim=-2)
+
+
+def _shown(pixels: Tensor, frames: int) -> Tensor:
+    """Pixels [C, H, W], or of a clip [C, frames, H, W] one frame for each of its latents, the last of those that it
+    stands for, as a sheet."""
+    if pixels.dim() == 3:
+        return pixels
+    each = (pixels.shape[1] - 1) // max(1, frames - 1) or 1
+    return contact_sheet(pixels[:, ::each].transpose(0, 1))

@@ -16,14 +16,15 @@ from ridgeline.ops.op import Op
 from ridgeline.text import Tokenizer
 from ridgeline.trace.cross import cross_weights
 from ridgeline.trace.moment import Moment
+from ridgeline.trace.pull import by_line
 
 _QUERIES = 256  # whose weights are in memory at once
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, by line, the
-    mean over heads and layers."""
+    """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, by line,
+    of a clip as a sheet of frames, the mean over heads and layers."""
 
     text: str
     weights: tuple[tuple[float, ...], ...]
@@ -58,17 +59,15 @@ def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
     Raises ValueError for a layer that there is not, and a prompt without words.
     """
     pipeline, plan = moment.pipeline, moment.plan
-    denoiser, ids = pipeline.denoiser, plan.texts[0]
-    empty = pipeline.encoder.ids("")
-    if len(ids) == len(empty) == pipeline.encoder.most_tokens:
-        raise ValueError("this pipeline pads its texts before they are read, which --attention cannot tell from words")
-    words = words_of(pipeline.encoder.tokenizer, ids, empty)
+    denoiser, encoder = moment.denoiser, pipeline.encoder
+    ids, empty = (encoder.unpadded(each) for each in (plan.texts[0], encoder.ids("")))
+    words = words_of(encoder.tokenizer, ids, empty)
     if not words:
         raise ValueError("the prompt has no words that a picture could look at; give one")
     ops = [(path, op) for path, op in denoiser.ops() if isinstance(op, Attention) and _sees_text(op)]
     if layer is not None and not 0 <= layer < len(ops):
         raise ValueError(f"layer {layer}: layers 0 to {len(ops) - 1} see the text")
-    rows, count = denoiser.work(plan.geometry.latents[1:], [len(ids)]).rows, plan.geometry.tokens
+    rows, count = denoiser.work(plan.geometry.latents[1:], moment.lengths((0,))).rows, plan.geometry.tokens
     kept: list[Tensor] = []
 
     def keep(_: str, op: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
@@ -87,8 +86,8 @@ def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
     text_TM = mean_TJ[:, : mean_TJ.shape[1] - own] if denoiser.text_first else mean_TJ[:, own:]
     start = mean_TJ.shape[1] - own if denoiser.text_first else 0
     patches = float(mean_TJ[:, start : start + (count if joint else 0)].sum(1).mean())
-    _, lines, columns = plan.geometry.grid
-    found = tuple(Word(text, _lines(text_TM[:, list(places)].sum(1).view(lines, columns))) for text, places in words)
+    grid = plan.geometry.grid
+    found = tuple(Word(text, by_line(text_TM[:, list(places)].sum(1).view(grid))) for text, places in words)
     tokens = float(text_TM[:, : len(ids)].sum(1).mean())
     template = tokens - sum(word.mean for word in found)
     return WordAttention(found, layer, len(ops), template, patches, max(0.0, 1 - tokens - patches))
@@ -97,10 +96,6 @@ def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
 def _sees_text(op: Attention) -> bool:
     """Whether its queries are, among others, a picture's, and its keys, among others, a text's."""
     return op.reach.kind == "cross" or op.reach.space == JOINT
-
-
-def _lines(values_HW: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(line) for line in values_HW.tolist())
 
 
 def words_of(tokenizer: Tokenizer, ids: Sequence[int], empty: Sequence[int]) -> list[tuple[str, range]]:

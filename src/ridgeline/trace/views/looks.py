@@ -41,7 +41,7 @@ def _pull(pull: Pull, scale: float) -> Band:
         ),
         f"The two passes of this step differ by {numbers.percent(pull.relative)} of the negative one's norm; darkest "
         f"is {largest:.3g} a latent. A guess is what the picture would be if this step's prediction were right, "
-        "decoded; colours are shown as greys.",
+        "decoded; colours are shown as greys, frames of a clip as a sheet.",
     )
 
 
@@ -58,7 +58,7 @@ def _words(seen: WordAttention) -> Band:
         panels,
         f"Share of each patch's attention in the pass over the prompt, {of}, mean of heads; each panel from 0 to its "
         f"own largest. On average {_share(told)} went to these words, {_share(seen.template)} to the rest of the text "
-        f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding, which is no token. A word's "
+        f"(chat template, end marks, spaces){apart}, {_share(seen.padding)} to padding. A word's "
         "row has seen the other words before it is looked at: a share says where was looked, not what was found there.",
     )
 
