@@ -571,13 +571,21 @@ def test_help_needs_no_torch() -> None:
         assert ended.stderr == "False\n"
 
 
+@pytest.mark.parametrize("command", ["plan", "trace", "serve"])
+def test_models_that_write_do_not_wait_for_what_draws(command: str) -> None:
+    """What draws is imported where a pipeline is given."""
+    code = f"import sys, ridgeline.cli.{command}\nprint(*(name for name in sys.modules if '.diffusion' in name))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "\n"
+
+
 # Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the
 # lengths and the seed of a load, a server's own name for a model; of pictures, how many, what is written and said, and
 # which step is traced.
 OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
 OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
 OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames"}
-OWN_OF_TRACE = {"--size", "--steps", "--guidance", "--negative"}
+OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--negative"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:

@@ -24,7 +24,6 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.cli.plan_pictures import plan_pictures
 from ridgeline.cli.terminal import say
 from ridgeline.document.terminal import show
 from ridgeline.models import family_of
@@ -65,6 +64,8 @@ def plan(
         raise ValueError(f"{'MODEL' if model is None else '--device'} is missing; ridgeline plan --list names all")
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
+        from ridgeline.cli.plan_pictures import plan_pictures  # a language model's plan does not wait for what draws
+
         plan_pictures(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
         return
     if names := given_flags(pictures):

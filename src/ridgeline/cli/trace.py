@@ -18,8 +18,7 @@ from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of
 from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.terminal import status
-from ridgeline.cli.trace_options import Files, chosen_layer
-from ridgeline.cli.trace_picture import Asked, Drawing, refuse_of_pictures, refuse_of_texts, show_picture
+from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, refuse_of_pictures, refuse_of_texts
 from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -121,6 +120,20 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """How the model runs."""
+
+    raw: options.Raw = False
+    system: options.System = None
+    dummy_weights: options.DummyWeights = False
+    lora: options.PricedLora = None
+    repeats: Annotated[
+        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
+    ] = None
+    threads: options.Threads = None
+
+
+@dataclass(frozen=True, slots=True)
 class Priced:
     """A card to price the request on instead of running it, and what is priced then."""
 
@@ -168,14 +181,7 @@ def trace(
     look: Look,
     sampling: Sampling,
     drawing: Drawing,
-    raw: options.Raw = False,
-    system: options.System = None,
-    dummy_weights: options.DummyWeights = False,
-    lora: options.PricedLora = None,
-    repeats: Annotated[
-        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
-    ] = None,
-    threads: options.Threads = None,
+    running: Running,
     files: Files,
     priced: Priced,
     as_json: options.Json = False,
@@ -189,13 +195,9 @@ def trace(
     With --priced CARD nothing runs: every op of a model that need not be here, on a card that need not be here.
     """
     if priced.priced is not None:
-        running = [*["a prompt"] * (prompt is not None), *_changed(look), *_changed(files, device=device != "this")]
-        running += drawing.given()
-        running += _changed(
-            sampling, raw=raw, system=system is not None, dummy_weights=dummy_weights, repeats=repeats is not None,
-            threads=threads is not None,
-        )  # fmt: skip
-        _show_priced(model, priced, lora, running, as_json)
+        given = [*["a prompt"] * (prompt is not None), *_changed(look), *_changed(files, device=device != "this")]
+        given += [*drawing.given(), *_changed(sampling), *_changed(running)]
+        _show_priced(model, priced, running.lora, [name for name in given if name != "--lora"], as_json)
         return
     priced.check()
     if prompt is None:
@@ -203,23 +205,49 @@ def trace(
     files.check()
     text = read_prompt(prompt)
     if open_source(model).pipeline:
-        looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
-        drawn = [name for name in _changed(sampling) if name != "--seed"]
-        others = _changed(raw=raw, system=system is not None, dummy_weights=dummy_weights, lora=bool(lora))
-        refuse_of_texts(model, [*looks, *drawn, *others])
-        asked = Asked(device, look.layer, look.attention, repeats, threads, files, as_json)
-        show_picture(model, drawing.request(text, sampling.seed), drawing, asked)
+        _show_drawn(model, text, device, look, sampling, drawing, running, files, as_json=as_json)
         return
     refuse_of_pictures(model, drawing.given())
-    adapters = options.adapter_of(lora, "request", "--priced CARD")
+    _show_written(model, text, device, look, sampling, running, files, as_json=as_json)
+
+
+def _show_drawn(
+    model: str,
+    prompt: str,
+    device: str,
+    look: Look,
+    sampling: Sampling,
+    drawing: Drawing,
+    running: Running,
+    files: Files,
+    *,
+    as_json: bool,
+) -> None:
+    """Trace what a pipeline draws and show it. Raises ValueError."""
+    from ridgeline.cli.trace_picture import Asked, show_picture  # a language model's trace does not wait for it
+
+    looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
+    drawn = [name for name in _changed(sampling) if name != "--seed"]
+    others = [name for name in _changed(running) if name not in ("--repeats", "--threads")]
+    refuse_of_texts(model, [*looks, *drawn, *others])
+    asked = Asked(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
+    show_picture(model, prompt, sampling.seed, drawing, asked)
+
+
+def _show_written(
+    model: str, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files, *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Trace what a language model writes and show it. Raises ValueError."""
+    adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
-    llm = load(model, dataclasses.replace(_SETTINGS, adapters=adapters), dummy_weights=dummy_weights, threads=threads)
-    layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(repeats)
-    params = sampling.params(llm.loaded.defaults, ignore_eos=dummy_weights)
-    subject = Subject(
-        Path(model).resolve().name, text, lambda: prompt_ids(llm, text, system, raw), next(iter(adapters), "")
-    )
+    dummy, settings = running.dummy_weights, dataclasses.replace(_SETTINGS, adapters=adapters)
+    llm = load(model, settings, dummy_weights=dummy, threads=running.threads)
+    layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
+    params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)
+    name, asked = Path(model).resolve().name, partial(prompt_ids, llm, prompt, running.system, running.raw)
+    subject = Subject(name, prompt, asked, next(iter(adapters), ""))
     ids = subject.encode()
     if sampling.max_tokens is not None:
         check_room(llm, ids, params)

@@ -1,6 +1,8 @@
-"""Options of every trace: the layer that is shown, and the files that are written."""
+"""Options of every trace: the layer that is shown, the files that are written; and those of a pipeline's, which are
+declared whether one is traced or not."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,3 +68,37 @@ class Files:
         """Those that are files, by the option that names them."""
         named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
+
+
+def _drawn(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The picture that is traced; its seed is that of sampling."""
+
+    steps: Annotated[int | None, _drawn("How many; by default as the pipeline says.")] = None
+    step: Annotated[int, _drawn("Which of them is traced; those before it run as they are.")] = 1
+    guidance: Annotated[float | None, _drawn("How strongly the prompt is followed; 2 passes a step.")] = None
+    negative: Annotated[str | None, _drawn("What is not to be seen.", metavar="TEXT")] = None
+    pull: Annotated[bool, _drawn("What guidance pulls: the difference of the step's two passes.")] = False
+    picture: Annotated[Path | None, _drawn("An .svg of what --attention and --pull show.", metavar="FILE")] = None
+    size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
+    frames: Annotated[int | None, _drawn("Of a clip, 4k + 1; by default as the pipeline says.")] = None
+
+    def given(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{each.name}" for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
+
+
+def refuse_of_texts(model: str, given: Iterable[str]) -> None:
+    """Raises ValueError for an option that only what writes text has."""
+    for name in given:
+        raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
+
+
+def refuse_of_pictures(model: str, given: Iterable[str]) -> None:
+    """Raises ValueError for an option that only what draws pictures has."""
+    for name in given:
+        raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")

@@ -2,17 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
 
 import torch
-import typer
 
 from ridgeline.cli.options import device_named
 from ridgeline.cli.terminal import loading_bar, say, status
-from ridgeline.cli.trace_options import Files, chosen_layer
+from ridgeline.cli.trace_options import Drawing, Files, chosen_layer
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import Request
@@ -32,33 +28,6 @@ from ridgeline.trace.views.story import WIDTH, Shown
 from ridgeline.trace.words import word_attention
 
 
-def _picture(text: str, **more: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """The picture that is traced; its seed is that of sampling."""
-
-    steps: Annotated[int | None, _picture("How many; by default as the pipeline says.")] = None
-    step: Annotated[int, _picture("Which of them is traced; those before it run as they are.")] = 1
-    guidance: Annotated[float | None, _picture("How strongly the prompt is followed; 2 passes a step.")] = None
-    negative: Annotated[str | None, _picture("What is not to be seen.", metavar="TEXT")] = None
-    pull: Annotated[bool, _picture("What guidance pulls: the difference of the step's two passes.")] = False
-    picture: Annotated[Path | None, _picture("An .svg of what --attention and --pull show.", metavar="FILE")] = None
-    size: Annotated[str | None, _picture("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
-    frames: Annotated[int | None, _picture("Of a clip, 4k + 1; by default as the pipeline says.")] = None
-
-    def request(self, prompt: str, seed: int | None) -> Request:
-        """What is drawn. Raises ValueError."""
-        size = None if self.size is None else Size.parse(self.size)
-        return Request(prompt, self.negative, size, self.steps, self.guidance, seed, frames=self.frames)
-
-    def given(self) -> list[str]:
-        """The options that were given."""
-        return [f"--{each.name}" for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a trace of a picture is asked for beside the picture."""
@@ -70,18 +39,6 @@ class Asked:
     threads: int | None
     files: Files
     as_json: bool
-
-
-def refuse_of_texts(model: str, given: Iterable[str]) -> None:
-    """Raises ValueError for an option that only what writes text has."""
-    for name in given:
-        raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
-
-
-def refuse_of_pictures(model: str, given: Iterable[str]) -> None:
-    """Raises ValueError for an option that only what draws pictures has."""
-    for name in given:
-        raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")
 
 
 def _check_picture(drawing: Drawing, asked: Asked) -> None:
@@ -96,8 +53,10 @@ def _check_picture(drawing: Drawing, asked: Asked) -> None:
     check_writable(path)
 
 
-def show_picture(model: str, request: Request, drawing: Drawing, asked: Asked) -> None:
-    """Trace a picture and show it. Raises ValueError."""
+def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, asked: Asked) -> None:
+    """Trace a picture or clip and show it. Raises ValueError."""
+    size = None if drawing.size is None else Size.parse(drawing.size)
+    request = Request(prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed, frames=drawing.frames)
     _check_picture(drawing, asked)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(model, threads=asked.threads, progress=progress)
