@@ -165,6 +165,25 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     assert picture_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
 
 
+def test_a_clip_of_pictures(tmp_path: Path) -> None:
+    """Whose frames a picture's autoencoder decodes one by one: one of them is traced, all are added up."""
+    from support.pipelines import wan_of_pictures
+
+    wan_of_pictures(tmp_path)
+    drawer = load_pipeline(str(tmp_path), threads=1)
+    plan = drawer.plan(Request("a heron", None, Size(64, 32), 2, 3.0, 5, frames=3))
+    found = trace_picture(moment_of(drawer, plan, 1), DEVICE, repeats=1, cost=FREE)
+    decode = found.stages["decode"]
+    assert [step.name for step in decode.steps] == ["decode, a frame"]
+    assert found.borrowed is None
+    price = PipelinePrice(Parts(drawer.encoder.models, (drawer.denoiser,), drawer.autoencoder))
+    whole = price.on(DEVICE, Job(plan.geometry, 1, tuple(map(len, plan.texts)))).decode
+    assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
+    text = " ".join(plain(picture_story(found, Shown()), WIDTH).split())
+    assert "3 frames of 64x32 pixels" in text
+    assert "the whole clip in 2 such steps" in text
+
+
 def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
     """FLUX.1's: each stage costs what the request's price adds up."""
     from support.flux_pipelines import flux
