@@ -82,11 +82,13 @@ class Subject:
     ours: Denoiser
 
     def reference(self, latents: Tensor, levels: Sequence[float], texts: list[Tensor]) -> Tensor:
-        """Diffusers' velocities in our convention: it counts time the other way, and gives them negated."""
+        """Diffusers' velocities in our convention: it counts time the other way, which its pipelines turn about in fp32
+        steps of training, and gives them negated."""
+        times = (1000 - torch.tensor([1000 * level for level in levels])) / 1000
         with torch.inference_mode():
             frames = [picture[:, None] for picture in latents]
             side = self.ours.patch
-            given = self.theirs(frames, 1 - torch.tensor(levels), texts, return_dict=False, patch_size=side)[0]
+            given = self.theirs(frames, times, texts, return_dict=False, patch_size=side)[0]
         return -torch.stack([picture[:, 0] for picture in given])
 
 
