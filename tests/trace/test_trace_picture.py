@@ -224,7 +224,7 @@ def test_the_story_has_every_stage_and_stack(ledger: PictureLedger) -> None:
     one = plain(picture_story(ledger, Shown(layer=1)), WIDTH)
     assert "layers, layer 1" not in text
     assert "layers, layer 1" in one
-    assert "adaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
+    assert "\nadaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
 
 
 def test_programs_get_the_same(ledger: PictureLedger) -> None:
