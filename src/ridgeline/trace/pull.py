@@ -58,7 +58,7 @@ def contact_sheet(frames_THW: Tensor) -> Tensor:
     count, (height, width) = len(frames_THW), frames_THW.shape[-2:]
     beside = min(count, max(1, round(math.sqrt(count * height / width))))
     blank = frames_THW.new_zeros(-count % beside, *frames_THW.shape[1:])
-    rows = torch.cat((frames_THW, blank)).split(beside)
+    rows = torch.split(torch.cat((frames_THW, blank)), beside)
     return torch.cat([torch.cat(list(row), dim=-1) for row in rows], dim=-2)
 
 
