@@ -44,11 +44,11 @@ def square(side: int = 8) -> Tensor:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_clip_is_its_image_elsewhere(direction: str) -> None:
-    """In the middle at half of the way; each frame is the next one, moved by as much."""
+    """From the middle on; each frame is the next one, moved by as much."""
     down, across = (SPEED * step for step in DIRECTIONS[direction])
     (clip,) = clips(square(), [direction])
     assert clip.shape == (FRAMES, 1, 32, 32)
-    assert torch.equal(clip[FRAMES // 2], smaller(square())[0])
+    assert torch.equal(clip[0], smaller(square())[0])
     for one, after in pairwise(clip):
         assert torch.allclose(one.roll((down, across), (1, 2)), after, atol=1e-5)
 
@@ -60,9 +60,9 @@ def test_what_moves_is_measured() -> None:
     expected = SPEED * torch.tensor(list(DIRECTIONS.values()), dtype=torch.float32)
     assert torch.allclose(speeds(moving), expected, atol=1e-4)
     assert float(unsteady(moving).max()) < 1e-4
-    assert float(centres(moving)[:, FRAMES // 2].abs().max()) < 1e-4
+    assert float(centres(moving)[:, 0].abs().max()) < 1e-4
     halted = torch.cat([moving[:, :5], moving[:, 4:5].repeat(1, 4, 1, 1, 1)], 1)
-    assert float(unsteady(halted).min()) > 1
+    assert float(unsteady(halted).min()) > 0.5
     still = moving[:, 4:5].repeat(1, FRAMES, 1, 1, 1)
     trembling = torch.stack([moving[:, 3 + n % 2] for n in range(FRAMES)], 1)
     assert directions(torch.cat([still, trembling])) == [None] * 8
@@ -138,9 +138,9 @@ def test_a_batch_is_clips_as_the_autoencoder_has_them() -> None:
     with torch.no_grad():
         seen = VAE.decode(latents.transpose(1, 2).flatten(0, 1) / VAE.config.scaling_factor).sample
         middle = VAE.decode(VAE.encode(smaller(digits.images[:1])).latent_dist.mean).sample
-    # Those at odd places were not moved first, so that all are alike at half of the way.
+    # Those at odd places were not moved first, so that all are alike at the beginning.
     for number in (1, 3):
-        assert torch.allclose(seen[number * FRAMES + FRAMES // 2], middle[0], atol=1e-4)
+        assert torch.allclose(seen[number * FRAMES], middle[0], atol=1e-4)
 
 
 def test_levels_are_shifted_to_noise() -> None:

@@ -1,7 +1,7 @@
-"""Clips of a handwritten digit, drawn smaller, that moves to one of four sides.
+"""Clips of a handwritten digit, drawn smaller, that moves from the middle to one of four sides.
 
-It moves as many pixels a frame as a latent is wide, so that the latents of a frame are all but those of the one before,
-shifted by one.
+Each clip begins in the same place, so that where its ink is tells which way it goes, even through noise in which no
+frame can be told from the next: positions of a denoiser like Wan's are relative alone.
 
 Shapes: B images or clips, F frames, S side of a picture.
 """
@@ -16,7 +16,7 @@ from zoo.digits.data import SIDE
 
 FRAMES = 9
 SCALE = 0.75  # of a digit, so that it stays in the picture
-SPEED = 2  # pixels a frame
+SPEED = 1  # pixel a frame: in the last it is at the side
 DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 """Rows and columns that it moves on by."""
 
@@ -29,11 +29,10 @@ def smaller(images: Tensor) -> Tensor:
 
 
 def clip(image: Tensor, direction: str) -> Tensor:
-    """The frames of a digit's image [1, S, S], which is in the middle at half of the way [F, 1, S, S]."""
-    (down, across), middle = DIRECTIONS[direction], FRAMES // 2
-    margin, side = SPEED * middle, image.shape[-1]
+    """The frames of a digit's image [1, S, S], which is the first of them [F, 1, S, S]."""
+    (down, across), margin, side = DIRECTIONS[direction], SPEED * (FRAMES - 1), image.shape[-1]
     wide = functional.pad(image, (margin,) * 4, value=-1.0)
-    starts = [(margin - n * down, margin - n * across) for n in range(-margin, margin + 1, SPEED)]
+    starts = [(margin - n * down, margin - n * across) for n in range(0, margin + 1, SPEED)]
     return torch.stack([wide[:, row : row + side, column : column + side] for row, column in starts])
 
 

@@ -22,7 +22,7 @@ from zoo.digits_video.model import TEXT_SHAPE, ClipDrawer, Shape
 from zoo.digits_video.prompts import caption
 from zoo.digits_video.tokenizer import encoded, tokenizer_of_prompts
 
-SHIFT = 2.0  # of noise levels: nine frames show what one would not
+SHIFT = 3.0  # of noise levels: nine frames show what one would not
 MATRICES = ("to_q", "to_k", "to_v", "to_out", ".ffn.", *(f"Attention.{name}." for name in "qkvo"), "DenseReluDense.")
 
 
