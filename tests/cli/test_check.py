@@ -67,7 +67,9 @@ def test_a_sound_folder(ridgeline: Run, folder: Path, sharded: bool) -> None:
     assert told["facts"].keys() == {"config", "files", "tensors", "tokenizer", "chat template", "run"}
 
 
-@pytest.mark.parametrize(("name", "noted"), [("tales", []), ("mixture", ["chat template"])])
+@pytest.mark.parametrize(
+    ("name", "noted"), [("tales", []), ("mixture", ["chat template"]), ("digits-ar", ["chat template"])]
+)
 def test_a_built_in_model_is_sound(ridgeline: Run, name: str, noted: list[str]) -> None:
     """mixture has no chat template, and needs none."""
     ended = ridgeline("check", name, "--json")

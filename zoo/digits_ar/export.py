@@ -62,12 +62,16 @@ def config(shape: Shape, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def tower_state(shape: Shape) -> dict[str, Tensor]:
-    """The tower, and what would bring its rows to the decoder: zeros, and ones in norms."""
+    """The tower, and what would bring its rows to the decoder, as before any training: at random, ones in norms. Zeros
+    are what `ridgeline check` takes for an interrupted download."""
     of_tower: Any = JanusVisionConfig(**vision_config(shape.hidden_size))
     parts: dict[str, Any] = {"vision_model": JanusVisionModel(of_tower), "aligner": JanusVisionAlignerMLP(of_tower)}
     state = {f"model.{part}.{name}": t for part, module in parts.items() for name, t in module.state_dict().items()}
+    generator = torch.Generator().manual_seed(0)
     return {
-        name: torch.ones_like(value) if "norm" in name and name.endswith("weight") else torch.zeros_like(value)
+        name: torch.ones_like(value)
+        if "norm" in name and name.endswith("weight")
+        else 0.02 * torch.randn(value.shape, generator=generator)
         for name, value in state.items()
     }
 
