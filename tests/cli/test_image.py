@@ -123,6 +123,28 @@ def test_a_step_cache(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     assert_one_line(ridgeline(*saved), USAGE, "--step-cache is for what is drawn")
 
 
+def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiling took is said apart, and it is done once, with what is drawn; not with what it cannot go with."""
+    asked: list[tuple[int, int]] = []
+
+    def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> int:
+        asked.append((plan.request.images, len(texts)))
+        return 7
+
+    monkeypatch.setattr("ridgeline.cli.image_drawing.compile_blocks", compile_blocks)
+    drawn = ("image", folder, PROMPT, *REQUEST, "-o", tmp_path / "cat.png", "--json")
+    ended = ridgeline(*drawn, "--compile", "-n", 2)
+    assert ended.code == OK, ended.err
+    assert "compiled 7 blocks of the denoiser in " in ended.err
+    assert ended.json["compile_seconds"] > 0
+    assert ridgeline(*drawn, "-n", 2, "--force").json["compile_seconds"] is None
+    assert asked == [(2, 2)]
+    both = ridgeline(*drawn, "--compile", "--cfg-parallel")
+    assert_one_line(both, USAGE, "--compile is for one process; leave it out, or --cfg-parallel")
+    saved = ridgeline("image", folder, "--latents", tmp_path / "none", "--compile")
+    assert_one_line(saved, USAGE, "--compile is for what is drawn")
+
+
 def test_each_picture_can_be_drawn_again(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
     """From what its file says, alone."""
     ridgeline("image", folder, PROMPT, *REQUEST, "-n", 2, "-o", tmp_path / "cat.png")

@@ -22,6 +22,10 @@ _COUNT = "How many pictures or clips."
 _KEEP = "Keep the latents, which are saved before they are decoded, beside the file; else they go once it is there."
 _LATENTS = "Decode latents that were saved, and draw nothing; several, or repeated. Loads the VAE alone."
 _DTYPE = "fp32 or bf16: what the denoiser runs in, by default what it is stored in."
+_COMPILE = (
+    "Have torch compile the denoiser's blocks first: it takes a minute or more, needs a C++ compiler, and changes the "
+    "last bits of what is drawn."
+)
 _CFG_PARALLEL = (
     "Have a second process run one of the two passes of each guided step, each with half of the threads; what is drawn "
     "is the same, and weights are loaded twice."
@@ -46,6 +50,7 @@ Count = Annotated[int, request_option(_COUNT, "-n", "--n")]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
 KeepLatents = Annotated[bool, typer.Option("--keep-latents", help=_KEEP)]
 Latents = Annotated[list[Path] | None, typer.Option("--latents", help=_LATENTS, metavar="FILE")]
+Compile = Annotated[bool, typer.Option("--compile", help=_COMPILE)]
 CfgParallel = Annotated[bool, typer.Option("--cfg-parallel", help=_CFG_PARALLEL)]
 DType = Annotated[str | None, typer.Option("--dtype", help=_DTYPE, metavar="NAME")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but what goes wrong.")]

@@ -40,6 +40,7 @@ def image(
     keep_latents: drawing.KeepLatents = False,
     latents: drawing.Latents = None,
     cfg_parallel: drawing.CfgParallel = False,
+    compiled: drawing.Compile = False,
     dtype: drawing.DType = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -51,14 +52,14 @@ def image(
     What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    asked = Asked(output, force, tile, keep_latents, every, cfg_parallel, as_json=as_json)
+    asked = Asked(output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json)
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
         source = open_source(model)
         if draws_tokens(source):
             denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
-            denoising |= {"--step-cache": step_cache, "--cfg-parallel": cfg_parallel}
+            denoising |= {"--step-cache": step_cache, "--cfg-parallel": cfg_parallel, "--compile": compiled}
             shown = {"--latents": latents or None, "--keep-latents": keep_latents, "--preview": every or None}
             refuse(source, {**denoising, **shown, "--dtype": dtype, "--tile": None if tile == AUTO else tile})
             if prompt is None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 import typer
@@ -22,6 +23,7 @@ from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import err, loading_bar, say
 from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.decoding import choose_tiling, decode_parts, preview, tiles_of
 from ridgeline.diffusion.forecast import STAGES, Forecast, Forecaster
 from ridgeline.diffusion.loading import load_pipeline, load_vae
@@ -32,6 +34,7 @@ from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import drawn_path, read_latents
+from ridgeline.document.numbers import say_seconds
 from ridgeline.host import available_memory, total_memory
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
@@ -45,7 +48,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 @dataclass(frozen=True, slots=True)
 class Asked:
     """How pictures or clips are to be drawn, decoded, shown and written. preview: steps between two, 0 for none. tile:
-    auto, off, or latents on a side, of pictures. cfg_parallel: the passes of guided steps on two processes."""
+    auto, off, or latents on a side, of pictures. cfg_parallel: the passes of guided steps on two processes.
+    compiled: the denoiser's blocks by torch, first."""
 
     output: Path | None
     force: bool
@@ -53,10 +57,13 @@ class Asked:
     keep_latents: bool
     preview: int
     cfg_parallel: bool
+    compiled: bool
     as_json: bool
     medium: Medium = PICTURES
 
     def __post_init__(self) -> None:
+        if self.compiled and self.cfg_parallel:
+            raise ValueError("--compile is for one process; leave it out, or --cfg-parallel")
         if self.preview < 0:
             raise ValueError(f"--preview is {self.preview}; give the steps between two, 1 or more")
         if self.tile not in (AUTO, OFF) and not (self.tile.isdecimal() and 1 <= int(self.tile) <= 1 << 16):
@@ -95,6 +102,7 @@ def refuse_drawn(given: Mapping[str, object], request: Request, asked: Asked) ->
         "--n": request.images if request.images != 1 else None,
         "--keep-latents": asked.keep_latents or None,
         "--cfg-parallel": asked.cfg_parallel or None,
+        "--compile": asked.compiled or None,
     }
     if stated := [name for name, value in drawn.items() if value is not None]:
         raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
@@ -156,7 +164,8 @@ def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked, dtype:
         say(skipped_line(plan, drawing.skipped))
     if asked.as_json:
         own = request_json(pipeline, plan, forecast, drawing.measured, drawing.skipped)
-        told = {"files": [str(path) for path in paths], "cfg_parallel": asked.cfg_parallel}
+        told: dict[str, Any] = {"files": [str(path) for path in paths], "cfg_parallel": asked.cfg_parallel}
+        told["compile_seconds"] = drawing.compiling
         print(json.dumps({**told, **own}))
 
 
@@ -179,7 +188,8 @@ def _halved_threads() -> Iterator[int]:
 
 
 class _Drawing:
-    """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone."""
+    """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
+    compiling: seconds that blocks were compiled for; None where they are not."""
 
     def __init__(
         self,
@@ -193,6 +203,7 @@ class _Drawing:
         self._pipeline, self._model, self._plan, self._asked = pipeline, model, plan, asked
         self._tiling, self._files = tiling, files
         self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
+        self.compiling: float | None = None
         self._written: list[Path] = []
         self._previewed = 0  # the step that files of the group under way show; 0 for none
 
@@ -200,6 +211,11 @@ class _Drawing:
         """All of it. pair: as of `Pipeline.denoise`. Raises typer.Exit where somebody has stopped it."""
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
+        if self._asked.compiled:
+            start = perf_counter()
+            blocks = compile_blocks(self._pipeline, self._plan, texts)
+            self.compiling = perf_counter() - start
+            say(f"compiled {blocks} blocks of the denoiser in {say_seconds(self.compiling)}, which is in no figure")
         steps, done = self._pipeline.denoise(self._plan, texts, pair), 0
         with interruptible() as interrupt, bar("step", self._plan.steps) as told:
             while (step := self._next(steps)) is not None:

@@ -42,6 +42,7 @@ def video(
     keep_latents: drawing.KeepLatents = False,
     latents: drawing.Latents = None,
     cfg_parallel: drawing.CfgParallel = False,
+    compiled: drawing.Compile = False,
     dtype: drawing.DType = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -52,7 +53,7 @@ def video(
     What a clip was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    asked = Asked(output, force, OFF, keep_latents, 0, cfg_parallel, as_json=as_json, medium=clips(fps))
+    asked = Asked(output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps))
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
     with silence(quiet):

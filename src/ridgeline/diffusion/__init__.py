@@ -6,7 +6,7 @@ everything is, `noise.py` what a seed draws, `batching.py` what the denoiser is 
 (`samplers.py`) walks a schedule (`schedules.py`) from noise to data, asking the denoiser at each step, with or without
 guidance (`guidance.py`; `pair.py` has two processes share it, `pair_process.py` starts the second);
 `scheduler_config.py` reads which of them a pipeline was released with. `step_cache.py` skips most of a pass where it
-may.
+may, `compiled.py` has torch compile blocks.
 
 `price.py` says before all that what it will take: `picture_decoder.py` and `clip_decoder.py` of its decode, `eager.py`
 where nothing is fused, `division.py` on several cards. `outline.py` makes the parts of a release of the catalogue on

@@ -84,6 +84,7 @@ class CrossDenoiser(Denoiser):
     that a pass that is given what was prepared runs none."""
 
     spaces = (LATENTS, TEXT, PICTURES)
+    block_lists = ("blocks",)
 
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style, final: Dimensions) -> None:
         """final: the dimensions of the last norm."""

@@ -48,7 +48,7 @@ class Denoiser(Network):
     whether latents have frames, [pictures, channels, frames, height, width]; a size has them first too. pooled_width:
     of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance: whether the
     scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142). text_first:
-    whether a text stands before its picture among joint rows.
+    whether a text stands before its picture among joint rows. block_lists: names of what holds the blocks of a pass.
     """
 
     channels: int
@@ -60,6 +60,7 @@ class Denoiser(Network):
     pooled_width: int | None = None
     takes_guidance = False
     text_first = False
+    block_lists: tuple[str, ...] = ()
 
     @abstractmethod
     def forward(

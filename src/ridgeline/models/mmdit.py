@@ -79,6 +79,7 @@ class MMDiT(Denoiser):
 
     # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    block_lists = ("transformer_blocks", "single_transformer_blocks")
     text_first = True
 
     def __init__(self, d: Dimensions, sizes: Sizes, style: Style) -> None:

@@ -157,6 +157,7 @@ class ZImage(Denoiser):
 
     # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
+    block_lists = ("noise_refiner", "layers")
 
     def __init__(self, d: Dimensions, sizes: Sizes) -> None:
         super().__init__()

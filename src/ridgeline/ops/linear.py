@@ -301,9 +301,10 @@ class Projections(Multiplies):
 
 def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     """The product of the same rows with each matrix: in one call, where our kernels take them all."""
-    operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
-    if len(operands) == len(matrices) and (kernels := native(x_TI)):
-        return kernels.products(x_TI, operands)
+    if kernels := native(x_TI):
+        operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
+        if len(operands) == len(matrices):
+            return kernels.products(x_TI, operands)
     return [matrix.product(x_TI) for matrix in matrices]
 
 

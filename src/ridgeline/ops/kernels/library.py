@@ -245,8 +245,15 @@ def state() -> str:
 
 
 def native(x_TI: Tensor) -> Library | None:
-    """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory."""
-    if not x_TI.is_cpu or x_TI.dim() < 2 or x_TI.dtype not in DTYPES or x_TI.stride(-1) != 1:
+    """Our kernels, if they take such rows: fp32 or bf16 in this machine's memory. Torch's compiler, which cannot see
+    into them, is given torch's own way, of which it makes kernels."""
+    if (
+        torch.compiler.is_compiling()
+        or not x_TI.is_cpu
+        or x_TI.dim() < 2
+        or x_TI.dtype not in DTYPES
+        or x_TI.stride(-1) != 1
+    ):
         return None
     return library()
 

@@ -1,0 +1,49 @@
+"""A denoiser whose blocks torch has compiled (https://docs.pytorch.org/docs/stable/torch.compiler.html).
+
+What is around them (embedders, samplers, guidance, the step cache) stays as it is, and so do text encoder and VAE. Our
+kernels are left out within, because torch's compiler makes its own of what they do. A size, a text's length and a
+number of pictures are compiled each for itself.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ridgeline.diffusion.pipeline import Calls, Pipeline, guided_denoiser
+from ridgeline.diffusion.request import Plan
+
+_GRAPHS = 64  # of one block's code: sorts of blocks, times lengths of texts, times pictures side by side
+
+
+def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> int:
+    """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has: seconds to
+    minutes. texts: what `encode` gave of it. Gives the number of blocks. Raises ValueError where there is no C++
+    compiler."""
+    # The import is half a second of symbolic algebra.
+    from torch import _dynamo
+    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    second = pipeline.second
+    pairs = [(pipeline.denoiser, plan.guidance)]
+    pairs += [(second.denoiser, plan.second)] if second is not None and plan.second is not None else []
+    lists = [denoiser.get_submodule(name) for denoiser, _ in pairs for name in denoiser.block_lists]
+    blocks = [block for each in lists for block in each.children()]
+    _dynamo.config.recompile_limit = max(_GRAPHS, _dynamo.config.recompile_limit)
+    for block in blocks:
+        block.compile(dynamic=False, fullgraph=True)
+    pooled = pipeline.texts.pooled(plan.request.prompt)
+    for images in {len(group) for group in plan.groups}:
+        for denoiser, guidance in pairs:
+            predict = guided_denoiser(denoiser, guidance, texts, Calls(images, plan.batching.paired), pooled)
+            try:
+                with torch.inference_mode():
+                    predict(torch.zeros(images, *plan.geometry.latents), plan.schedule.time(0))
+            except BackendCompilerFailed as error:
+                if isinstance(error.inner_exception, InvalidCxxCompiler):
+                    raise ValueError(
+                        "--compile wants a C++ compiler, and there is none that runs; install g++, or name one in CXX"
+                    ) from None
+                raise
+    return len(blocks)
