@@ -144,11 +144,11 @@ def two_bumps(x: Tensor, level: Level) -> Tensor:
 
 
 def test_the_table_of_the_page() -> None:
-    """docs/pictures.md: how far from the path's end samplers stop on average, by steps."""
+    """docs/diffusion.md: how far from the path's end samplers stop on average, by steps."""
     x = torch.linspace(-2.5, 2.5, 100, dtype=torch.float64)  # no start lies between the two
     end = run(unipc, flow(999), x, two_bumps)
     samplers = {"Euler": euler, "DPM++ 2M": dpmpp_2m, "UniPC": unipc}
-    page = (Path(__file__).parents[2] / "docs" / "pictures.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "diffusion.md").read_text(encoding="utf-8")
     steps = [int(count) for count in re.findall(r"^\| steps \|(.*)\|$", page, re.MULTILINE)[0].split("|")]
     for name, sampler in samplers.items():
         row = re.findall(rf"^\| {re.escape(name)} \|(.*)\|$", page, re.MULTILINE)[0].split("|")
