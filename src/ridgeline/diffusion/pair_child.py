@@ -5,19 +5,19 @@ import sys
 
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pair import Pair
-from ridgeline.diffusion.pair_process import READY, Order, join
+from ridgeline.diffusion.pair_process import READY, Start, join
 
 
 def main() -> None:
-    """Load the pipeline of the order on stdin, say so, and run its plan's other passes."""
-    order = pickle.load(sys.stdin.buffer)
-    assert isinstance(order, Order)
+    """Load the pipeline of the Start on stdin, say so, and run its plan's other passes."""
+    start = pickle.load(sys.stdin.buffer)
+    assert isinstance(start, Start)
     try:
-        pipeline = load_pipeline(order.model, order.dtype, threads=order.threads)
-        texts = pipeline.encode(order.plan)
+        pipeline = load_pipeline(start.model, start.dtype, threads=start.threads)
+        texts = pipeline.encode(start.plan)
         print(READY, flush=True)
-        join(order.rendezvous, 1)
-        for _ in pipeline.denoise(order.plan, texts, Pair()):
+        join(start.rendezvous, 1)
+        for _ in pipeline.denoise(start.plan, texts, Pair()):
             pass
     except Exception as error:  # whatever it is, the first process says it
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)

@@ -23,7 +23,7 @@ _LAST_WORDS = 5.0  # seconds for a process to end whose connection has
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Start:
     """What the second process does. model, dtype, threads: of `load_pipeline`. rendezvous: where both meet, a file."""
 
     model: str
@@ -38,7 +38,7 @@ def second_process(model: str, dtype: torch.dtype | None, threads: int, plan: Pl
     """This process as the first of a pair, while another draws the same plan from the same folder. Ctrl-C is for this
     one alone. Raises ValueError in one line where the other cannot begin, or ends before it should."""
     with TemporaryDirectory(prefix="ridgeline-") as folder:
-        order = Order(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
+        start = Start(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
         child = subprocess.Popen(
             [sys.executable, "-m", "ridgeline.diffusion.pair_child"],
             stdin=subprocess.PIPE,
@@ -47,10 +47,10 @@ def second_process(model: str, dtype: torch.dtype | None, threads: int, plan: Pl
             start_new_session=True,
         )
         try:
-            if said := _started(child, order):
+            if said := _started(child, start):
                 raise ValueError(f"the second process of the pair did not start: {said}")
             try:
-                join(order.rendezvous, 0)
+                join(start.rendezvous, 0)
                 yield Pair()
             except ConnectionError as error:
                 raise ValueError(f"the second process of the pair is gone: {_epitaph(child) or error}") from error
@@ -67,12 +67,12 @@ def join(rendezvous: str, rank: int) -> None:
     distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2, timeout=_WAITS)
 
 
-def _started(child: "subprocess.Popen[bytes]", order: Order) -> str:
+def _started(child: "subprocess.Popen[bytes]", start: Start) -> str:
     """Why it has not; empty where it has."""
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        pickle.dump(order, child.stdin)
+        pickle.dump(start, child.stdin)
         child.stdin.flush()
         said = child.stdout.readline().decode().strip()
     except BrokenPipeError:

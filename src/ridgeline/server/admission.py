@@ -32,7 +32,7 @@ class Queue:
         self.tokens = 2 * info.capacity if tokens is None else tokens
         self.draining = False
         self._inside: dict[Live, None] = {}
-        self._turns = Turns(clock)
+        self._retry = RetryAfter(clock)
 
     def admit(self, live: Live) -> None:
         """Count a request in. Raises ApiError: 400 where it asks for more than there are places, 429 where the queue is
@@ -46,19 +46,19 @@ class Queue:
                 code="too_many_choices",
             )
         if live.params.n > self.places - sum(other.params.n for other in self._inside):
-            raise self._turns.full("requests", "queue_full")
+            raise self._retry.full("requests", "queue_full")
         waiting = [other.prompt_tokens for other in self._inside if not (other.begun or other.tokens)]
         if waiting and sum(waiting) + live.prompt_tokens > self.tokens:
-            raise self._turns.full("prompt tokens", "queue_tokens")
+            raise self._retry.full("prompt tokens", "queue_tokens")
         self._inside[live] = None
 
     def leave(self, live: Live) -> None:
         """Count it out."""
         del self._inside[live]
-        self._turns.left()
+        self._retry.left()
 
 
-class Turns:
+class RetryAfter:
     """When a place becomes free for the next of those that were sent away: one each time that a request leaves.
 
     Those sent away are given turns one after the other, as far apart as requests have left lately, so that they do not

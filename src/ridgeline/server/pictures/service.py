@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, Protocol
 
 from ridgeline.host import out_of_memory
-from ridgeline.server.admission import Turns, shutting_down
+from ridgeline.server.admission import RetryAfter, shutting_down
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.sse import SlowReader
@@ -64,7 +64,7 @@ class PictureQueue:
         self.nbytes = settings.picture_bytes
         self.draining = False
         self._inside: set[LivePicture] = set()
-        self._turns = Turns(clock)
+        self._retry = RetryAfter(clock)
 
     def admit(self, live: LivePicture) -> None:
         """Count a request in. Raises ApiError: 400 where its pictures are more than is held at all, 429 where there is
@@ -78,15 +78,15 @@ class PictureQueue:
                 "n",
             )
         if len(self._inside) >= self.places:
-            raise self._turns.full("requests", "queue_full")
+            raise self._retry.full("requests", "queue_full")
         if sum(each.nbytes for each in self._inside) + live.nbytes > self.nbytes:
-            raise self._turns.full("pictures", "queue_pictures")
+            raise self._retry.full("pictures", "queue_pictures")
         self._inside.add(live)
 
     def leave(self, live: LivePicture) -> None:
         """Count it out."""
         self._inside.discard(live)
-        self._turns.left()
+        self._retry.left()
 
 
 class PictureService:
