@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 
 
 def byte_level_bpe(texts: Iterable[str], vocab_size: int, special: tuple[str, ...]) -> Tokenizer:
@@ -23,6 +25,18 @@ def byte_level_bpe(texts: Iterable[str], vocab_size: int, special: tuple[str, ..
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def padded_rows(
+    prompts: Sequence[str], ids: Sequence[Sequence[int]], length: int, padding: int, *, done: str
+) -> tuple[Tensor, Tensor]:
+    """Token ids of prompts, padded behind them, int64 [B, length], and which of them are no padding, bool [B, length].
+    Raises ValueError naming the longest prompt where it is longer. done: what is done with as many."""
+    counts = [len(each) for each in ids]
+    if max(counts) > length:
+        raise ValueError(f"{prompts[counts.index(max(counts))]!r} is {max(counts)} tokens; at most {length} are {done}")
+    tokens = torch.tensor([[*each, *[padding] * (length - len(each))] for each in ids])
+    return tokens, torch.arange(length) < torch.tensor(counts)[:, None]
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int, **special: str) -> None:

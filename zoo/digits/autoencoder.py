@@ -90,6 +90,12 @@ def means(vae: Autoencoder, images: Tensor) -> Tensor:
     return torch.cat([vae.encode(part).latent_dist.mean for part in parts])
 
 
+def latents_of(vae: Autoencoder, images: Tensor) -> Tensor:
+    """What a denoiser learns of images: the likeliest latents, shifted and scaled [B, 4, 16, 16]."""
+    out: Tensor = (means(vae, images) - vae.config.shift_factor) * vae.config.scaling_factor
+    return out
+
+
 def main() -> None:
     """Parse the command line and train."""
     args = arguments(

@@ -181,14 +181,14 @@ def autoencoding(pipeline: Pipeline, judge: Judge, held: Digits) -> dict[str, st
     }
 
 
-def training(pipeline: Pipeline, folder: Path, runs: dict[str, Path]) -> dict[str, str]:
-    """What it says of sizes and of the runs."""
+def parts_of(pipeline: Pipeline) -> dict[str, Any]:
+    """Those that were trained."""
+    return {"denoiser": pipeline.denoiser, "encoder": pipeline.encoder.models[0], "vae": pipeline.autoencoder}
+
+
+def training(parts: Mapping[str, Any], folder: Path, runs: Mapping[str, Path]) -> dict[str, str]:
+    """What it says of sizes and of the runs. parts: what was trained, by name."""
     facts = {}
-    parts: dict[str, Any] = {
-        "denoiser": pipeline.denoiser,
-        "encoder": pipeline.encoder.models[0],
-        "vae": pipeline.autoencoder,
-    }
     for name, part in parts.items():
         facts[f"{name}_parameters"] = f"{sum(parameter.numel() for parameter in part.parameters()):,}"
     for name, run in runs.items():
@@ -217,7 +217,7 @@ def main() -> None:
     said = {
         **autoencoding(pipeline, judge, held),
         **drawing(draw, judge, taught, held),
-        **training(pipeline, args.model, runs),
+        **training(parts_of(pipeline), args.model, runs),
     }
     (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))
     print("\n\n".join(f"{name}: {value}" for name, value in said.items()))

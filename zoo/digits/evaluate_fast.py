@@ -13,7 +13,19 @@ from torch import Tensor
 from ridgeline.diffusion.loading import load_pipeline
 from zoo.digits.classifier import classifier
 from zoo.digits.data import Digits, read_digits
-from zoo.digits.evaluate import EACH, GUIDANCE, Drawers, Judge, asked, drawn, nearest, percent, sheet, training
+from zoo.digits.evaluate import (
+    EACH,
+    GUIDANCE,
+    Drawers,
+    Judge,
+    asked,
+    drawn,
+    nearest,
+    parts_of,
+    percent,
+    sheet,
+    training,
+)
 from zoo.digits.measures import Bounds
 from zoo.digits.training import averaged
 
@@ -63,7 +75,7 @@ def main() -> None:
     ]
     rows.append(row("digits", judge, drawn(teacher, known, STEPS, 0.0), STEPS, "off", STEPS))
     said = {
-        **training(load_pipeline(str(args.model), threads=1), args.model, {"distil": args.run}),
+        **training(parts_of(load_pipeline(str(args.model), threads=1)), args.model, {"distil": args.run}),
         "right": percent(judge.right(plain)),
         "right_new": percent(judge.right(drawn(student, new, STEPS, 0.0))),
         "rows": "\n".join(rows),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from zoo.bpe import byte_level_bpe
+from zoo.bpe import byte_level_bpe, padded_rows
 from zoo.digits.model import TEXT
 from zoo.digits.prompts import captions
 
@@ -39,9 +38,4 @@ def encoded(tokenizer: Tokenizer, prompts: Sequence[str]) -> tuple[Tensor, Tenso
     """Tokens of the templated prompts, padded, int64 [B, 32], and which of them are no padding, bool [B, 32]. Raises
     ValueError for a prompt that is longer."""
     texts = [encoding.ids for encoding in tokenizer.encode_batch([templated(prompt) for prompt in prompts])]
-    longest = max(range(len(texts)), key=lambda row: len(texts[row]))
-    if len(texts[longest]) > TEXT:
-        raise ValueError(f"{prompts[longest]!r} is {len(texts[longest])} tokens; at most {TEXT} are read")
-    padding = tokenizer.token_to_id(PAD)
-    tokens = torch.tensor([text + [padding] * (TEXT - len(text)) for text in texts])
-    return tokens, torch.arange(TEXT) < torch.tensor([[len(text)] for text in texts])
+    return padded_rows(prompts, texts, TEXT, tokenizer.token_to_id(PAD), done="read")

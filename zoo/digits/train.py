@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from zoo.digits.autoencoder import Autoencoder, autoencoder_of, means
+from zoo.digits.autoencoder import Autoencoder, autoencoder_of, latents_of
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.measures import Bounds
 from zoo.digits.model import Drawer, Shape, TextShape
@@ -46,8 +46,7 @@ class Taught:
     def batch(self, rows: int, generator: torch.Generator) -> Batch:
         """So many images, half of them moved."""
         images, prompts = pairs(self.digits, self.bounds, rows, generator, self.empty)
-        latents = (means(self.vae, images) - self.vae.config.shift_factor) * self.vae.config.scaling_factor
-        return latents, *encoded(self.tokenizer, prompts)
+        return latents_of(self.vae, images), *encoded(self.tokenizer, prompts)
 
 
 def levels(rows: int, generator: torch.Generator, shift: float = 1.0) -> Tensor:

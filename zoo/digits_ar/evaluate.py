@@ -26,6 +26,7 @@ from zoo.digits.evaluate import (
     nearest,
     percent,
     save_sheet,
+    training,
     trait_rows,
 )
 from zoo.digits.evaluate_fast import of_each_digit, variety
@@ -100,18 +101,6 @@ def autoencoding(drawer: TokenDrawer, judge: Judge, held: Digits) -> dict[str, s
     }
 
 
-def training(drawer: TokenDrawer, folder: Path, runs: dict[str, Path]) -> dict[str, str]:
-    """What it says of sizes and of the runs."""
-    facts = {}
-    for name, part in {"decoder": drawer.loaded.model, "vq": drawer.autoencoder}.items():
-        facts[f"{name}_parameters"] = f"{sum(parameter.numel() for parameter in part.parameters()):,}"
-    for name, run in runs.items():
-        progress = torch.load(run / "checkpoint.pt", weights_only=True)["progress"]
-        facts[f"{name}_steps"] = f"{progress['step']:,}"
-        facts[f"{name}_minutes"] = f"{progress['seconds'] / 60:.0f}"
-    return {**facts, "megabytes": f"{(folder / 'model.safetensors').stat().st_size / 1e6:.1f}"}
-
-
 def main() -> None:
     """Parse the command line, measure, write README.md and the sheet into the model's folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -127,10 +116,12 @@ def main() -> None:
     judge = Judge(averaged(classifier(), args.classifier), Bounds.of(taught))
     sheet = [images_of(drawer, f"a handwritten {name}", 0, SHEET) for name in DIGITS]
     save_sheet(torch.cat(sheet), args.model / "samples.png")
+    parts = {"decoder": drawer.loaded.model, "vq": drawer.autoencoder}
+    runs = {"decoder": args.run, "vq": args.autoencoder}
     said = {
         **autoencoding(drawer, judge, held),
         **drawing(drawer, judge, taught, held),
-        **training(drawer, args.model, {"vq": args.autoencoder, "decoder": args.run}),
+        **training(parts, args.model, runs),
     }
     (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))
     print("\n\n".join(f"{name}: {value}" for name, value in said.items()))

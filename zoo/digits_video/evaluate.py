@@ -19,8 +19,8 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.request import Request
 from zoo.digits.classifier import classifier
 from zoo.digits.data import read_digits
-from zoo.digits.evaluate import Drawers, percent, table, training
-from zoo.digits.prompts import DIGITS
+from zoo.digits.evaluate import Drawers, parts_of, percent, table, training
+from zoo.digits.prompts import DIGITS, called
 from zoo.digits.training import averaged
 from zoo.digits_video.data import DIRECTIONS, clips
 from zoo.digits_video.measures import directions, shown, speeds, unsteady
@@ -109,8 +109,8 @@ def real(reader: nn.Module, data: Path) -> dict[str, str]:
 def sheet(draw: Drawers, path: Path) -> None:
     """A picture of a clip of each digit, a row each, its frames from left to right."""
     ways = list(DIRECTIONS)
-    texts = [f"a {name} moving {ways[number % len(ways)]}" for number, name in enumerate(DIGITS)]
-    frames = draw([Request(text.replace("a eight", "an eight"), seed=0) for text in texts])[:, 0]
+    texts = [f"{called('{a}{name}', name)} moving {ways[number % len(ways)]}" for number, name in enumerate(DIGITS)]
+    frames = draw([Request(text, seed=0) for text in texts])[:, 0]
     apart = functional.pad(frames, (0, _GAP, 0, _GAP), value=0.0)
     gray = ((apart.transpose(1, 2).flatten(2).flatten(0, 1) + 1) * 127.5).round().byte()
     Image.fromarray(gray.numpy()).save(path, optimize=True)
@@ -130,7 +130,7 @@ def main() -> None:
     said = {
         **real(reader, args.data),
         **drawing(reader, draw),
-        **training(load_pipeline(str(args.model), threads=1), args.model, {"drawer": args.run}),
+        **training(parts_of(load_pipeline(str(args.model), threads=1)), args.model, {"drawer": args.run}),
     }
     (args.model / "README.md").write_text(Template(CARD.read_text()).substitute(said))
     print("\n\n".join(f"{name}: {value}" for name, value in said.items()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from zoo.bpe import padded_rows
 from zoo.digits_video.data import DIRECTIONS
 from zoo.digits_video.model import TEXT
 from zoo.digits_video.prompts import caption
@@ -26,8 +26,4 @@ def encoded(tokenizer: Tokenizer, prompts: Sequence[str]) -> tuple[Tensor, Tenso
     """Tokens of prompts, padded, int64 [B, 32], and which of them are no padding, bool [B, 32]. Raises ValueError for a
     prompt that is longer."""
     texts = [encoding.ids for encoding in tokenizer.encode_batch(list(prompts))]
-    longest = max(range(len(texts)), key=lambda row: len(texts[row]))
-    if len(texts[longest]) > TEXT:
-        raise ValueError(f"{prompts[longest]!r} is {len(texts[longest])} tokens; at most {TEXT} are trained on")
-    tokens = torch.tensor([text + [PAD] * (TEXT - len(text)) for text in texts])
-    return tokens, tokens != PAD
+    return padded_rows(prompts, texts, TEXT, PAD, done="trained on")

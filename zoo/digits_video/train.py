@@ -6,14 +6,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from zoo.digits.autoencoder import Autoencoder, autoencoder_in, means
-from zoo.digits.data import Digits, moved, read_digits
+from zoo.digits.autoencoder import Autoencoder, autoencoder_in, latents_of
+from zoo.digits.data import Digits, read_digits
+from zoo.digits.pairs import picked
 from zoo.digits.train import EMPTY, Batch, flow_loss, tokenizer_of
 from zoo.digits.training import PARTS, Training, arguments
 from zoo.digits_video.data import DIRECTIONS, FRAMES, clips
@@ -37,18 +37,14 @@ class Taught:
 
     def batch(self, rows: int, generator: torch.Generator) -> Batch:
         """So many clips, half of them of images that were moved, to sides that are drawn."""
-        picked = torch.randint(len(self.digits), (rows,), generator=generator)
-        images, labels = self.digits.images[picked], self.digits.labels[picked]
-        images[::2] = moved(images[::2], generator)
-        random = Random(int(torch.randint(2**62, (), generator=generator)))
+        own, random = picked(self.digits, rows, generator)
         ways = random.choices(list(DIRECTIONS), k=rows)
         prompts = [
             "" if random.random() < EMPTY else caption(random, int(label), way)
-            for label, way in zip(labels, ways, strict=True)
+            for label, way in zip(own.labels, ways, strict=True)
         ]
-        frames = means(self.vae, clips(images, ways).flatten(0, 1)).unflatten(0, (rows, FRAMES))
-        latents = (frames.transpose(1, 2) - self.vae.config.shift_factor) * self.vae.config.scaling_factor
-        return latents.contiguous(), *encoded(self.tokenizer, prompts)
+        frames = latents_of(self.vae, clips(own.images, ways).flatten(0, 1)).unflatten(0, (rows, FRAMES))
+        return frames.transpose(1, 2).contiguous(), *encoded(self.tokenizer, prompts)
 
 
 def main() -> None:
