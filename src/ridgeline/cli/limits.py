@@ -24,7 +24,10 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     "template_factor": ("--max-template-factor", "Bytes of a rendered prompt for each position of the context."),
     "body_bytes": ("--max-body", "A request's body."),
     "upload_bytes": ("--max-upload", "A form with a file of speech."),
-    "picture_bytes": ("--max-picture-memory", "Pictures of all requests under way, as files: n x size of each."),
+    "picture_bytes": (
+        "--max-picture-memory",
+        "Pictures of all requests under way, as files (n x size of each), and frames of GIF and WebP.",
+    ),
     "clip_bytes": ("--max-clip-storage", "Files of finished clips; the oldest go for the newest."),
     "clip_seconds": ("--clip-lifetime", "That the file of a finished clip is kept."),
     "json_depth": ("--max-json-depth", "Nesting of a body's JSON."),
@@ -41,7 +44,10 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     "idle_seconds": ("--idle-timeout", "Between two requests of a connection."),
     "send_buffer_bytes": ("--send-buffer", "What a client may leave unread before its answer waits."),
     "connections": ("--max-connections", "Open connections; by default what the process's open files allow."),
-    "queued_requests": ("--max-queued-requests", "Requests that wait; by default 4 times --max-requests."),
+    "queued_requests": (
+        "--max-queued-requests",
+        "Requests that wait, by default 4 times --max-requests; of pipelines all in the server, by default 16.",
+    ),
     "queued_tokens": ("--max-queued-tokens", "Their prompt tokens; by default 2 times what KV memory holds."),
     "queue_seconds": ("--queue-timeout", "That a request waits for its first step."),
     "total_seconds": ("--request-timeout", "That a request takes in all."),

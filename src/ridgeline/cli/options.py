@@ -59,8 +59,7 @@ ServedModelName = Annotated[
     list[str] | None,
     typer.Option(help="A name by which requests may call the model; several, or repeated."),
 ]
-PromptText = Annotated[str, typer.Argument(help=_PROMPT)]
-OptionalPromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
+PromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]

@@ -37,7 +37,7 @@ def _batch(*names: str, text: str) -> Any:
 @with_flags
 def run(
     model: options.ModelName,
-    prompt: options.OptionalPromptText = None,
+    prompt: options.PromptText = None,
     *,
     input_file: Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)] = None,
     output_file: Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)] = None,

@@ -175,7 +175,7 @@ def _changed(flags: Any = None, **single: bool) -> list[str]:
 @with_flags
 def trace(
     model: options.ModelName,
-    prompt: options.OptionalPromptText = None,
+    prompt: options.PromptText = None,
     device: options.DeviceName = "this",
     *,
     look: Look,

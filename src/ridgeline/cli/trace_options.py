@@ -85,7 +85,7 @@ class Drawing:
     pull: Annotated[bool, _drawn("What guidance pulls: the difference of the step's two passes.")] = False
     picture: Annotated[Path | None, _drawn("An .svg of what --attention and --pull show.", metavar="FILE")] = None
     size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
-    frames: Annotated[int | None, _drawn("Of a clip, 4k + 1; by default as the pipeline says.")] = None
+    frames: Annotated[int | None, _drawn("Of a clip; by default as the pipeline says.")] = None
 
     def given(self) -> list[str]:
         """The options that were given."""

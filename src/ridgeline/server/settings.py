@@ -64,7 +64,8 @@ class ServerSettings:
 
     Of speech -- upload_bytes: of a form with a file.
 
-    Of pictures -- picture_bytes: that the files of all requests under way may have at most, n x size of each.
+    Of pictures -- picture_bytes: that the files of all requests under way may have at most, n x size of each, and the
+    frames of clips that are no MP4.
 
     Of clips -- clip_bytes: of the files of finished ones, the oldest of which go for the newest. clip_seconds: that one
     is kept.
@@ -79,8 +80,9 @@ class ServerSettings:
     at a time; None for no limit.
 
     Of the queue -- queued_requests: requests in the server that the engine has no place for; None for 4 times the
-    largest batch. queued_tokens: prompt tokens of all of them; None for 2 times what KV memory holds. queue_seconds:
-    that a request waits for its first step. total_seconds: that it takes in all.
+    largest batch; of pipelines all that are in the server, None for 16. queued_tokens: prompt tokens of all that wait;
+    None for 2 times what KV memory holds. queue_seconds: that a request waits for its first step. total_seconds: that
+    it takes in all. Neither holds for a clip, whose client does not wait.
 
     Of the process -- drain_seconds: that requests under way get to finish after SIGTERM. stalled_seconds: without a
     step, though there is work, after which /health/live is red.
