@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import check_threads, threads_for
 from ridgeline.models import build
 from ridgeline.server.http.auth import read_keys
-from ridgeline.server.serve import Served, run_server
+from ridgeline.server.serve import Model, Servable, Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
 from ridgeline.server.telemetry.logs import set_up_logs
 
@@ -141,8 +141,7 @@ def serve(
         return _serve_language(writers[0], settings, engine, adapters, seed)
     pictures = served_pictures(pipelines, engine.threads)
     if not writers:
-        set_up_logs("json" if settings.log_format == "json" else "text")
-        return run_server(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
+        return _run(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
     return _serve_together(writers[0], pictures, settings, engine, adapters, seed)
 
 
@@ -155,8 +154,7 @@ def _serve_language(
         threads=threads,
         device=lambda: device_named("this", threads),
     )
-    set_up_logs("json" if settings.log_format == "json" else "text")
-    return run_server(served, settings, lambda url, llm: say_ready(url, llm, served.name, settings))
+    return _run(served, settings, lambda url, llm: say_ready(url, llm, served.name, settings))
 
 
 def _serve_together(
@@ -170,8 +168,13 @@ def _serve_together(
     from ridgeline.server.mixed.serving import ServedTogether
 
     together = ServedTogether(_served(model, settings, engine, adapters, seed), pictures)
+    return _run(together, settings, lambda url, models: say_together(url, together, models, settings))
+
+
+def _run(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
+    """As run_server, with the log in the format that was asked for."""
     set_up_logs("json" if settings.log_format == "json" else "text")
-    return run_server(together, settings, lambda url, models: say_together(url, together, models, settings))
+    return run_server(served, settings, ready)
 
 
 def _served(
