@@ -178,3 +178,9 @@ def test_leaving_early_ends_the_requests(sampled: Path) -> None:
     steps.close()
     assert not drawing.engine.has_work
     assert drawing.engine.stats.held_pages == 0
+
+
+def test_run_names_the_command_that_draws(ridgeline: Run) -> None:
+    """A model that draws writes too, which of some means nothing: that is said, of no other model."""
+    said = [ridgeline("run", name, "a seven", "--max-tokens", 2).err for name in ("digits-ar", "tales")]
+    assert ["draws too: ridgeline image takes it" in err for err in said] == [True, False]

@@ -49,10 +49,11 @@ def _noun(plan: Plan) -> str:
 
 
 def _decode(memory: Memory, tiling: Tiling | None) -> str:
-    """What the decode of a picture takes, and would."""
+    """What the decode of a picture takes, and would otherwise, where that differs."""
     cut = f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
-    would = f"{_size(memory.whole)} whole, {_size(memory.tiled)} in tiles of {Tiling().size}"
-    return f"decode {_size(memory.decode)} {cut}; it would be {would}"
+    others = {"whole": memory.whole, f"in tiles of {Tiling().size}": memory.tiled}
+    would = ", ".join(f"{_size(nbytes)} {how}" for how, nbytes in others.items() if nbytes != memory.decode)
+    return f"decode {_size(memory.decode)} {cut}" + (f"; it would be {would}" if would else "")
 
 
 def _pictures(plan: Plan) -> str:

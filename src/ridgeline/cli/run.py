@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
@@ -18,6 +19,7 @@ from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.features import Features
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
+from ridgeline.pictures.drawing import draws_tokens
 from ridgeline.text import Tokenizer
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
@@ -94,6 +96,8 @@ def run(
         ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
+        if draws_tokens(open_source(model)):
+            say(f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing")
         _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
         account = _account(llm)
