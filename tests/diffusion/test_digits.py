@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import ZImagePipeline
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from zoo.digits.measures import slant, thickness
 
@@ -15,6 +14,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
 from ridgeline.models import ModelRefused
+from support.pipelines import widen
 
 DIGITS = BUILTIN / "digits"
 FAST = BUILTIN / "digits-fast"
@@ -29,13 +29,7 @@ def pipeline() -> Pipeline:
 def widened(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with its weights in fp32, in which both compute alike."""
     folder = tmp_path_factory.mktemp("digits")
-    for path in (path for path in DIGITS.rglob("*") if path.is_file()):
-        copy = folder / path.relative_to(DIGITS)
-        copy.parent.mkdir(exist_ok=True)
-        if path.suffix == ".safetensors":
-            save_file({name: value.float() for name, value in load_file(path).items()}, copy, {"format": "pt"})
-        else:
-            copy.write_bytes(path.read_bytes().replace(b'"bfloat16"', b'"float32"'))
+    widen(DIGITS, folder)
     return folder
 
 

@@ -22,6 +22,7 @@ from diffusers import (
     ZImagePipeline,
     ZImageTransformer2DModel,
 )
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoModelForTextEncoding, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -189,6 +190,17 @@ def wan_of_pictures(folder: Path, **stated: Any) -> tuple[WanPipeline, Autoencod
         path = folder / name
         path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
     return pipeline, autoencoder
+
+
+def widen(folder: Path, copy: Path) -> None:
+    """Copy a built-in pipeline with its weights in fp32, in which two libraries compute alike."""
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        wide = copy / path.relative_to(folder)
+        wide.parent.mkdir(exist_ok=True)
+        if path.suffix == ".safetensors":
+            save_file({name: value.float() for name, value in load_file(path).items()}, wide, {"format": "pt"})
+        else:
+            wide.write_bytes(path.read_bytes().replace(b'"bfloat16"', b'"float32"'))
 
 
 def generators(seed: int, images: int) -> list[torch.Generator]:
