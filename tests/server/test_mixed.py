@@ -243,10 +243,10 @@ def test_every_model_has_its_routes(kept: Kept) -> None:
         assert said.startswith("digits draws pictures and writes no text; ask /v1/images/generations")
         assert await up.refusal(IMAGES, {**SEVEN, "model": "tales"}) == (
             *(400, "unsupported_model"),
-            "tales draws no pictures; ask /v1/chat/completions",
+            "tales is served for text alone; ask /v1/chat/completions",
         )
         clip = {"prompt": "a cat"}
-        for name, says in (("tales", "tales draws no pictures"), ("digits", "the model draws pictures")):
+        for name, says in (("tales", "tales is served for text alone"), ("digits", "the model draws pictures")):
             status, code, said = await up.refusal("/v1/videos", {**clip, "model": name})
             assert (status, code) == (400, "unsupported_model")
             assert said.startswith(says)

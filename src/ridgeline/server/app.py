@@ -123,8 +123,8 @@ IMAGES = "/v1/images/generations"
 VIDEOS = "/v1/videos"
 """What is posted to a pipeline of clips."""
 
-DRAWS_NO_PICTURES = f"draws no pictures; ask {CHAT}"
-"""What is said of a language model that is asked for one."""
+DRAWS_NO_PICTURES = f"is served for text alone; ask {CHAT}"
+"""What is said of a language model that is asked for one: Janus could draw, in a command."""
 
 TEXT_ROUTES = (
     CHAT,
