@@ -85,6 +85,7 @@ def test_the_readme_states_what_the_pages_do(page: str) -> None:
     assert f"within 10 % in {here[1]} rows" in readme
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date(accuracy: ModuleType, page: str) -> None:
     """All judged rows, kernels and memory are priced anew; a page that differs was not made by this code."""
     shown, percent = lines(page), sys.modules["accuracy_page"].percent

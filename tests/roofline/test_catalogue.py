@@ -165,6 +165,7 @@ def test_parameters_are_the_published_ones(name: str) -> None:
         assert counted.active / 1e9 == pytest.approx(active, rel=ACTIVE_WITHIN.get(name, 0.005))
 
 
+@pytest.mark.slow
 def test_every_entry_builds_and_its_parameters_are_those_that_are_listed() -> None:
     """Of every model and pipeline; the list builds nothing."""
     assert len(NAMES) >= 20
