@@ -45,6 +45,16 @@ def speech_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def z_image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small random pipeline of pictures; nothing is to be written there."""
+    from support.pipelines import z_image  # imports what few tests need
+
+    folder = tmp_path_factory.mktemp("pipelines") / "z-image"
+    z_image(folder)
+    return folder
+
+
 @pytest.fixture
 def torch_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without our kernels: what a test sees is what torch dispatches."""

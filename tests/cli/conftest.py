@@ -9,12 +9,19 @@ import torch
 
 from cli.running import OK, Ended, Run
 from ridgeline.cli import main as command_line
+from ridgeline.roofline.cards import load_card
 
 
 @pytest.fixture(autouse=True)
 def as_wide_as_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the terminal of those who run the tests."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For commands that draw: what the machine is costs two seconds, and is no matter there."""
+    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
 
 
 @pytest.fixture

@@ -19,24 +19,16 @@ from ridgeline.diffusion.pair import Pair
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents
-from ridgeline.roofline.cards import load_card
-from support.pipelines import z_image
 
 REQUEST = ("a cat", "--negative", "blurred", "--size", "64x64", "--steps", "3", "--guidance", "2", "--seed", "5")
 Children = list["subprocess.Popen[bytes]"]
 
+pytestmark = pytest.mark.usefixtures("not_probed")
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("z-image")
-    z_image(path)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine is costs two seconds, and is no matter here."""
-    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
+def folder(z_image_folder: Path) -> Path:
+    return z_image_folder
 
 
 @pytest.fixture

@@ -27,24 +27,17 @@ from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
-from ridgeline.roofline.cards import load_card
 from support.pipelines import z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
 REQUEST = ("--negative", NEGATIVE, "--size", "64x64", "--steps", "4", "--guidance", "2", "--seed", "5")
 
+pytestmark = pytest.mark.usefixtures("not_probed")
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("z-image")
-    z_image(path)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine is costs two seconds, and is no matter here."""
-    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
+def folder(z_image_folder: Path) -> Path:
+    return z_image_folder
 
 
 @pytest.fixture(scope="module")

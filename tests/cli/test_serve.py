@@ -32,7 +32,6 @@ from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served
 from ridgeline.server.settings import ServerSettings
 from server.scripted import INFO
-from support.pipelines import z_image
 
 Told = tuple[Served, ServerSettings]
 
@@ -240,26 +239,18 @@ def test_a_signal_while_the_command_is_imported_ends_it_well() -> None:
 # -- pipelines --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small random pipeline."""
-    folder = tmp_path_factory.mktemp("pipelines") / "z-image"
-    z_image(folder)
-    return folder
-
-
 def test_what_pictures_are_served_with(
-    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path, tmp_path: Path
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, z_image_folder: Path, tmp_path: Path
 ) -> None:
     """Several pipelines, each called by its folder."""
     told: list[tuple[ServedPictures, ServerSettings]] = []
     monkeypatch.setattr(command, "run_server", lambda *given: told.append(given[:2]) or OK)
     monkeypatch.setattr(command, "set_up_logs", lambda _: None)
-    shutil.copytree(pictures, tmp_path / "other")
-    ended = ridgeline("serve", pictures, tmp_path / "other", "--threads", 1, "--max-picture-memory", "1MiB")
+    shutil.copytree(z_image_folder, tmp_path / "other")
+    ended = ridgeline("serve", z_image_folder, tmp_path / "other", "--threads", 1, "--max-picture-memory", "1MiB")
     assert ended.code == OK, ended.err
     ((served, settings),) = told
-    assert served.models == {"z-image": str(pictures), "other": str(tmp_path / "other")}
+    assert served.models == {"z-image": str(z_image_folder), "other": str(tmp_path / "other")}
     assert (served.threads, settings.picture_bytes) == (1, 1 << 20)
 
 
@@ -281,24 +272,24 @@ def test_what_pictures_are_served_with(
     ],
 )
 def test_what_does_not_go_with_pictures(
-    ridgeline: Run, told: list[Told], pictures: Path, arguments: list[str], code: int, says: str
+    ridgeline: Run, told: list[Told], z_image_folder: Path, arguments: list[str], code: int, says: str
 ) -> None:
-    given = [argument.replace("FOLDER", str(pictures)) for argument in arguments]
-    assert_one_line(ridgeline("serve", pictures, *given), code, says.replace("FOLDER", str(pictures)))
+    given = [argument.replace("FOLDER", str(z_image_folder)) for argument in arguments]
+    assert_one_line(ridgeline("serve", z_image_folder, *given), code, says.replace("FOLDER", str(z_image_folder)))
     assert not told
 
 
-def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], pictures: Path) -> None:
+def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], z_image_folder: Path) -> None:
     """Options of either; threads are all models' together."""
     ended = ridgeline(
-        "serve", pictures, "tales", "--kv-memory", "2MB", "--max-stops", "3", "--max-picture-memory", "1MiB",
+        "serve", z_image_folder, "tales", "--kv-memory", "2MB", "--max-stops", "3", "--max-picture-memory", "1MiB",
         "--seed", 3, "--threads", 1, "--dummy-weights", "--tool-call-parser", "hermes",
     )  # fmt: skip
     assert ended.code == OK, ended.err
     ((served, settings),) = told
     assert (served.language.model, served.language.name, served.language.dummy_weights) == ("tales", "tales", True)
     assert (served.language.settings.kv_bytes, served.language.settings.seed) == (2e6, 3)
-    assert (served.pictures.models, served.pictures.threads) == ({"z-image": str(pictures)}, 1)
+    assert (served.pictures.models, served.pictures.threads) == ({"z-image": str(z_image_folder)}, 1)
     assert (settings.stops, settings.picture_bytes, settings.tool_parser) == (3, 1 << 20, "hermes")
 
 
@@ -316,10 +307,10 @@ def test_language_models_are_served_one_by_one(ridgeline: Run, told: list[Told])
 @pytest.mark.parametrize("model", ["FOLDER", "digits"])
 @pytest.mark.parametrize("name", [None, "mine"])
 def test_a_server_that_draws(
-    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, pictures: Path, model: str, name: str | None
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, z_image_folder: Path, model: str, name: str | None
 ) -> None:
     """From the command to a picture and to the signal that ends it, under its own name or another."""
-    folder = model.replace("FOLDER", str(pictures))
+    folder = model.replace("FOLDER", str(z_image_folder))
     called = Path(folder).name
     answers: list[Any] = []
     say_drawing = command.say_drawing

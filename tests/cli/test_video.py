@@ -16,11 +16,12 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.picture import to_bytes
 from ridgeline.diffusion.request import Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents
-from ridgeline.roofline.cards import load_card
 from support.pipelines import wan, z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
 REQUEST = ("--negative", NEGATIVE, "--size", "64x32", "--frames", "5", "--steps", "3", "--guidance", "2", "--seed", "5")
+
+pytestmark = pytest.mark.usefixtures("not_probed")
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("wan")
     wan(path, experts=True)
     return path
-
-
-@pytest.fixture(autouse=True)
-def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine is costs two seconds, and is no matter here."""
-    monkeypatch.setattr("ridgeline.cli.image_drawing.device_named", lambda *_: load_card("h100-sxm"))
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,10 @@ from support.checkpoints import edit_config
 from support.pipelines import CHANNELS, SIZES, generators, z_image
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
-    z_image(folder)
-    return folder
-
-
 @pytest.fixture
-def folder(whole: Path, tmp_path: Path) -> Path:
+def folder(z_image_folder: Path, tmp_path: Path) -> Path:
     """A copy to be broken."""
-    shutil.copytree(whole, tmp_path / "copy")
+    shutil.copytree(z_image_folder, tmp_path / "copy")
     return tmp_path / "copy"
 
 
@@ -76,9 +69,9 @@ def test_what_a_release_leaves_to_its_class(folder: Path) -> None:
         (Request("x", "y", guidance=0.0), "the negative prompt could not act .* guidance is off at 0; .*"),
     ],
 )
-def test_requests_that_cannot_be(whole: Path, request_: Request, says: str) -> None:
+def test_requests_that_cannot_be(z_image_folder: Path, request_: Request, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}$"):
-        load_pipeline(str(whole)).plan(request_)
+        load_pipeline(str(z_image_folder)).plan(request_)
 
 
 def _without(part: str) -> Callable[[Path], None]:
@@ -155,10 +148,10 @@ def test_models_that_draw_nothing(name: str) -> None:
         load_pipeline(name)
 
 
-def test_a_denoiser_in_another_number_format(whole: Path) -> None:
+def test_a_denoiser_in_another_number_format(z_image_folder: Path) -> None:
     """bf16 is fp32 rounded, and is what is run; fp16 is refused, as it would leave its range."""
     stored, wide, rounded = (
-        dict(load_denoiser(str(whole / "transformer"), dtype).named_parameters())
+        dict(load_denoiser(str(z_image_folder / "transformer"), dtype).named_parameters())
         for dtype in (None, torch.float32, torch.bfloat16)
     )
     for name, parameter in stored.items():
@@ -166,13 +159,13 @@ def test_a_denoiser_in_another_number_format(whole: Path) -> None:
         assert rounded[name].dtype == torch.bfloat16
         assert torch.equal(rounded[name], parameter.bfloat16()), name
     with pytest.raises(ValueError, match=r"^a denoiser does not run in torch.float16; give torch.float32 or"):
-        load_denoiser(str(whole / "transformer"), torch.float16)
+        load_denoiser(str(z_image_folder / "transformer"), torch.float16)
 
 
-def test_drawn_in_bf16(whole: Path) -> None:
+def test_drawn_in_bf16(z_image_folder: Path) -> None:
     """Near what fp32 gives: the pipeline keeps latents in fp32 between steps."""
     request = Request("a cat", None, Size(64, 64), 2, 0.0, 3)
-    exact, rounded = (load_pipeline(str(whole), dtype).draw(request) for dtype in (None, torch.bfloat16))
+    exact, rounded = (load_pipeline(str(z_image_folder), dtype).draw(request) for dtype in (None, torch.bfloat16))
     assert exact.dtype == rounded.dtype == torch.float32
     assert 1e-5 < relative(rounded, exact) < 0.1
 
@@ -190,10 +183,10 @@ def test_grey(tmp_path: Path) -> None:
     assert relative((pixels / 2 + 0.5).clamp(0, 1), expected) < 1e-5
 
 
-def test_loading_is_told_as_one(whole: Path) -> None:
+def test_loading_is_told_as_one(z_image_folder: Path) -> None:
     """Bytes done rise through all parts to those of all their files."""
     told: list[tuple[int, int]] = []
-    load_pipeline(str(whole), progress=lambda done, every: told.append((done, every)))
+    load_pipeline(str(z_image_folder), progress=lambda done, every: told.append((done, every)))
     (every,) = {every for _, every in told}
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1][0] == every

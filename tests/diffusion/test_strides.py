@@ -12,7 +12,7 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
 from ridgeline.diffusion.strides import Stride, count, seconds_each, strides
 from ridgeline.models.tiling import Tiling
-from support.pipelines import wan, z_image
+from support.pipelines import wan
 
 REQUESTS = (
     Request("a cat", "blurred", Size(64, 64), 3, 2.0, 5, 3),
@@ -21,10 +21,8 @@ REQUESTS = (
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = tmp_path_factory.mktemp("z-image")
-    z_image(folder)
-    return load_pipeline(str(folder), threads=1)
+def pipeline(z_image_folder: Path) -> Pipeline:
+    return load_pipeline(str(z_image_folder), threads=1)
 
 
 def pixels(done: list[Stride]) -> Tensor:

@@ -36,10 +36,8 @@ QUICK = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 1, "guidance
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = tmp_path_factory.mktemp("z-image")
-    z_image(folder)
-    return load_pipeline(str(folder), threads=1)
+def pipeline(z_image_folder: Path) -> Pipeline:
+    return load_pipeline(str(z_image_folder), threads=1)
 
 
 @pytest.fixture(scope="module")

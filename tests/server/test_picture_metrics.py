@@ -14,17 +14,14 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry.families import HTTP_FAMILIES, MODEL_LABELS, PICTURE_FAMILIES, PREFIX
 from server.pictures import ROUTE, Drawing, Held, drawing
 from server.wire import eventually
-from support.pipelines import z_image
 
 FROZEN = Path(__file__).parent / "picture_metrics.json"
 QUICK = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 2, "guidance_scale": 0.0, "seed": 1}
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = tmp_path_factory.mktemp("z-image")
-    z_image(folder)
-    return load_pipeline(str(folder), threads=1)
+def pipeline(z_image_folder: Path) -> Pipeline:
+    return load_pipeline(str(z_image_folder), threads=1)
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import serve
 from ridgeline.server.settings import ServerSettings
 from server.pictures import ROUTE
-from support.pipelines import z_image
 
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
 LONG = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 40, "guidance_scale": 0.0, "seed": 1}
@@ -28,10 +27,8 @@ SHORT = {**LONG, "num_inference_steps": 1}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("z-image")
-    z_image(path)
-    return path
+def folder(z_image_folder: Path) -> Path:
+    return z_image_folder
 
 
 @dataclass

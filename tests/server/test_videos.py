@@ -30,7 +30,7 @@ from server.pictures import ROUTE as IMAGES
 from server.pictures import Drawing, Held, drawing
 from server.test_pictures_lifecycle import Up, lives, served
 from server.wire import eventually
-from support.pipelines import CLIP_SIZES, wan, wan_of_pictures, z_image
+from support.pipelines import CLIP_SIZES, wan, wan_of_pictures
 
 ROUTE = "/v1/videos"
 PROMPT, NEGATIVE = "a naïve cat — 猫 runs", "blurred"
@@ -62,10 +62,8 @@ def pipeline(folder: Path) -> Pipeline:
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = tmp_path_factory.mktemp("z-image")
-    z_image(folder)
-    return load_pipeline(str(folder), threads=1)
+def pictures(z_image_folder: Path) -> Pipeline:
+    return load_pipeline(str(z_image_folder), threads=1)
 
 
 @pytest.fixture(scope="module")
