@@ -30,7 +30,17 @@ class Noise:
 
 def check_draws(seed: int, images: int) -> None:
     """Raises ValueError for a seed or a number of images that cannot be."""
+    check_images(images)
+    check_seed(seed)
+
+
+def check_images(images: int) -> None:
+    """Raises ValueError for a number of images that a request cannot have."""
     if not 1 <= images <= MAX_IMAGES:
         raise ValueError(f"{images} images: a request draws 1 to {MAX_IMAGES}")
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError for a seed that cannot be."""
     if not 0 <= seed <= MAX_SEED:
         raise ValueError(f"seed {seed}: it must be an integer from 0 to {MAX_SEED}")

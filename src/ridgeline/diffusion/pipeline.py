@@ -18,7 +18,7 @@ from ridgeline.diffusion.borrowed import ClipAutoencoder
 from ridgeline.diffusion.decoding import decode, decode_parts
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
-from ridgeline.diffusion.noise import Noise, check_draws
+from ridgeline.diffusion.noise import Noise, check_images, check_seed
 from ridgeline.diffusion.pair import Pair, guide_apart
 from ridgeline.diffusion.pipeline_class import PipelineClass
 from ridgeline.diffusion.request import Plan, Request, concerning
@@ -120,9 +120,9 @@ class Pipeline:
         guidance, second = self._guidance(request, scale)
         seed = SystemRandom().randrange(SEEDS) if request.seed is None else request.seed
         with concerning("images"):
-            check_draws(0, request.images)
+            check_images(request.images)
         with concerning("seed"):
-            check_draws(seed, request.images)
+            check_seed(seed)
         if request.step_cache is not None:
             with concerning("step_cache"):
                 check_threshold(request.step_cache)
