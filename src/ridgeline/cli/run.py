@@ -96,8 +96,6 @@ def run(
         ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
         if sampling.max_tokens is not None:
             check_room(llm, ids, params, more_memory="--kv-memory")
-        if draws_tokens(open_source(model)):
-            say(f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing")
         _say_loaded(llm, verbose=verbose)
         shown = not as_json and not engine.dummy_weights
         account = _account(llm)
@@ -107,6 +105,8 @@ def run(
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
+        if draws_tokens(open_source(model)):
+            say(f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing")
 
 
 def _check_batch(others: dict[str, Any]) -> None:
