@@ -21,7 +21,7 @@ from ridgeline.diffusion.decoding import choose_tiling
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline, load_vae
 from ridgeline.diffusion.pair import Pair
-from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline, Step
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents

@@ -13,7 +13,7 @@ from PIL import Image
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.request import Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents
 from support.pipelines import wan, z_image

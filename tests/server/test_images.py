@@ -19,7 +19,7 @@ from PIL import Image
 
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
 from ridgeline.server.api.fields import NEUTRAL, REFUSED

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeline.cli.serve import say_together
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.loading import load_pipeline
-from ridgeline.diffusion.picture import to_bytes
+from ridgeline.diffusion.picture_file import to_bytes
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
 from ridgeline.engine.async_llm import AsyncLLM

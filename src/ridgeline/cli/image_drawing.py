@@ -22,7 +22,7 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import err, loading_bar, say
-from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.compiled import compile_blocks
 from ridgeline.diffusion.decoding import choose_tiling, decode_parts, preview, tiles_of
 from ridgeline.diffusion.forecast import STAGES, Forecast, Forecaster

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from ridgeline.diffusion.borrowed import PIP
-from ridgeline.diffusion.picture import encode_picture, picture_options, to_image
+from ridgeline.diffusion.clip_autoencoder import PIP
+from ridgeline.diffusion.picture_file import encode_picture, picture_options, to_image
 
 FORMATS = {".mp4": "MP4", ".gif": "GIF", ".webp": "WEBP"}
 """By the suffix of a file's name; a name without one is a folder of PNG."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.document.numbers import gib, say_gib
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import Geometry
 from ridgeline.diffusion.pipeline import Pipeline

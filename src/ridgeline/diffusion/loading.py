@@ -10,8 +10,8 @@ from ridgeline.checkpoint import Source, load_autoencoder, load_denoiser
 from ridgeline.checkpoint.fill import Progress, memory_beside
 from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Component, as_source
-from ridgeline.diffusion.borrowed import ARCHITECTURE as CLIPS
-from ridgeline.diffusion.borrowed import ClipAutoencoder, load_clip_autoencoder
+from ridgeline.diffusion.clip_autoencoder import ARCHITECTURE as CLIPS
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder, load_clip_autoencoder
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.pipeline import Expert, Pipeline

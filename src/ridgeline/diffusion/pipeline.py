@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.diffusion.batching import batching_of, ridge_seconds
-from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.decoding import decode, decode_parts
 from ridgeline.diffusion.geometry import Geometry, Layout
 from ridgeline.diffusion.guidance import Guidance, guidance_of, guide, guide_paired

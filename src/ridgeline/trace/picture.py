@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ridgeline.diffusion.borrowed import ClipAutoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
 from ridgeline.diffusion.clip_decoder import ClipDecoder
 from ridgeline.diffusion.request import Plan
 from ridgeline.models.autoencoder_kl import AutoencoderKL

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 from torch import Tensor
 
-from ridgeline.diffusion.picture import encode_picture
+from ridgeline.diffusion.picture_file import encode_picture
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.request import Request as Drawing

@@ -19,11 +19,11 @@ from torch import Tensor
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan
 from ridgeline.diffusion.strides import StageName, Stride, count, counts, strides
-from ridgeline.diffusion.turns import Turns
 from ridgeline.models.tiling import Tiling
 from ridgeline.roofline.device import Device
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.prices import Prices
+from ridgeline.server.turns import Turns
 
 PATIENCE = 10
 """Times its price that a stride may take before requests count as waiting in vain."""

@@ -10,7 +10,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import Tensor
 
-from ridgeline.diffusion.borrowed import ClipAutoencoder, load_clip_autoencoder
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder, load_clip_autoencoder
 from ridgeline.models import ModelRefused
 from support.checkpoints import edit_config, redraw
 
