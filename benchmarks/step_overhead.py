@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ridgeline.diffusion.batching import Batching
 from ridgeline.diffusion.geometry import Layout, Size
 from ridgeline.diffusion.guidance import Convention, guidance_of
+from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.samplers import dpmpp_2m, euler, unipc
@@ -53,10 +54,9 @@ class Nothing(Denoiser):
         raise NotImplementedError
 
 
-def seconds(scheduler: Scheduler, plan: Plan) -> float:
+def seconds(pipeline: Pipeline, scheduler: Scheduler, plan: Plan) -> float:
     """Of a step."""
-    pipeline = Pipeline.__new__(Pipeline)  # of which nothing is loaded
-    pipeline.denoiser, pipeline.scheduler, pipeline.second = Nothing(), scheduler, None
+    pipeline.scheduler = scheduler
     texts = [torch.zeros(1, 1)] * len(plan.texts)
     took = []
     for _ in range(REQUESTS):
@@ -75,6 +75,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     size = Size(asked.size, asked.size)
+    pipeline = load_pipeline("digits")
+    pipeline.denoiser = Nothing()
     geometry = Layout(16, (size,)).geometry(size)
     print(f"a step of a picture of {size} pixels, latents {list(geometry.latents)}, without its denoiser:")
     for name, scheduler in SCHEDULERS.items():
@@ -84,7 +86,7 @@ def main() -> None:
             texts = ((1,),) * guidance.passes(1)
             schedule = scheduler.schedule(asked.steps, geometry.tokens)
             plan = Plan(Request(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False))
-            found.append(seconds(scheduler, plan) * 1e3)
+            found.append(seconds(pipeline, scheduler, plan) * 1e3)
         print(f"{name:10} {found[0]:.3f} ms, with guidance {found[1]:.3f} ms")
 
 
