@@ -264,8 +264,9 @@ def test_a_request_that_fails_leaves_the_others_alone(
         ({"n": 0}, "n", "invalid_value", ">= 1"),
         ({"n": 10**4}, "n", "invalid_value", "at most 8 are served"),
         ({"n": "2"}, "n", "invalid_value", "Expected `int"),
-        ({"num_inference_steps": 0}, "num_inference_steps", "invalid_value", ">= 1"),
-        ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps"),
+        ({"num_inference_steps": 0}, "num_inference_steps", "invalid_value", "0 steps: this model takes 1 to 999"),
+        ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps: this model takes 1 to 999"),
+        ({"num_inference_steps": 10**30}, "num_inference_steps", "invalid_value", "steps: this model takes 1 to 999"),
         ({"num_inference_steps": 2.5}, "num_inference_steps", "invalid_value", "Expected `int"),
         ({"guidance_scale": -1}, "guidance_scale", "invalid_value", "guidance"),
         ({"guidance_scale": 1e9}, "guidance_scale", "invalid_value", "guidance"),
@@ -275,7 +276,7 @@ def test_a_request_that_fails_leaves_the_others_alone(
             *("negative_prompt", "invalid_value", "negative prompt"),
         ),
         ({"negative_prompt": "blurred"}, "negative_prompt", "invalid_value", "the negative prompt could not act"),
-        ({"seed": -1}, "seed", "invalid_value", ">= 0"),
+        ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be an integer from 0 to "),
         ({"seed": 2**63 - 1}, "seed", "invalid_value", "seed"),
         ({"seed": 2**80}, "seed", "invalid_value", "seed"),
         ({"response_format": "url"}, "response_format", "unsupported_field", "nothing is stored here"),
@@ -308,6 +309,13 @@ def test_bodies_that_are_no_objects(up: Drawing, body: bytes) -> None:
     assert up.refusal(body)["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity"])
+def test_a_guidance_that_json_does_not_have_is_named(up: Drawing, value: str) -> None:
+    error = up.refusal(b'{"prompt": "a cat", "guidance_scale": %b}' % value.encode())
+    assert (error["param"], error["code"]) == ("guidance_scale", "invalid_json")
+    assert error["message"] == f"guidance_scale: it is {value}, which JSON does not have; give a number"
+
+
 def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, server: Running) -> None:
     """Text of one that draws, pictures of one that writes; a name that nothing has."""
     for where, route in (
@@ -317,7 +325,8 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, server: Running) 
     ):
         reply = where.post(route, {"model": "tiny"})
         assert (reply.status, reply.json()["error"]["code"]) == (400, "unsupported_model"), route
-    assert f"ask {ROUTE}" in up.post("/v1/completions", {}).json()["error"]["message"]
+    said = f"the model draws pictures and writes no text; ask {ROUTE}"  # and not where clips are asked
+    assert up.post("/v1/completions", {}).json()["error"]["message"] == said
     assert "ask /v1/chat/completions" in server.post(ROUTE, {}).json()["error"]["message"]
     assert up.refusal({**QUICK, "model": "other"}, 404)["code"] == "model_not_found"
     assert up.get("/v1/trace/img_1").status == 404

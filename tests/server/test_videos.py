@@ -421,7 +421,7 @@ def test_metrics(pipeline: Pipeline) -> None:
         ({"size": "1024x1024"}, "size", "invalid_value", "not one of this model's: 64x32, 32x64"),
         ({"size": "big"}, "size", "invalid_value", "it must be width x height in pixels"),
         ({"num_frames": 6}, "num_frames", "invalid_value", "6 frames: 4k + 1 can be made, as 5 or 9"),
-        ({"num_frames": 0}, "num_frames", "invalid_value", ">= 1"),
+        ({"num_frames": 0}, "num_frames", "invalid_value", "0 frames: this model makes 1 to "),
         ({"num_frames": 10**6}, "num_frames", "invalid_value", "this model makes"),
         ({"seconds": "4"}, "num_frames", "invalid_value", "give one of the two"),
         ({"seconds": "4000", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
@@ -431,11 +431,12 @@ def test_metrics(pipeline: Pipeline) -> None:
         ({"seconds": "nan", "num_frames": None}, "seconds", "invalid_value", "a number above 0"),
         ({"fps": 0}, "fps", "invalid_value", "240 at most"),
         ({"fps": 1e9}, "fps", "invalid_value", "240 at most"),
+        ({"num_inference_steps": 0}, "num_inference_steps", "invalid_value", "0 steps: this model takes 1 to 999"),
         ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps"),
         ({"guidance_scale": -1}, "guidance_scale", "invalid_value", "guidance"),
         ({"guidance_scale_2": 3.0}, "guidance_scale_2", "invalid_value", "has one denoiser"),
         ({"negative_prompt": "blurred"}, "negative_prompt", "invalid_value", "could not act"),
-        ({"seed": -1}, "seed", "invalid_value", ">= 0"),
+        ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be"),
         ({"output_format": "avi"}, "output_format", "invalid_value", "Invalid enum value"),
         ({"n": 2}, "n", "unknown_field", "unknown field"),
         ({"input_reference": "x"}, "input_reference", "unsupported_field", "not supported here"),
@@ -510,7 +511,12 @@ def test_content_has_one_variant(up: Drawing) -> None:
 
 
 def test_a_model_of_another_kind_says_what_to_ask(up: Drawing, pictures: Pipeline, server: Running) -> None:
-    """Pictures of one that makes clips, clips of one that draws or writes."""
+    """Pictures of one that makes clips, clips of one that draws or writes; text, where both are served too."""
+    said = up.post("/v1/completions", {}).json()["error"]["message"]
+    assert said == f"the model makes clips and writes no text; ask {ROUTE}"
+    with drawing({"tiny": pictures, "other": up.service.drawer.pipelines["tiny"]}) as both:
+        said = both.post("/v1/completions", {}).json()["error"]["message"]
+        assert said == f"the model draws and writes no text; ask {IMAGES}, for clips {ROUTE}"
     with drawing({"tiny": pictures}) as drawn:
         for where, route, says in (
             (up, IMAGES, "ask /v1/videos"),

@@ -5,10 +5,8 @@ have no effect is an error.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.pipeline import Pipeline
@@ -30,16 +28,16 @@ NAMES: Mapping[str, str] = {
 
 
 class DrawingFields(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields of a request. None is "not said": the model's own holds."""
+    """The fields of a request. None is "not said": the model's own holds. Which numbers it takes `plan_of` says."""
 
     model: str = ""
     prompt: str | None = None
     size: str = AUTO
 
     negative_prompt: str | None = None
-    num_inference_steps: Annotated[int, Meta(ge=1)] | None = None
+    num_inference_steps: int | None = None
     guidance_scale: float | None = None
-    seed: Annotated[int, Meta(ge=0)] | None = None
+    seed: int | None = None
 
 
 Only = tuple[str, tuple[object, ...], str]

@@ -3,9 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
-
-from msgspec import Meta
+from typing import Literal
 
 from ridgeline.diffusion.clip_file import FORMATS, FPS, check_format, check_fps
 from ridgeline.diffusion.geometry import Layout
@@ -28,7 +26,7 @@ class VideoFields(DrawingFields, kw_only=True, frozen=True):
     """The fields of a request, beside those of all that draw. OpenAI's client has seconds as text."""
 
     seconds: str | float | None = None
-    num_frames: Annotated[int, Meta(ge=1)] | None = None
+    num_frames: int | None = None
     fps: float = FPS
     guidance_scale_2: float | None = None
     output_format: Literal["mp4", "webp", "gif"] | None = None

@@ -1,6 +1,8 @@
 """A request's body: bytes from a stranger become a JSON object, each bound checked before what it guards."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -49,10 +51,35 @@ def parse_object(body: bytes, most_depth: int) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise invalid("the body is not text in UTF-8", code="invalid_json") from None
     except (msgspec.DecodeError, RecursionError):
-        raise invalid("the body is not valid JSON", code="invalid_json") from None
+        raise _no_json(body) from None
     if not isinstance(value, dict):
         raise invalid("the body is JSON, but no object", code="invalid_json")
     return value
+
+
+class _Constant(str):
+    """A word that some writers, Python's among them, take for a number in JSON: NaN, Infinity, -Infinity."""
+
+
+def _no_json(body: bytes) -> ApiError:
+    """What is said of a body that is none: which field holds such a word, if that is what is wrong."""
+    found: list[_Constant] = []
+
+    def constant(word: str) -> _Constant:
+        found.append(_Constant(word))
+        return found[-1]
+
+    if b"NaN" in body or b"Infinity" in body:
+        with suppress(ValueError, RecursionError):  # it is no JSON otherwise either
+            value = json.loads(body, parse_constant=constant)
+            fields = value.items() if isinstance(value, dict) else ()
+            named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]
+            if found and named:
+                said = f"{named[0]}: it is {value[named[0]]}, which JSON does not have; give a number"
+                return invalid(said, named[0], code="invalid_json")
+            if found:
+                return invalid(f"the body has {found[0]}, which JSON does not have; give a number", code="invalid_json")
+    return invalid("the body is not valid JSON", code="invalid_json")
 
 
 def depth_exceeds(body: bytes, most: int) -> bool:

@@ -20,7 +20,7 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.loading import Waiting, beside_the_loop
 from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
-from ridgeline.server.pictures.app import WRITES_NO_TEXT, PictureApi, picture_routes
+from ridgeline.server.pictures.app import PictureApi, picture_routes, writes_no_text
 from ridgeline.server.pictures.drawer import Drawer
 from ridgeline.server.pictures.jobs import Jobs
 from ridgeline.server.pictures.names import Names
@@ -117,7 +117,8 @@ class ServedTogether:
         service = service_of(llm, queue, own)
         observability = Observability(service, own, self.language.name)
         observability.metrics.beside.append(picture_metrics)
-        model = served_model(llm, own, dict.fromkeys(self.pictures.models, WRITES_NO_TEXT))
+        drawing = {name: writes_no_text([pipeline]) for name, pipeline in models.drawer.pipelines.items()}
+        model = served_model(llm, own, drawing)
         pictures, jobs = PictureApi(drawn, settings, names), Jobs(drawn, settings)
         videos = VideoApi(drawn, jobs, settings, names)
         async with observability.running(), aclosing(GrammarCheck(own)) as grammars, aclosing(jobs):

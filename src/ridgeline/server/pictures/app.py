@@ -1,6 +1,6 @@
 """The application of a server of pictures: its routes, and what it says to who asks for anything else."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from starlette.applications import Starlette
@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.server.api.drawing import plan_of
 from ridgeline.server.api.fields import read_fields
 from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields
@@ -23,8 +24,14 @@ from ridgeline.server.pictures.service import PictureService
 from ridgeline.server.pictures.videos import VideoApi
 from ridgeline.server.settings import ServerSettings
 
-WRITES_NO_TEXT = f"draws pictures and writes no text; ask {IMAGES}, for clips {VIDEOS}"
-"""What is said of a pipeline that is asked for some."""
+
+def writes_no_text(pipelines: Collection[Pipeline]) -> str:
+    """What is said of these pipelines to who asks them for text: where what they draw is asked."""
+    pictures, clips = (any(each.layout.clips == clips for each in pipelines) for clips in (False, True))
+    if pictures and clips:
+        return f"draws and writes no text; ask {IMAGES}, for clips {VIDEOS}"
+    what, route = ("makes clips", VIDEOS) if clips else ("draws pictures", IMAGES)
+    return f"{what} and writes no text; ask {route}"
 
 
 def build_picture_app(
@@ -35,7 +42,7 @@ def build_picture_app(
     return application(
         (
             *picture_routes(api, VideoApi(service, jobs, settings, names)),
-            *(Route(path, _writes_no_text, methods=["POST"]) for path in TEXT_ROUTES),
+            *(Route(path, api.refuse_text, methods=["POST"]) for path in TEXT_ROUTES),
             *model_routes(api.cards),
             *routes,
         )
@@ -76,6 +83,11 @@ class PictureApi:
         unread = self._settings.send_buffer_bytes + (1 + fields.partial_images) * generation.file_bytes
         return EventStream(produce, unread, headers)
 
+    async def refuse_text(self, request: Request) -> Response:
+        """What is posted to a language model."""
+        said = writes_no_text(self._service.drawer.pipelines.values())
+        raise invalid(f"the model {said}", "model", code="unsupported_model")
+
     def cards(self) -> Cards:
         """The names of the pipelines, and what each draws."""
         return {name: self._card(name) for name in self._names.own}
@@ -99,7 +111,3 @@ class PictureApi:
             "dtype": str(pipeline.denoiser.storage.dtype).removeprefix("torch."),
             "limits": self._settings.public_limits(),
         }
-
-
-async def _writes_no_text(request: Request) -> Response:
-    raise invalid(f"the model {WRITES_NO_TEXT}", "model", code="unsupported_model")
