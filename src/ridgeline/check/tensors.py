@@ -8,7 +8,7 @@ from ridgeline.check.report import few
 from ridgeline.checkpoint.fill import Naming, check_fits
 from ridgeline.checkpoint.folder import Checkpoint
 from ridgeline.checkpoint.header import TensorEntry, read_pieces
-from ridgeline.models.families import Family
+from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 

@@ -21,7 +21,7 @@ from ridgeline.checkpoint.hub_cache import cached_folder, hub_cache
 from ridgeline.checkpoint.source import ADAPTER, open_source
 from ridgeline.document.numbers import three
 from ridgeline.models.adapters import Target, targets_of
-from ridgeline.models.families import Family
+from ridgeline.models.family import Family
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.ops.matrix import AdapterRows, LowRank

@@ -10,7 +10,7 @@ from ridgeline.checkpoint.folder import open_checkpoint
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.models import autoencoder_kl, vq_autoencoder
 from ridgeline.models.autoencoder_kl import AutoencoderKL
-from ridgeline.models.families import Family
+from ridgeline.models.family import Family
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.image_autoencoder import ImageAutoencoder
 from ridgeline.models.storage import Storage

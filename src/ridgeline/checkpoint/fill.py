@@ -16,7 +16,8 @@ from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, tot
 from ridgeline.models.bill import bill
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import Family, build_denoiser, build_to_run, denoiser_of, drawer_of, family_of
+from ridgeline.models.families import build_denoiser, build_to_run, denoiser_of, drawer_of, family_of
+from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network

@@ -1,11 +1,12 @@
 """Model families: a config.json becomes a module wired from ops.
 
 `fields.py` reads config.json strictly, `decoder.py` is the transformer that most families are, and each family's file
-says only what is its own. `families.py` lists them; `bill.py` counts their parameters, `recipes/`
-says in what formats they are stored.
+says only what is its own. `family.py` is what is said of a family, `families.py` lists all of them; `bill.py` counts
+their parameters, `recipes/` says in what formats they are stored.
 """
 
-from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, Family, build, build_to_run, family_of
+from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, build, build_to_run, family_of
+from ridgeline.models.family import Family
 from ridgeline.models.fields import Fields, ModelRefused
 
 __all__ = ["ENCODERS", "FAMILIES", "SPEECH", "Family", "Fields", "ModelRefused", "build", "build_to_run", "family_of"]

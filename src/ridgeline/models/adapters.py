@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ridgeline.models.families import Family
+from ridgeline.models.family import Family
 from ridgeline.models.model import Model
 from ridgeline.ops.linear import Head, Multiplies, Projections
 from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix

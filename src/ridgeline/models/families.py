@@ -1,7 +1,6 @@
 """The families that can be built, and the way from a config to one of them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 
 import torch
@@ -46,71 +45,16 @@ from ridgeline.models import (
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.denoiser import Denoiser
+from ridgeline.models.family import Family
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kin import KIN, Kin, kin_of
 from ridgeline.models.model import Model
-from ridgeline.models.network import Network
 from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, read_recipe
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
 from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
 from ridgeline.ops.formats import MXFP4
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
-
-Builder = Callable[[Fields, Storage], Network]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A family: the architecture it is called in config.json, and how it is built and loaded.
-
-    model_type: what a config without `architectures` says instead.
-    trunk: the prefix that checkpoints of the bare model leave out.
-    renames: a part that checkpoints call otherwise than its kin do, and what it is called here.
-    ignored: patterns of tensors that old checkpoints carry and nothing reads.
-    also: other architectures that are built alike: the same with a head that is left out.
-    old_names: parts that old checkpoints call otherwise, and what they are called today.
-    encodes: whether an encoder reads the prompt, and a decoder begins with a token of its own.
-    widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
-    prefixes: how names begin in checkpoints, in any of these ways, and how here.
-    """
-
-    architecture: str
-    model_type: str
-    build: Builder
-    trunk: str = "model."
-    renames: tuple[tuple[str, str], ...] = ()
-    ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
-    also: tuple[str, ...] = ()
-    old_names: tuple[tuple[str, str], ...] = ()
-    encodes: bool = False
-    widens: tuple[str, ...] = ()
-    prefixes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def writes(self) -> bool:
-        """Whether its models write text."""
-        return self not in ENCODERS
-
-    def builds(self, architecture: str) -> bool:
-        """Whether models of this architecture are of it."""
-        return architecture in (self.architecture, *self.also)
-
-    def own_name(self, name: str) -> str:
-        """What the model calls a module or a tensor of a checkpoint."""
-        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
-        name = ours + name.removeprefix(theirs)
-        for theirs, ours in (*self.old_names, *self.renames):
-            name = name.replace(theirs, ours)
-        return name
-
-    def checkpoint_name(self, name: str) -> str:
-        """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
-        for theirs, ours in reversed(self.renames):
-            name = name.replace(ours, theirs)
-        theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[1])), ("", ""))
-        return theirs + name.removeprefix(ours)
-
 
 # In this order: a name that one rename gives may be what the one before it takes.
 _GLM_0414 = (
@@ -210,7 +154,7 @@ _POSITIONS = r"(.*\.)?embeddings\.position_ids"
 _BERT_HEADS = (_POSITIONS, r"(bert\.)?pooler\..*", r"cls\..*")
 _ROBERTA_HEADS = (_POSITIONS, r"(roberta\.)?pooler\..*", r"lm_head\..*")
 
-ENCODERS = (
+_TEXT_ENCODERS = (
     Family(
         "BertModel", "bert", bert.build, "bert.", ignored=_BERT_HEADS, old_names=_OLD_NORMS,
         also=("BertForMaskedLM", "BertForPreTraining"),
@@ -244,6 +188,7 @@ ENCODERS = (
     Family("T5EncoderModel", "t5", t5.build_encoder, "", t5.RENAMES, t5.IGNORED),
     Family("UMT5EncoderModel", "umt5", t5.build_umt5_encoder, "", t5.RENAMES, t5.IGNORED),
 )  # fmt: skip
+ENCODERS = tuple(replace(family, writes=False) for family in _TEXT_ENCODERS)
 """The families that read a text and write none: they give hidden states, or the scores of labels."""
 
 ENCODER_DECODERS = (
@@ -308,7 +253,7 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    families = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
+    families: tuple[Family | Kin, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"

@@ -1,5 +1,6 @@
 """Z-Image (arXiv:2511.22699): a denoiser of one stream, in which the tokens of a picture and of its text see each
-other in Llama's block, with norms after its parts, and gates and scales that come from the noise level.
+other in Llama's block, with norms after its parts, and gates and scales that come from the noise level
+(z_image_blocks.py).
 
 A few blocks refine each kind of tokens alone before they are joined. Which rows are whose is in z_image_layout.py.
 
@@ -12,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.models.blocks import Norms, SandwichBlock, head_norms
-from ridgeline.models.decoder import MLP, SelfAttention, wanted
+from ridgeline.models.blocks import Norms, SandwichBlock
+from ridgeline.models.decoder import wanted
 from ridgeline.models.denoiser import (
     JOINT,
     LATENTS,
@@ -26,22 +27,20 @@ from ridgeline.models.denoiser import (
     without,
 )
 from ridgeline.models.dimensions import Dimensions
-from ridgeline.models.encoder import looks_at
 from ridgeline.models.fields import MAX_LAYERS, Fields
 from ridgeline.models.joint_rows import JointRows
 from ridgeline.models.modulated import Stream
 from ridgeline.models.storage import Storage
 from ridgeline.models.walk import Walk, every_block
+from ridgeline.models.z_image_blocks import CONDITION, FinalLayer, ModulatedBlock, TimeEmbedder, attention, feed_forward
 from ridgeline.models.z_image_layout import Grid, Layout, TextLayout, text_lengths, with_padding
-from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.attention import Uncached
 from ridgeline.ops.linear import Linear
-from ridgeline.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.residual import Add
-from ridgeline.ops.rotary import Angles, AxialRotaryTable, Rope
+from ridgeline.ops.rotary import AxialRotaryTable
 from ridgeline.ops.rows import JoinRows, PaddingRow
-from ridgeline.ops.timestep import TimestepSinusoids
-from ridgeline.ops.work import Reach, Space, Work
+from ridgeline.ops.work import Space, Work
 
 RENAMES = (
     (".attention.", ".self_attn."),
@@ -57,10 +56,6 @@ RENAMES = (
     ("x_pad_token", "latent_padding.weight"),
     ("cap_pad_token", "text_padding.weight"),
 )
-_CONDITION = 256  # numbers of what a noise level becomes, and most of what blocks see of it
-_TIME_WIDTH = 1024  # of the MLP between
-_HEAD_EPS = 1e-5  # of the norms of queries and keys, whatever the config says of the others
-_FINAL_EPS = 1e-6
 _MAX_PATCH = 64
 
 
@@ -90,68 +85,6 @@ class Sizes:
         return f"{self.patch}-1"
 
 
-class ModulatedBlock(SandwichBlock):
-    """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
-    the norm that follows."""
-
-    def __init__(self, d: Dimensions, space: Space, condition: int, attention: nn.Module, *, first: bool) -> None:
-        """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
-        norms = Norms(
-            lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
-            lambda: AddModulatedRMSNorm(d.hidden, d.eps, d.dtype),
-            lambda: Add(d.hidden, d.dtype),
-        )
-        super().__init__(attention, _feed_forward(d), first=first, norms=norms)
-        self.space = space
-        self.modulation = Modulation(condition, d.hidden, ("scale", "bounded gate") * 2, d.dtype)
-
-    def forward(  # type: ignore[override]
-        self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
-    ) -> tuple[Tensor, Tensor]:
-        """As SandwichBlock.forward. condition_PC [pictures, condition]."""
-        scale, gate, inner_scale, inner_gate = self.modulation(condition_PC)
-        lengths = kv.lengths[self.space]
-        if y_ND is None:
-            normed_ND = self.input_layernorm(x_ND, scale, lengths)
-        else:
-            x_ND, normed_ND = self.input_layernorm(x_ND, y_ND, scale, lengths)
-        y_ND = self.post_attention_layernorm(self.self_attn(normed_ND, angles, kv), gate, lengths)
-        x_ND, normed_ND = self.pre_feedforward_layernorm(x_ND, y_ND, inner_scale, lengths)
-        return x_ND, self.post_feedforward_layernorm(self.mlp(normed_ND), inner_gate, lengths)
-
-
-class TimeEmbedder(nn.Module):
-    """What becomes of a noise level."""
-
-    def __init__(self, d: Dimensions, condition: int, scale: float) -> None:
-        super().__init__()
-        self.sinusoids = TimestepSinusoids(_CONDITION, d.dtype, scale=scale)
-        up = {"0": d.whole(_CONDITION, _TIME_WIDTH, bias=True)}
-        self.mlp = MLP(d, up, "2", d.whole(_TIME_WIDTH, condition, bias=True))
-
-    def forward(self, times_P: Tensor) -> Tensor:
-        """times_P fp32 [pictures] -> [pictures, condition]."""
-        out_PC: Tensor = self.mlp(self.sinusoids(times_P))
-        return out_PC
-
-
-class FinalLayer(nn.Module):
-    """The last norm, scaled, and the projection to patches."""
-
-    def __init__(self, d: Dimensions, sizes: Sizes) -> None:
-        super().__init__()
-        self.norm_final = AddModulatedLayerNorm(d.hidden, _FINAL_EPS, d.dtype)
-        self.linear = Linear(d.whole(d.hidden, sizes.features, bias=True))
-        modulation = Modulation(sizes.condition, d.hidden, ("scale",), d.dtype, activated=True)
-        self.adaLN_modulation = nn.ModuleDict({"1": modulation})
-
-    def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Two summands [rows, hidden] -> [rows, features]."""
-        (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
-        out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
-        return out_NF
-
-
 class ZImage(Denoiser):
     """What checkpoints call ZImageTransformer2DModel."""
 
@@ -175,18 +108,18 @@ class ZImage(Denoiser):
         self.text_padding = PaddingRow(d.hidden, d.dtype)
         norms = Norms.rms(d)
         self.context_refiner = nn.ModuleList(
-            SandwichBlock(_attention(d, TEXT, sizes.theta), _feed_forward(d), first=layer == 0, norms=norms)
+            SandwichBlock(attention(d, TEXT, sizes.theta), feed_forward(d), first=layer == 0, norms=norms)
             for layer in range(sizes.refiners)
         )
         self.text_add = Add(d.hidden, d.dtype)
         self.join = JoinRows(d.hidden, d.dtype)
         self.layers = self._modulated(d, JOINT, d.layers)
-        self.all_final_layer = nn.ModuleDict({sizes.name: FinalLayer(d, sizes)})
+        self.all_final_layer = nn.ModuleDict({sizes.name: FinalLayer(d, sizes.condition, sizes.features)})
 
     def _modulated(self, d: Dimensions, space: Space, count: int) -> nn.ModuleList:
         """Blocks over the rows of a space."""
         return nn.ModuleList(
-            ModulatedBlock(d, space, self.sizes.condition, _attention(d, space, self.sizes.theta), first=layer == 0)
+            ModulatedBlock(d, space, self.sizes.condition, attention(d, space, self.sizes.theta), first=layer == 0)
             for layer in range(count)
         )
 
@@ -298,19 +231,6 @@ class ZImage(Denoiser):
         self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
 
 
-def _attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:
-    """Attention over all rows of a picture in a space."""
-    rope = Rope(d.head_dim, theta, interleaved=True)
-    attend = Attention(-1, d.own_heads, looks_at(d, Reach("full", space=space)), rope=rope)
-    qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
-    return SelfAttention(d, attend, qkv, head_norms=head_norms(replace(d, eps=_HEAD_EPS)))
-
-
-def _feed_forward(d: Dimensions) -> MLP:
-    """w2(silu(w1(x)) * w3(x))."""
-    return MLP(d, dict.fromkeys(("w1", "w3"), d.column(d.hidden, d.width)), "w2", d.row(d.width, d.hidden))
-
-
 def build(fields: Fields, storage: Storage) -> ZImage:
     """Z-Image and Z-Image-Turbo."""
     hidden, heads = fields.count("dim", 3840), fields.count("n_heads", 30)
@@ -343,7 +263,7 @@ def build(fields: Fields, storage: Storage) -> ZImage:
         channels=fields.count("in_channels", 16),
         patch=patches[0],
         text_width=fields.count("cap_feat_dim", 2560),
-        condition=min(hidden, _CONDITION),
+        condition=min(hidden, CONDITION),
         refiners=fields.count("n_refiner_layers", 2, most=MAX_LAYERS),
         axes=axes,
         places=places,
