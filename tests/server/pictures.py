@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import openai
 from PIL import Image
 
 from ridgeline.diffusion.pipeline import Pipeline
@@ -45,6 +46,13 @@ class Drawing(Listening):
         reply = self.post(ROUTE, body)
         assert reply.status == status, reply.data
         return reply.json()["error"]
+
+    @contextmanager
+    def client(self) -> Iterator[openai.OpenAI]:
+        """OpenAI's client of the server, which is idle when it is done."""
+        with openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0) as client:
+            yield client
+        self.idle()
 
     def idle(self) -> None:
         """Nothing is under way, at once or soon."""

@@ -48,9 +48,8 @@ def up(pipeline: Pipeline) -> Iterator[Drawing]:
 
 @pytest.fixture
 def client(up: Drawing) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client:
+    with up.client() as client:
         yield client
-    up.idle()
 
 
 def drawn(pipeline: Pipeline, request: Request) -> list[Any]:

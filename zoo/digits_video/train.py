@@ -54,7 +54,7 @@ def main() -> None:
     start.add_argument("--pipeline", type=Path, help="folder of `digits`, whose autoencoder is used")
     start.add_argument("--weights", type=Path, help="exported pipeline to start from, autoencoder and all")
     parser.add_argument("--muon-lr", type=float, default=0.01)
-    args = arguments(parser, minutes=22, rows=16, average=200, validate=250, adam_lr=2e-3)
+    args = arguments(parser, minutes=30, rows=16, average=200, validate=250, adam_lr=2e-3)
     taught, held = read_digits(args.data)
     tokenizer = tokenizer_of(args, lambda: tokenizer_of_prompts(TEXT_SHAPE.vocab_size))
     vae = autoencoder_in(args.weights or args.pipeline)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
 _IMAGE = "An image that the prompt is about, where the model reads images; several, or repeated."
+_LOGPROBS = "With --json: log-probabilities of each token and so many others, raw and processed."
 _OUTPUT = "Their answers; by default standard output. What the file has already is not asked again."
 
 
@@ -36,34 +37,34 @@ def _batch(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, metavar="FILE", rich_help_panel="Many requests")
 
 
+InputFile = Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)]
+OutputFile = Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)]
+Count = Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")]
+LogProbs = Annotated[int | None, typer.Option(help=_LOGPROBS)]
+Images = Annotated[list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Say what loading took too, beside what else it could be.")]
+
+
 @with_flags
 def run(
     model: options.ModelName,
     prompt: options.PromptText = None,
     *,
-    input_file: Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)] = None,
-    output_file: Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)] = None,
+    input_file: InputFile = None,
+    output_file: OutputFile = None,
     served_model_name: options.ServedModelName = None,
     sampling: SamplingFlags,
-    n: Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")] = 1,
-    logprobs: Annotated[
-        int | None,
-        typer.Option(help="With --json: log-probabilities of each token and so many others, raw and processed."),
-    ] = None,
+    n: Count = 1,
+    logprobs: LogProbs = None,
     raw: options.Raw = False,
     system: options.System = None,
-    image: Annotated[
-        list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)
-    ] = None,
+    image: Images = None,
     lora: options.Lora = None,
     engine: TextFlags,
     as_json: options.Json = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Say what loading took too, beside what else it could be.")
-    ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Generate text: streams to stdout, then says on stderr what prefill and decode took.
 

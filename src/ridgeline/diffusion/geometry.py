@@ -135,6 +135,11 @@ class Geometry:
         """Patches of the latents."""
         return math.prod(self.grid)
 
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of the pixels of all frames: red, green and blue, a byte each."""
+        return 3 * self.frames * self.size.width * self.size.height
+
 
 # -- released models --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from ridgeline.server.http.sse import Outbox
 from ridgeline.server.pictures.drawer import Order, Told
 from ridgeline.server.pictures.service import LivePicture
 
-_CHANNELS = 3
 # Bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields.
 _HEAD = 64 << 10
 
@@ -103,9 +102,8 @@ class ImageGeneration:
 
     @property
     def file_bytes(self) -> int:
-        """That a file of one picture may have, in base64: of noise nothing can be left out."""
-        size = self.plan.geometry.size
-        return (size.width * size.height * _CHANNELS + _HEAD) * 4 // 3
+        """The most that the file of one picture can have, in base64: noise does not compress."""
+        return (self.plan.geometry.pixel_bytes + _HEAD) * 4 // 3
 
     @property
     def order(self) -> Order:

@@ -16,7 +16,6 @@ from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.pictures.drawer import Encode, Order, Told
 from ridgeline.server.pictures.service import LivePicture
 
-_CHANNELS = 3
 _FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # seconds between two looks at a job
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
@@ -65,9 +64,8 @@ class VideoJob:
         self.live = LivePicture(self.id, self.model, 1, self._held_bytes(), clip=True)
 
     def _held_bytes(self) -> int:
-        """Of frames that are held until the last is there: MP4 is written as they come."""
-        geometry = self.plan.geometry
-        return 0 if self.format_ == "MP4" else geometry.frames * geometry.size.width * geometry.size.height * _CHANNELS
+        """Bytes of frames that are held until the last is there: MP4 is written as they come."""
+        return 0 if self.format_ == "MP4" else self.plan.geometry.pixel_bytes
 
     @property
     def suffix(self) -> str:
