@@ -104,7 +104,7 @@ def test_bf16(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"_class_name": "AutoencoderDC"}, "architecture AutoencoderDC is no VAE of clips that is borrowed"),
+        ({"_class_name": "AutoencoderDC"}, "architecture AutoencoderDC is no VAE of clips that is built"),
         ({"latents_mean": None}, "latents_mean is not 5 numbers, one a channel"),
         ({"latents_std": [1.0, 2.0]}, "latents_std is not 5 numbers"),
         ({"latents_std": [1.0, 2.0, 0.0, 1.0, 1.0]}, "latents_std holds a number that is not above 0"),

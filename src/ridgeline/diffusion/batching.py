@@ -14,10 +14,11 @@ RIDGE_ROWS = 300
 295 on an H100, about 300 on a B200, 156 on an A100, 419 on an L40S (their data sheets)."""
 
 MARGIN = 0.02
-"""Of the time of a step that a smaller batch may cost."""
+"""By what share a step may take longer in a smaller batch, which holds less memory at once."""
 
 Seconds = Callable[[int], float]
-"""What a call for so many pictures takes, each with its text; a pair of guidance counts as two. Any unit."""
+"""What a call of the denoiser takes, in any unit, by the number of its pictures, each with its text; a picture in both
+passes of guidance counts as two."""
 
 
 def ridge_seconds(rows: int) -> float:
@@ -33,13 +34,13 @@ class Batching:
     paired: bool
 
     def calls(self, passes: int) -> int:
-        """Of the denoiser in a step that asks for so many passes of each picture."""
+        """Calls of the denoiser in a step that asks for so many passes of each picture."""
         return 1 if self.paired else passes
 
 
 def batching_of(images: int, passes: int, seconds: Seconds) -> Batching:
-    """The batching in which a step for so many images, of so many passes each, takes least; of those that take as long
-    within MARGIN the one that holds least at once."""
+    """The batching in which a step for so many images, of so many passes each, takes the least time; of several that
+    take as long within MARGIN, the one that holds the fewest pictures at once."""
 
     def step(batching: Batching) -> float:
         full, left = divmod(images, batching.pictures)

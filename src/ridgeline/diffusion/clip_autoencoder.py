@@ -1,8 +1,8 @@
-"""VAEs of clips, which diffusers computes (the extra `images`): their causal convolutions share nothing with what is
-wired from ops here.
+"""The VAE of clips, AutoencoderKLWan. diffusers computes it (the extra `images`): its causal convolutions over time
+have nothing in common with the ops here.
 
-Latents are a denoiser's: mean and standard deviation of each channel, which a config states, are applied here and
-nowhere else.
+Latents are as a denoiser has them: the mean and the standard deviation of each channel, which the config states, are
+applied here and nowhere else.
 
 Shapes: B clips, C channels of latents, T frames of latents, H, W lines and columns of them.
 """
@@ -25,8 +25,8 @@ PIP = "pip install 'ridgeline[images]'"
 
 @dataclass(frozen=True, slots=True)
 class ClipShape:
-    """What a config says of latents. spatial, temporal: pixels in a row, and frames, to a latent; a clip's first frame
-    is one by itself. mean, std: of each channel."""
+    """What a config says of latents. spatial: pixels on a side of a latent. temporal: frames in a latent, but for the
+    first latent, which is the first frame alone. mean, std: of each channel."""
 
     spatial: int
     temporal: int
@@ -44,20 +44,20 @@ class ClipShape:
 
 
 class ClipAutoencoder:
-    """AutoencoderKLWan of Wan 2.1 or 2.2, its decoder."""
+    """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
     def __init__(self, theirs: Any, shape: ClipShape, config: Fields) -> None:
-        """theirs: diffusers' model, filled. config: its own."""
+        """theirs: diffusers' model with its weights. config: its config.json."""
         self.theirs, self.shape, self.config = theirs, shape, config
 
     @property
     def factor(self) -> int:
-        """Pixels to a latent, each way."""
+        """Pixels on a side of a latent."""
         return self.shape.spatial
 
     @property
     def channels(self) -> int:
-        """Of a latent."""
+        """Channels of a latent."""
         return self.shape.latents
 
     def parameters(self) -> Iterator[Tensor]:
@@ -68,14 +68,14 @@ class ClipAutoencoder:
     @torch.inference_mode()
     def decode(self, latents_BCTHW: Tensor, tiling: Tiling | None = None) -> Tensor:
         """latents_BCTHW [B, C, T, H, W] as a denoiser has them -> pixels fp32 [B, 3, frames, lines, columns] from -1 to
-        1. tiling: None, as there are chunks. Raises ValueError for latents of another model."""
+        1. tiling: always None, because `chunks` bounds the memory. Raises ValueError for latents of another model."""
         assert tiling is None, "clips are decoded frame by frame"
         return torch.cat(list(self.chunks(latents_BCTHW)), dim=2)
 
     @torch.inference_mode()
     def chunks(self, latents_BCTHW: Tensor) -> Iterator[Tensor]:
-        """The same in parts, as they come: the first frame, then those of one latent after the other, so that memory
-        does not grow with the clip. Raises ValueError as `decode`."""
+        """As `decode`, in parts [B, 3, frames, lines, columns]: the first frame, then the frames of one latent after
+        the other, so that memory does not grow with the clip. Raises ValueError as `decode`."""
         if latents_BCTHW.dim() != 5 or latents_BCTHW.shape[1] != self.shape.latents or not latents_BCTHW.numel():
             raise ValueError(
                 f"latents are {list(latents_BCTHW.shape)}; they are to be [clips, {self.shape.latents}, frames, "
@@ -85,13 +85,14 @@ class ClipAutoencoder:
         wide = latents_BCTHW.to(theirs.device, theirs.dtype)
         mean, std = (wide.new_tensor(each).view(1, -1, 1, 1, 1) for each in (self.shape.mean, self.shape.std))
         theirs.clear_cache()
-        kept = list(theirs._feat_map)  # what convolutions keep of earlier frames: of this clip, others may come between
+        # What convolutions keep of earlier frames. Of this clip alone: another may be decoded between two parts.
+        kept = list(theirs._feat_map)
         for number, frame in enumerate(theirs.post_quant_conv(wide * std + mean).split(1, dim=2)):
             pixels = theirs.decoder(frame, feat_cache=kept, feat_idx=[0], first_chunk=number == 0)
             yield self._unpacked(pixels).float().clamp(-1, 1).cpu()
 
     def _unpacked(self, pixels: Tensor) -> Tensor:
-        """Channels that are pixels of a square, back in their places (Wan 2.2)."""
+        """Wan 2.2 decodes a square of pixels into channels: they are put back into their places."""
         side = self.theirs.config.patch_size
         if not side or side == 1:
             return pixels
@@ -122,7 +123,7 @@ def shape_of(fields: Fields) -> ClipShape:
     """What a config says of latents. Raises ModelRefused."""
     if fields.architecture != ARCHITECTURE:
         called = fields.architecture or "(none)"
-        raise fields.refuse(f"architecture {called} is no VAE of clips that is borrowed; {ARCHITECTURE} is")
+        raise fields.refuse(f"architecture {called} is no VAE of clips that is built; {ARCHITECTURE} is")
     channels = fields.count("z_dim", 16)
     mean, std = (_numbers(fields, name, channels) for name in ("latents_mean", "latents_std"))
     if min(std) <= 0:
@@ -146,5 +147,5 @@ def _class(name: str) -> Any:
         from diffusers import AutoencoderKLWan
     except ImportError as error:
         raise ModelRefused(f"the VAE of {name} needs diffusers: {PIP} ({error})") from None
-    logger.setLevel(logging.ERROR)  # of arguments that it does not need
+    logger.setLevel(logging.ERROR)  # it warns of arguments that it does not need
     return AutoencoderKLWan

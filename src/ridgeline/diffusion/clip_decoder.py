@@ -1,4 +1,5 @@
-"""What decoding a clip costs: Wan's causal VAE in closed form, layer by layer. It is borrowed to run, not to be priced.
+"""What decoding a clip costs: Wan's causal VAE in closed form, layer by layer. diffusers runs it
+(`clip_autoencoder.py`); its price is ours.
 
 Latent frames are decoded one after the other; a convolution over time keeps the last two frames that it saw. The first
 latent frame becomes one frame, each other one as many as `temporal` (arXiv:2503.20314, section 4.2).
@@ -19,14 +20,17 @@ from ridgeline.roofline.plan.phases import ClassRow, Estimate, PhasePrice
 from ridgeline.roofline.time import OpTime, compute_seconds, floor_seconds, op_seconds
 
 _KEPT = 2  # frames that a convolution over time looks back
-_OVER_TIME = (3, 27)  # products of a result with a channel, of those that do
-_NORM_FLOPS = 8  # of a number: its square, their sum, a product with the root and the scale; silu's four
+_OVER_TIME = (3, 27)  # volumes of kernels that look back: 3 x 1 x 1 and 3 x 3 x 3
+_NORM_FLOPS = 8  # for each number: its square, their sum, a product with the root and one with the scale; silu's four
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """All calls of one layer in a decode: its class, how often it is called, FLOPs and bytes of all calls, numbers that
-    one call reads and writes, those that it keeps between calls, and its parameters."""
+    """All calls of one layer in a decode.
+
+    kind: convolution, attention or norm. calls: how often it is called. cost: FLOPs and bytes of all calls together.
+    numbers: that one call reads and writes. kept: numbers that it keeps from one call to the next.
+    """
 
     kind: str
     calls: int
@@ -38,7 +42,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a layer stands: latent frames that pass, frames that each of them but the first is there, pixels."""
+    """What passes a layer: latent frames; rate, frames that each of them but the first has become there; pixels of such
+    a frame."""
 
     latents: int
     rate: int
@@ -67,24 +72,24 @@ class ClipDecoder:
 
     @property
     def parameters(self) -> int:
-        """Of the decoder's convolutions; its norms have a number a channel."""
+        """Of the decoder's convolutions. Those of its norms, a number a channel, are left out."""
         return sum(layer.parameters for layer in self.layers((2, 1, 1)))
 
     @property
     def weight_bytes(self) -> float:
-        """Of the same."""
+        """Bytes of these parameters."""
         return self.parameters * self.dtype.itemsize
 
     def activations(self, geometry: Geometry) -> float:
-        """Bytes at once: the widest call beside the stream that it will be added to, and what all layers keep. That it
-        decodes frame by frame bounds them as tiles would."""
+        """Bytes of activations at once: those of the widest call, half as much again for the stream that its result
+        will be added to, and what all layers keep. They do not grow with the clip: it is decoded frame by frame."""
         layers = list(self.layers(geometry.latents[1:]))
         return self.dtype.itemsize * (
             1.5 * max(layer.numbers for layer in layers) + sum(layer.kept for layer in layers)
         )
 
     def price(self, device: Device, geometry: Geometry, clips: int) -> PhasePrice:
-        """So many clips, one after the other, as a phase of a request."""
+        """Decoding so many clips, one after the other, as a phase of a request."""
         about = f"{geometry.frames} frames of {geometry.size} pixels"
         rows = [(layer, self._seconds(layer, device)) for layer in self.layers(geometry.latents[1:])]
         cost = sum((layer.cost for layer, _ in rows), Cost())
@@ -116,7 +121,7 @@ class ClipDecoder:
     # -- layer by layer -----------------------------------------------------------------------------------------------
 
     def layers(self, latents: Sequence[int]) -> Iterator[Layer]:
-        """Of a decode of latents (frames, rows, columns)."""
+        """The layers of a decode in their order. latents: frames, rows, columns."""
         frames, rows, columns = latents
         place, first = _Place(frames, 1, rows * columns), self._widths[0]
         yield self._convolution(_Place(1, 1, frames * place.pixels), self._latents, self._latents, 1)
@@ -159,8 +164,8 @@ class ClipDecoder:
         yield self._convolution(place, width, width, 1)
 
     def _convolution(self, place: _Place, inputs: int, width: int, volume: int, *, skipped: int = 0) -> Layer:
-        """volume: products of each result with each channel. skipped: latent frames for which it is not called. Weights
-        are read in each call."""
+        """inputs, width: channels in and out. volume: of the kernel, frames x lines x columns. skipped: latent frames
+        for which it is not called. Each call reads its weights."""
         calls, results = place.latents - skipped, (place.frames - skipped) * place.pixels
         parameters = (volume * inputs + 1) * width
         numbers = (inputs + width) * place.rate * place.pixels

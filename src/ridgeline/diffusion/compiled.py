@@ -1,8 +1,8 @@
 """A denoiser whose blocks torch has compiled (https://docs.pytorch.org/docs/stable/torch.compiler.html).
 
 What is around them (embedders, samplers, guidance, the step cache) stays as it is, and so do text encoder and VAE. Our
-kernels are left out within, because torch's compiler makes its own of what they do. A size, a text's length and a
-number of pictures are compiled each for itself.
+kernels are left out within, because torch's compiler makes its own of what they do. Blocks are compiled once more for
+each other size, length of a text or number of pictures side by side.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from ridgeline.diffusion.pipeline import Calls, Pipeline, guided_denoiser
 from ridgeline.diffusion.request import Plan
 
-_GRAPHS = 64  # of one block's code: sorts of blocks, times lengths of texts, times pictures side by side
+_GRAPHS = 64  # that torch may keep of one block's code: a shape each, of texts and of pictures side by side
 
 
 def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> int:
-    """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has: seconds to
-    minutes. texts: what `encode` gave of it. Gives the number of blocks. Raises ValueError where there is no C++
-    compiler."""
+    """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has, which takes
+    seconds to minutes. texts: what `encode` gave of the plan. Returns the number of blocks. Raises ValueError where
+    there is no C++ compiler."""
     # The import is half a second of symbolic algebra.
     from torch import _dynamo
     from torch._dynamo.exc import BackendCompilerFailed

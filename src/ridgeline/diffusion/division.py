@@ -25,7 +25,7 @@ class Division:
 
     @property
     def cards(self) -> int:
-        """How many it takes."""
+        """Cards that it takes."""
         return self.guidance * self.sequence
 
     def __str__(self) -> str:
@@ -37,7 +37,8 @@ WHOLE = Division()
 
 
 def divisions(cards: int, texts: int, heads: int) -> list[Division]:
-    """All that take so many cards, of a step of so many passes by a model of so many heads."""
+    """The ways to divide a request among so many cards. texts: passes of a step. heads: of the denoiser's attention,
+    of which each part of a sequence needs one."""
     found = [Division(1, cards)]
     if texts == 2 and cards % 2 == 0:
         found.insert(0, Division(2, cards // 2))
@@ -54,7 +55,7 @@ class DividedPass:
 
     @property
     def heads(self) -> int:
-        """Of its attention over all rows, which is divided by them: the fewest."""
+        """Heads of the attention over all rows, by which it is divided: of several such ops the fewest."""
         return min(priced.op.heads for priced in self._attention if isinstance(priced.op, Attention))
 
     def of(self, work: Work) -> Work:
@@ -68,8 +69,8 @@ class DividedPass:
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})
 
     def _part(self, reach: Reach, attention: AttentionWork) -> AttentionWork:
-        """Rows of a card for all heads stand for all rows of a card's heads; where heads do not divide, those of the
-        fullest card."""
+        """What a card attends. It has all rows for its own heads, which is as much work as its own rows for all heads,
+        and is stated so; where the heads do not divide evenly, it is the card that has the most of them."""
         whole = attention.total
         own = math.ceil(whole.queries / self._parts)
         if reach.kind == "cross":
@@ -88,7 +89,7 @@ class DividedPass:
             op = priced.op
             assert isinstance(op, Attention)
             rows = work.attention[op.reach].total.queries
-            if not rows:  # of texts, once a request
+            if not rows:  # attention over texts alone runs once a request, not in a pass
                 continue
             widths = (op.heads * op.spec.k_dim, *(op.spec.heads * n for n in (op.spec.k_dim, op.spec.v_dim)))
             for width in (*widths, op.heads * op.value_dim):
@@ -112,5 +113,5 @@ def heads_of(price: Price) -> int:
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:
-    """Bytes that a card has in the end of all of them."""
+    """Bytes of these messages, as a card has them when they are over."""
     return sum(cost.communication_bytes for cost in costs)

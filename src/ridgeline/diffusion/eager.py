@@ -24,16 +24,17 @@ _FUSED = ("elementwise", "norm", "embedding")
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """Ops of a pass that are no product and no attention: bytes whatever the picture is, bytes a token, how many."""
+    """Ops of a pass that are no product and no attention. kernels: of each sort the bytes that it moves whatever the
+    picture is, the bytes that each token of latents adds, and how many there are."""
 
     kernels: tuple[tuple[int, int, int], ...]
 
     def nbytes(self, tokens: int) -> float:
-        """Of all of them, for a picture of so many tokens of latents."""
+        """Bytes that all of them move, for a picture of so many tokens of latents."""
         return float(sum((fixed + each * tokens) * count for fixed, each, count in self.kernels))
 
     def seconds(self, device: Device, tokens: int) -> tuple[float, float]:
-        """Bound and expected seconds of the same, one kernel after the other."""
+        """Bound and expected seconds of all of them, one kernel after the other."""
         bound = expected = 0.0
         for fixed, each, count in self.kernels:
             cost = Cost(activation_bytes=float(fixed + each * tokens))
@@ -44,7 +45,7 @@ class Unfused:
 
 
 def unfused(release: str) -> Unfused | None:
-    """Of a release of the catalogue; None where it is not known."""
+    """What a pass of a release of the catalogue dispatches so; None where it was not recorded."""
     entry = _table().get(release)
     return None if entry is None else Unfused(tuple((a, b, n) for a, b, n in entry["kernels"]))
 
@@ -52,8 +53,8 @@ def unfused(release: str) -> Unfused | None:
 def unfused_phase(
     once: PhasePrice, price: Price, device: Device, works: Sequence[Work], ops: Unfused, tokens: int
 ) -> PhasePrice:
-    """Passes as diffusers runs them without torch.compile. once: the same with fusion. price: of the denoiser. tokens:
-    of latents that a card has."""
+    """Passes as diffusers runs them without torch.compile. once: the same passes with fusion. price: of the denoiser.
+    works: of each pass. tokens: of latents that a card has."""
     own_bound, own_expected = (len(works) * each for each in ops.seconds(device, tokens))
     products = _products(price, device, works)
     nbytes = len(works) * ops.nbytes(tokens)
@@ -74,7 +75,7 @@ def unfused_phase(
 
 
 def _products(price: Price, device: Device, works: Sequence[Work]) -> OpTime:
-    """Seconds of what is a product or attention."""
+    """Bound and expected seconds of the products and the attention of all passes."""
     bound = expected = 0.0
     for work in works:
         step = price.on(device, work)

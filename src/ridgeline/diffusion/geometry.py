@@ -52,7 +52,8 @@ class Layout:
     Args:
         channels: of a latent.
         sizes: what may be asked for, the usual one first.
-        spatial, temporal: pixels in a row, and frames, that become one latent; a clip's first frame is one by itself.
+        spatial: pixels on a side of a latent.
+        temporal: frames in a latent, but for the first, which is a clip's first frame alone.
         patch: latents that become one token: frames, rows, columns.
         most_frames: of a clip; 1 for models of pictures.
     """
@@ -108,13 +109,13 @@ class Geometry:
 
     @property
     def latents(self) -> tuple[int, ...]:
-        """The shape of one picture's, channels, rows, columns; of one clip's, channels, frames, rows, columns."""
+        """The shape of one picture's latents, channels, rows, columns; of a clip's, channels, frames, rows, columns."""
         frames, rows, columns = self._counts
         return (self.layout.channels, *((frames,) if self.layout.clips else ()), rows, columns)
 
     @property
     def parts(self) -> int:
-        """In how many a decode comes: of a clip one for each of its frames of latents."""
+        """In how many parts a decode comes: a picture in one, a clip in one for each of its frames of latents."""
         return self._counts[0]
 
     @property
@@ -160,4 +161,4 @@ LAYOUTS = {
         48, (Size(1280, 704), Size(704, 1280), *_WAN_480P), spatial=16, temporal=4, most_frames=_WAN_FRAMES
     ),
 }
-"""By family and, where sizes differ, release."""
+"""By family and, where its releases take different sizes, by release."""

@@ -93,7 +93,7 @@ def _boundary(source: Source) -> float | None:
 
 
 def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | ClipAutoencoder:
-    """A VAE in fp32: ours, or that of clips."""
+    """A VAE in fp32: of pictures, or that of clips."""
     if part.kind == CLIPS:
         return load_clip_autoencoder(str(part.folder))
     return load_autoencoder(str(part.folder), torch.float32, progress=progress)
@@ -112,7 +112,8 @@ def load_vae(model: Source | str, *, threads: int | None = None) -> AutoencoderK
 
 
 def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
-    """What each part tells, so that `progress` is told of all parts as one. sizes: bytes of each, in their order."""
+    """What each part is given to tell of itself, so that `progress` hears of all parts as of one. sizes: bytes of each,
+    in the order in which they are loaded."""
     every, told, before = sum(sizes.values()), dict[str, Progress | None](), 0
     for part, nbytes in sizes.items():
         told[part] = None
@@ -212,7 +213,7 @@ def _frames(
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:
-    """Those that a folder states; () for none. Raises ModelRefused."""
+    """The sizes that a folder states; () for none. Raises ModelRefused."""
     values = stated.value("sizes")
     if values is None:
         return ()

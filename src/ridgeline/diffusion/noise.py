@@ -1,4 +1,4 @@
-"""Noise: what a seed draws. Every image has a generator of its own, so that it is the same in whatever batch."""
+"""Noise: what a seed draws. Every image has a generator of its own, so that no batch changes it."""
 
 from collections.abc import Sequence
 

@@ -36,12 +36,12 @@ from ridgeline.ops.kernels import share_threads
 CallSeconds = Callable[[Geometry, Sequence[int]], float]
 """What a call of the denoiser takes for pictures of a geometry side by side, one for each of the texts, which have so
 many tokens. Any unit."""
-SEEDS = 2**32  # that are drawn from where a request has none: short enough to be typed again
+SEEDS = 2**32  # a request without a seed gets one below this: short enough to be typed again
 
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """A second denoiser, which is asked from where noise is less than so much of all (Wan 2.2)."""
+    """The second of two denoisers (Wan 2.2 A14B): it is asked at noise levels below `boundary`, of 1 for pure noise."""
 
     denoiser: Denoiser
     boundary: float
@@ -80,7 +80,7 @@ class Step:
 
 
 class Pipeline:
-    """A pipeline that is loaded. One caller at a time; requests may take turns between the steps of `denoise`."""
+    """A loaded pipeline. One caller at a time; several requests may take turns between the steps of `denoise`."""
 
     def __init__(
         self,
@@ -142,8 +142,9 @@ class Pipeline:
         return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
     def _guidance(self, request: Request, scale: float | None) -> tuple[Guidance, Guidance | None]:
-        """A request's at this scale, and that of the second expert. Raises InvalidRequest."""
-        with concerning("guidance"):
+        """The guidance of a request at this scale, and that of the second expert, None where there is one denoiser.
+        Raises InvalidRequest."""
+        with concerning("guidance"):  # first without the negative prompt, so that each error names its own field
             guidance_of(self.kind.convention, scale, None)
         with concerning("negative"):
             guidance = guidance_of(self.kind.convention, scale, request.negative)
@@ -151,8 +152,8 @@ class Pipeline:
             return guidance, self._second_guidance(request, scale, guidance)
 
     def _second_guidance(self, request: Request, scale: float | None, guidance: Guidance) -> Guidance | None:
-        """That of the second expert, which like the first one's is on or off. Raises ValueError for one that would not
-        act."""
+        """The guidance of the second expert. Raises ValueError where there is no such expert, and where only one of the
+        two would be guided."""
         if self.second is None:
             if request.second_guidance is not None:
                 raise ValueError("this model has one denoiser; a second guidance is for models of two: leave it out")
@@ -178,22 +179,22 @@ class Pipeline:
         return each * plan.batching.pictures * len(plan.texts)
 
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
-        """The states of a plan's texts, each [tokens, width]: those of the prompt, then those of the negative one. The
-        prompt's one vector is made too, where there is one, and kept."""
+        """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the
+        denoiser takes a vector of the prompt too, it is made now and kept for `denoise`."""
         share_threads()
         self.texts.pooled(plan.request.prompt)
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
     def denoise(self, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
         """From noise to latents, step by step, group by group. texts: what `encode` gave. pair: where another process
-        runs the other pass of each step; both are to have the same plan. Raises ValueError where it cannot."""
+        runs the other pass of each step, with the same plan. Raises ValueError for a plan that a pair cannot share."""
         if pair is not None:
             pair.check(plan.seed, plan.guidance)
         for images in plan.groups:
             yield from self._denoise(plan, texts, images, pair)
 
     def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range, pair: Pair | None) -> Iterator[Step]:
-        """The same of images that are drawn side by side."""
+        """As `denoise`, of one group: images that are drawn side by side."""
         schedule, device = plan.schedule, next(self.denoiser.parameters()).device
         noise = Noise(plan.seed + images.start, len(images), plan.geometry.latents)
 
@@ -209,6 +210,7 @@ class Pipeline:
         early, late = schedule.steps, predict
         if self.second is not None and plan.second is not None:
             late = guided_denoiser(self.second.denoiser, plan.second, texts, calls)
+            # The first expert has the steps that begin at the boundary or above it.
             early = sum(time >= self.second.boundary * schedule.train_steps for time in schedule.timesteps)
         state = State(draw())
         for step in range(schedule.steps):
@@ -267,8 +269,9 @@ def guided_denoiser(
     calls: Calls,
     pooled: Tensor | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
-    """The denoiser with a request's texts and guidance: (latents, t) -> velocity. What of the texts no noise level
-    changes is computed now, once for all steps. pooled: the prompt's one vector, of a denoiser that takes one."""
+    """The denoiser with a request's texts and guidance: (latents, t) -> what it predicts. What it makes of the texts at
+    every noise level is computed now, once for all steps. pooled: the vector of the prompt, of a denoiser that takes
+    one."""
     assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
 

@@ -12,7 +12,7 @@ from ridgeline.diffusion.schedules import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Pictures of a prompt. What is None is the model's to say, and the seed anyone's.
+    """Pictures of a prompt. Where a field is None the model's own holds; where the seed is, any is drawn.
 
     Args:
         prompt: what is to be seen.
@@ -21,11 +21,11 @@ class Request:
         steps: how often noise is taken away.
         guidance: how strongly the prompt is followed, as the model's pipeline states it (`Convention`).
         seed: of the first image; image i has seed + i.
-        images: how many, or how many clips.
-        frames: of a clip; pictures have none to ask for.
-        second_guidance: of the second of two experts, where there are two; by default as `guidance`.
-        step_cache: the change of a first block below which the other blocks of a pass are not run, but taken from an
-            earlier one (`StepCache`); None for a pass that is whole each time.
+        images: how many pictures or clips are drawn.
+        frames: of a clip; only for models that draw clips.
+        second_guidance: as `guidance`, for the second of two experts; by default the same as for the first.
+        step_cache: the change of a pass's first block below which the other blocks are not run, but taken from an
+            earlier pass (`StepCache`); None where every pass is to run whole.
     """
 
     prompt: str
@@ -41,7 +41,7 @@ class Request:
 
 
 class InvalidRequest(ValueError):
-    """A request that cannot be drawn, why in one line. field: of `Request`, which is to be changed."""
+    """A request that cannot be drawn; the message says why in one line. field: of `Request`, the one to change."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class InvalidRequest(ValueError):
 
 @contextmanager
 def concerning(field: str) -> Iterator[None]:
-    """What is refused inside is refused for this field of a request."""
+    """A ValueError raised inside becomes an InvalidRequest that names this field."""
     try:
         yield
     except ValueError as error:
@@ -94,5 +94,5 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Of all groups together: how many `Step`s there will be."""
+        """How many `Step`s there will be, of all groups together."""
         return len(self.groups) * self.schedule.steps

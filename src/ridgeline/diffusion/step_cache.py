@@ -31,8 +31,11 @@ def check_threshold(threshold: float) -> None:
 
 
 class StepCache:
-    """Of pictures that are drawn side by side. skipped: passes that ran the first block alone and are not taken note of
-    yet; a call is as many as it has pictures, with both passes of guidance twice as many."""
+    """A cache for pictures that are drawn side by side.
+
+    skipped: passes that ran the first block alone since `take` was last asked. A call of the denoiser counts as a pass
+    for each picture in it, and where both passes of guidance are in it as two.
+    """
 
     def __init__(self, threshold: float) -> None:
         self.threshold, self.skipped = threshold, 0
@@ -43,13 +46,14 @@ class StepCache:
         return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
 
     def walk(self, pictures: int) -> Walk:
-        """The walk of passes over so many pictures that differ in latents and noise level alone: of those with the
-        prompt, of those with the negative one, or of calls of both."""
-        return _Kept(self, pictures)
+        """The walk of one sort of passes, each over so many pictures: those with the prompt, those with the negative
+        prompt, or calls that have both. From one to the next only latents and noise level change."""
+        return _CachedWalk(self, pictures)
 
 
-class _Kept:
-    """What the last whole pass of each picture added: `first` its first block, `rest` the others, each [P, N, D]."""
+class _CachedWalk:
+    """The walk that skips. It keeps what each picture's last whole pass added to the rows of latents: `first` its first
+    block, `rest` all others, each [P, N, D]."""
 
     def __init__(self, cache: StepCache, pictures: int) -> None:
         self._cache, self._pictures = cache, pictures
@@ -103,7 +107,7 @@ class _Kept:
         return fresh
 
     def _again(self, after_PND: Tensor, like: Stream) -> Stream:
-        """What the last norm is given where the first block alone was run."""
+        """What the last norm is given where only the first block was run: its rows, and what the others had added."""
         assert self._rest is not None
         gate_PD = None if like.gate_RD is None else torch.ones_like(like.gate_RD)
         return Stream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)

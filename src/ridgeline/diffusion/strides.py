@@ -22,9 +22,9 @@ StageName = Literal["encode", "denoise", "decode"]
 class Stride:
     """What has just been done.
 
-    stage: of the request. step: of the denoiser, where it was one. image, pixels: which picture was decoded, and its
-    pixels fp32 [channels, lines, columns] about -1 to 1; of which clip, and further frames of it [channels, frames,
-    lines, columns]. whole: nothing of it is left to decode.
+    stage: of the request. step: what the denoiser gave, of a stride that denoised. image: which picture or clip was
+    decoded, counted from 0. pixels: of the picture, fp32 [channels, lines, columns] about -1 to 1; of a clip its next
+    frames [channels, frames, lines, columns]. whole: whether all of that picture or clip is decoded now.
     """
 
     stage: StageName
@@ -35,9 +35,9 @@ class Stride:
 
 
 def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Iterator[Stride]:
-    """A plan, stride by stride; each picture is decoded as soon as its latents are finished, so that the first is there
-    early. What comes is what `Pipeline.draw` gives, bit for bit. tiling: of the decode. Raises ValueError as `decode`
-    of the pipeline."""
+    """Draw a plan, stride by stride. Each picture is decoded as soon as its latents are finished, so that the first is
+    there early. Pixels are those of `Pipeline.draw`, bit for bit. tiling: of the decode. Raises ValueError as
+    `Pipeline.decode`."""
     texts = pipeline.encode(plan)
     yield Stride("encode")
     for step in pipeline.denoise(plan, texts):
@@ -59,5 +59,5 @@ def count(plan: Plan) -> int:
 
 
 def seconds_each(plan: Plan, seconds: Mapping[str, float]) -> dict[StageName, float]:
-    """Of a stride of each stage. seconds: of all of a stage."""
+    """Seconds of one stride of each stage. seconds: of each stage in all."""
     return {stage: seconds[stage] / many for stage, many in counts(plan).items()}

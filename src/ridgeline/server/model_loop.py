@@ -16,34 +16,34 @@ from ridgeline.server.turns import Turns
 
 
 class Party(Protocol):
-    """What takes turns: a model, or several that share one's turns. All of it is called in the thread."""
+    """What takes turns: a model, or several models that share one party's turns. All of it is called in the thread."""
 
     @property
     def busy(self) -> bool:
         """Whether a step would have something to do."""
 
     def step(self) -> float:
-        """Run a step. The seconds that the price has for it."""
+        """Run a step. Returns its seconds by the price."""
 
     def gone(self, reason: str) -> None:
         """The thread ends: whoever waits is to hear of it. Told once."""
 
 
 class ModelLoop:
-    """Steps those that join it. Who is idle takes no turns, and is not owed for it."""
+    """Steps the parties that join it. One that is idle takes no turns, and has no more of them for it afterwards."""
 
     def __init__(self, threads: int) -> None:
         """threads: that torch has."""
         self.threads = threads
         self._parties: list[Party] = []  # touched in the thread
         self._turns: Turns[Party] = Turns()
-        self._had: dict[Party, float] = {}  # of those that are idle, while others are not
+        self._had: dict[Party, float] = {}  # priced seconds of parties that are idle while others are not
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ridgeline models", daemon=True)
         self._thread.start()
 
     def join(self, party: Party) -> None:
-        """From now on a party takes turns whenever it is busy."""
+        """From now on a party takes turns whenever it is busy. From any thread."""
         self.ask(lambda: self._parties.append(party))
 
     def ask(self, work: Callable[[], None]) -> None:

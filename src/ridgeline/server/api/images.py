@@ -18,11 +18,11 @@ from ridgeline.server.api.drawing import AUTO, DrawingFields, Only, check_only, 
 from ridgeline.server.api.generation import new_id
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.sse import Outbox
-from ridgeline.server.pictures.drawer import Order, Told
+from ridgeline.server.pictures.drawer import Order, StrideReport
 from ridgeline.server.pictures.service import LivePicture
 
-# Bytes of a file or an answer beside its pixels: the parameters, a prompt among them, the other fields.
 _HEAD = 64 << 10
+"""Bytes beside the pixels: in a file what it was drawn from, the prompt among it; in an answer the other fields."""
 
 Format = Literal["png", "jpeg", "webp"]
 
@@ -79,8 +79,8 @@ def preview_steps(steps: int, previews: int) -> frozenset[int]:
 class ImageGeneration:
     """One request, and what has come of it.
 
-    own: the pipeline's name; model: what the answer calls it. files: of pictures that are finished, by which they are.
-    seconds, predicted: of its strides so far, measured and as the price said. partials: that were told.
+    own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
+    from 0. seconds, predicted: of its strides so far, measured and by the price. partials: partial images so far.
     """
 
     fields: ImageFields
@@ -117,7 +117,7 @@ class ImageGeneration:
             pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
         )
 
-    def take(self, told: Told) -> None:
+    def take(self, told: StrideReport) -> None:
         """Count a stride, and keep what it finished."""
         self.seconds += told.seconds
         self.predicted += told.predicted
@@ -156,10 +156,10 @@ class ImageGeneration:
         """What the request's own strides took, others' left out, and what the price said of them."""
         return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted}
 
-    def events(self, outbox: Outbox) -> Callable[[Told], None]:
+    def events(self, outbox: Outbox) -> Callable[[StrideReport], None]:
         """What writes the events of a stream."""
 
-        def take(told: Told) -> None:
+        def take(told: StrideReport) -> None:
             self.take(told)
             if told.preview is not None:
                 partial_ = {"partial_image_index": self.partials}

@@ -13,7 +13,7 @@ from ridgeline.diffusion.request import Request as Drawing
 from ridgeline.server.api.drawing import NAMES, DrawingFields, plan_of, prompt_of, size_of
 from ridgeline.server.api.generation import new_id
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.pictures.drawer import Encode, Order, Told
+from ridgeline.server.pictures.drawer import Encode, Order, StrideReport
 from ridgeline.server.pictures.service import LivePicture
 
 _FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # seconds between two looks at a job
@@ -35,10 +35,10 @@ class VideoFields(DrawingFields, kw_only=True, frozen=True):
 class VideoJob:
     """One clip that was asked for, and what has come of it.
 
-    own: the pipeline's name; model: what answers call it. format_: of the file, as clip_file.FORMATS. owner: the key
-    that asked, whom alone it is told of. completed: when its file was there, expires: until when it is, in Unix
-    seconds. nbytes: of the file. error: what it failed of. steps: of the denoiser that have run. seconds, predicted:
-    of its strides so far, measured and as the price said; left: what it says of those to come, None before the first.
+    own: the pipeline's name. model: what answers call it. format_: of the file, one of clip_file.FORMATS. owner: the
+    API key that asked; nobody else hears of the job. completed, expires: from when and until when its file is there, in
+    Unix seconds. nbytes: of the file. error: why it failed. steps: of the denoiser that have run. seconds, predicted:
+    of its strides so far, measured and by the price. left: priced seconds of those to come, None before the first.
     """
 
     fields: VideoFields
@@ -97,7 +97,7 @@ class VideoJob:
         """What is to be drawn. encode: takes the clip's parts."""
         return Order(self.own, self.plan, encode)
 
-    def take(self, told: Told) -> None:
+    def take(self, told: StrideReport) -> None:
         """Count a stride."""
         self.seconds += told.seconds
         self.predicted += told.predicted
@@ -170,8 +170,8 @@ def clip_plan(fields: VideoFields, pipeline: Pipeline) -> Plan:
 
 
 def _frames(fields: VideoFields, layout: Layout) -> int | None:
-    """How many are asked for, None for the model's own: of so many seconds as many as the VAE can make that come
-    nearest. Raises ApiError."""
+    """How many frames are asked for; None for the model's own number. Seconds become the nearest number of frames that
+    the VAE can make. Raises ApiError."""
     if fields.seconds is None:
         return fields.num_frames
     if fields.num_frames is not None:

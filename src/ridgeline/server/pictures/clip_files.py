@@ -17,7 +17,7 @@ from ridgeline.diffusion.clip_file import write_clip
 from ridgeline.server.errors import ApiError
 
 WAITING = 2
-"""Parts of a clip that wait to be written; what decodes the next waits then."""
+"""Parts of a clip that may wait to be written. What decodes waits before it adds one more."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ClipWriter:
         self._abandoned = False
 
     def add(self, part_CFHW: Tensor, _: int = 0) -> None:
-        """The next part of the clip, as `Encode`. Waits while others wait to be written."""
+        """The next part of the clip, as `Encode`. Returns when fewer than WAITING parts wait to be written."""
         if self._abandoned:
             return
         if self._thread is None:
@@ -67,8 +67,8 @@ class ClipWriter:
         self._parts.put(part_CFHW)
 
     def finish(self) -> "Future[int]":
-        """There are no more parts. Done when the file is there, with its bytes, or with the ApiError of what kept it
-        from being written."""
+        """There are no more parts. The future is done when the file is written, with its size in bytes, or with the
+        ApiError of what kept it from being written."""
         self._parts.put(None)
         return self._written
 

@@ -31,8 +31,8 @@ PATIENCE = 10
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Tensor, int], bytes | None]
-"""The file of a picture: its pixels [channels, lines, columns] and which of the request's it is. Where clips are drawn,
-who takes their parts [channels, frames, lines, columns] and writes their files elsewhere."""
+"""Makes the file of a picture: takes its pixels [channels, lines, columns] and its number in the request, counted from
+0. Of a clip it takes each part [channels, frames, lines, columns] and returns None: the file is written elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,14 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A stride that has run. number, of: counted from 1, of the request's. started, finished: nanoseconds of
-    time.perf_counter_ns. predicted: seconds that the price said, left: that it says of the request's strides to come.
-    preview: a file of what the picture may become. image, file: a picture that is finished; of a clip there is no
-    file."""
+class StrideReport:
+    """What is told of a stride that has run.
+
+    number, of: which stride of the request it was, counted from 1, and how many there are. started, finished:
+    nanoseconds of time.perf_counter_ns. predicted: its seconds by the price. left: seconds by the price of the strides
+    that are to come. preview: a file of what the picture may become. image: which picture or clip it finished, counted
+    from 0. file: of that picture; a clip's is written elsewhere.
+    """
 
     stage: StageName
     number: int
@@ -66,18 +69,18 @@ class Told:
 
     @property
     def seconds(self) -> float:
-        """What it took."""
+        """Seconds that it took."""
         return (self.finished - self.started) * 1e-9
 
 
-Take = Callable[[Told | Exception], None]
-"""Who is told of a request's strides, or what went wrong. It raises nothing itself."""
+Take = Callable[[StrideReport | Exception], None]
+"""Is called with each stride of a request, or with what ended it. It is not to raise."""
 
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """A request that is there. seconds: of a stride of each stage; ahead: how many of each are left. run: what is
-    left of it. left: nobody waits."""
+    """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
+    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more."""
 
     order: Order
     take: Take
@@ -110,13 +113,13 @@ class Drawer:
 
     @property
     def awaited(self) -> int:
-        """Requests that somebody waits for, and of which a stride should have ended by now. While there are any,
-        `heard` moves, or a stride hangs."""
+        """Requests that somebody waits for while the present stride takes longer than it may; 0 while it is on time.
+        Where there are any and `heard` does not move, a stride hangs."""
         return 0 if self.on_time else len(self._runs)
 
     @property
     def on_time(self) -> bool:
-        """Whether the latest stride may still take what it takes, by its price."""
+        """Whether the present stride began no longer ago than PATIENCE times the price of a stride of each stage."""
         return time.monotonic() <= self._expected_by
 
     def submit(self, order: Order, take: Take) -> Callable[[], None]:
@@ -154,7 +157,7 @@ class Drawer:
         return len(self._turns) > 0
 
     def step(self) -> float:
-        """A stride of whichever request has had the fewest priced seconds. Those of it."""
+        """Run a stride of the request that has had the fewest priced seconds. Returns the stride's own."""
         return self._step(self._turns.next())
 
     def gone(self, reason: str) -> None:
@@ -177,7 +180,7 @@ class Drawer:
         self._turns.join(run)
 
     def _step(self, run: _Run) -> float:
-        """Give a request its turn, or drop it if nobody waits for it any more."""
+        """Run a stride of a request, or drop the request if nobody waits for it. Returns its priced seconds."""
         if run.left:
             self._turns.leave(run)
             return 0.0
@@ -194,7 +197,7 @@ class Drawer:
         self._tell(run, told)
         return told.predicted
 
-    def _stride(self, run: _Run) -> Told:
+    def _stride(self, run: _Run) -> StrideReport:
         order, started = run.order, time.perf_counter_ns()
         assert run.run is not None
         stride = next(run.run)
@@ -209,12 +212,12 @@ class Drawer:
             assert stride.image is not None
             file = order.encode(stride.pixels, stride.image)
         finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
-        return Told(
+        return StrideReport(
             *(stride.stage, run.number, count(order.plan), started, finished, predicted, left),
             *(preview, stride.image if stride.whole else None, file),
         )
 
-    def _tell(self, run: _Run, told: Told | Exception) -> None:
+    def _tell(self, run: _Run, told: StrideReport | Exception) -> None:
         self.heard += 1
 
         def take() -> None:

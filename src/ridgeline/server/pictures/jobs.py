@@ -14,7 +14,7 @@ from ridgeline.server.pictures.service import PictureService
 from ridgeline.server.settings import ServerSettings
 
 KEPT = 1000
-"""Jobs that have ended, and ids of those that are gone, that are remembered."""
+"""How many jobs that have ended are remembered, and as many ids of those that are gone."""
 
 _MADE_ROOM = "the video has made room for newer ones; ask for it again"
 
@@ -78,7 +78,7 @@ class Jobs:
     async def _run(self, job: VideoJob, writer: ClipWriter) -> None:
         try:
             await self._service.draw(job.live, job.order(writer.add), job.take)
-            # Not cancelled itself: the thread is to find it as it left it.
+            # Shielded: where this task is cancelled, the writer's thread still has its future to set.
             job.nbytes = await asyncio.shield(asyncio.wrap_future(writer.finish()))
             self._make_room(job)
             job.completed = int(time.time())
@@ -91,7 +91,7 @@ class Jobs:
         self._keep(job)
 
     def _keep(self, job: VideoJob) -> None:
-        """Have a job that has ended forgotten in time."""
+        """Keep a job that has ended until its time is over, or until it must make room."""
         job.expires = int(time.time() + self._lifetime)
         said = f"the video has expired: files are kept {self._lifetime:g} s; ask for it again"
         loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class Jobs:
             self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
 
     def _make_room(self, job: VideoJob) -> None:
-        """Have the oldest files go for a new one. Raises ApiError where it alone is too large."""
+        """Delete the oldest files until a new one fits. Raises ApiError where it is too large by itself."""
         if job.nbytes > self._most:
             said = (
                 f"the file has {job.nbytes} bytes, and {self._most} are kept (--max-clip-storage): ask for fewer frames"
@@ -115,7 +115,7 @@ class Jobs:
             self._forget(each, _MADE_ROOM)
 
     def _forget(self, job: VideoJob, said: str | None = None) -> None:
-        """said: to who asks for it later."""
+        """Drop a job, and its file with it. said: to whoever asks for it later."""
         self._jobs.pop(job.id, None)
         if (timer := self._timers.pop(job.id, None)) is not None:
             timer.cancel()

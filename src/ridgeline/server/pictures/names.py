@@ -10,8 +10,9 @@ from ridgeline.server.errors import invalid
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What requests may call the pipelines. own: by each name the pipeline's own. created: when they were put up, in
-    Unix seconds. others: of models that draw nothing, what is said to who asks them to."""
+    """What requests may call the pipelines. own: the pipeline's own name, by each name that it goes by. created: when
+    the server began, in Unix seconds. others: by the name of a model that draws nothing, what is said to whoever asks
+    it for a picture."""
 
     own: Mapping[str, str]
     created: int = field(default_factory=lambda: int(time.time()))

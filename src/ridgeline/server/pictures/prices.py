@@ -14,12 +14,12 @@ from ridgeline.roofline.device import Device
 
 
 class Prices:
-    """Of one pipeline. What a size takes is found by running parts on meta, in whose place nobody else may
-    run them meanwhile: it is asked by whoever runs them, and once."""
+    """The prices of one pipeline. To find what a size takes, its parts are run on meta, and nobody else may run them
+    meanwhile: so only the thread that draws asks, once for each size."""
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:
-        """room: bytes that activations may have. It is one figure for all the server's life, because tiles change the
-        result: a request gives the same picture whenever it comes."""
+        """room: bytes that activations may have. The figure never changes while the server lives, because tiles change
+        the result: a request is to give the same picture whenever it comes."""
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
         self._forecaster = Forecaster(pipeline, device)
         self._tilings: dict[Geometry, Tiling | None] = {}
@@ -41,8 +41,8 @@ class Prices:
         return seconds, tiling
 
     def _tiling(self, geometry: Geometry) -> Tiling | None:
-        """How a picture of a size is decoded; a clip is, frame by frame. Raises ValueError where there is no room for
-        it."""
+        """How a picture of a size is decoded; None where whole, as a clip is, frame by frame. Raises ValueError where
+        there is no room for it."""
         if geometry.layout.clips:
             self._check(self._forecaster.decode_activations(geometry), f"decoding frames of {geometry.size}")
             return None

@@ -14,7 +14,7 @@ from ridgeline.server.admission import RetryAfter, shutting_down
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.sse import SlowReader
-from ridgeline.server.pictures.drawer import Drawer, Order, Told
+from ridgeline.server.pictures.drawer import Drawer, Order, StrideReport
 from ridgeline.server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ Phase = Literal["queue", "encode", "denoise", "decode"]
 
 @dataclass(eq=False, slots=True)
 class LivePicture:
-    """A request of the server's while it is there; nothing of its text. id: what the client sees. model: as answers
-    call it. images: how many it asks for. nbytes: that their files may have at most. clip: it asks for a clip.
+    """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
+    answers. images: how many it asks for. nbytes: most that their files can have. clip: whether it asks for a clip.
     arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
 
     id: str
@@ -47,7 +47,7 @@ class PictureObserver(Protocol):
     def refused(self, live: LivePicture, error: ApiError) -> None:
         """There is no room for it. Nothing else is told of it."""
 
-    def told(self, live: LivePicture, told: Told) -> None:
+    def told(self, live: LivePicture, told: StrideReport) -> None:
         """A stride has run; `live.phase` is still the one before it."""
 
     def ended(self, live: LivePicture, error: BaseException | None) -> None:
@@ -108,7 +108,7 @@ class PictureService:
         self.live: dict[str, LivePicture] = {}
         self.held: dict[str, LivePicture] = {}
 
-    async def run(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+    async def run(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
         """As `admit` and `draw`, for a client that waits, within the limits of time. Raises ApiError."""
         self.admit(live)
         self.held[live.id] = live
@@ -128,7 +128,7 @@ class PictureService:
             raise
         self.live[live.id] = live
 
-    async def draw(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+    async def draw(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
         """Have a request drawn that was admitted; `take` is told of each stride as it ends. Cancelling drops the rest.
         Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn."""
         ended: BaseException | None = None
@@ -145,10 +145,10 @@ class PictureService:
             for observer in self.observers:
                 observer.ended(live, ended)
 
-    async def _strides(self, live: LivePicture, order: Order, take: Callable[[Told], None]) -> None:
+    async def _strides(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(stride: Told | Exception) -> None:
+        def told(stride: StrideReport | Exception) -> None:
             if done.done():
                 return
             try:
@@ -183,8 +183,8 @@ class PictureService:
 
 
 def _failure(live: LivePicture, error: Exception) -> ApiError:
-    """What is said of a request that failed while it was drawn: the client is not told an exception's words, but where
-    it was refused before its first stride."""
+    """What the client is told of a request that failed while it was drawn: an exception's own words only where the
+    request was refused before its first stride."""
     if isinstance(error, ValueError) and live.phase == "queue":
         return invalid(str(error), "size", code="too_large")
     logger.error("request %s failed: %s", live.id, type(error).__name__, exc_info=error)

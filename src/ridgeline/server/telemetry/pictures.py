@@ -5,7 +5,7 @@ from time import perf_counter_ns
 
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
-from ridgeline.server.pictures.drawer import Told
+from ridgeline.server.pictures.drawer import StrideReport
 from ridgeline.server.pictures.service import LivePicture
 from ridgeline.server.telemetry.counts import Counts
 from ridgeline.server.telemetry.families import PICTURE_FAMILIES, PICTURE_PHASES, PICTURE_REASONS
@@ -41,7 +41,7 @@ class PictureMetrics(Counts):
         """Count it by the error's code, which is one of ours."""
         self._of(live.model, "admission_rejected", error.code).inc()
 
-    def told(self, live: LivePicture, told: Told) -> None:
+    def told(self, live: LivePicture, told: StrideReport) -> None:
         """Count a stride."""
         if live.phase == "queue":
             waited = (told.started - live.arrived) * NANOSECONDS
