@@ -1,7 +1,7 @@
 """The block of denoisers that look at their text by cross-attention (PixArt: Chen et al., arXiv:2310.00426; Wan:
 arXiv:2503.20314), and what surrounds it.
 
-Shapes: N rows of latents, M of texts, R runs of rows that are as noisy, C condition, D hidden, H heads, E entries of a
+Shapes: N rows of latents, M of texts, R runs of rows of one noise level, C condition, D hidden, H heads, E entries of a
 head, S a third of D.
 """
 
@@ -33,8 +33,8 @@ OF_TEXT = Reach("cross", space=LATENTS, keys=TEXT)
 @dataclass(frozen=True, slots=True)
 class Style:
     """In what the families differ. rope: how queries and keys turn; None where positions are added to tokens. heads:
-    whether queries and keys are normalised, over all heads at once. crossing: whether what asks the text is normalised.
-    bias: of queries, keys and values."""
+    whether queries and keys are normalised, over all heads at once. crossing: whether there is a norm before
+    cross-attention. bias: whether projections to queries, keys and values have one."""
 
     rope: Rope | None
     heads: bool
@@ -79,8 +79,8 @@ class TextAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass has for its blocks beside the stream: a condition a run, the rows of each run, angles of positions
-    and the rows of each picture and each text."""
+    """What all blocks of a pass are given beside the stream: the condition of each run, rows of each run, angles of the
+    positions, and rows of each picture and each text."""
 
     condition_RC: Tensor
     runs: Sequence[int]
@@ -90,7 +90,7 @@ class Pass:
 
 class CrossBlock(nn.Module):
     """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
-    the norm that follows. Norms are scaled and shifted by the noise level, as the gates come of it."""
+    the norm that follows. Scales and shifts of norms, and gates, come from the noise level."""
 
     def __init__(self, d: Dimensions, style: Style, *, first: bool) -> None:
         super().__init__()
@@ -144,8 +144,8 @@ class ConditionEmbedder(nn.Module):
             self.add = Add(d.hidden, d.dtype)
 
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """times_R fp32 [runs]; told: of those who are `sized` height and width in pixels and their ratio, each fp32
-        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks."""
+        """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32
+        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden]."""
         embedded_RD = self.time_embedder(self.sinusoids(times_R))
         if self.sized:
             height_RS, width_RS = (self.resolution_embedder(self.sinusoids(side_R)) for side_R in told[:2])

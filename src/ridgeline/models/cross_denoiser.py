@@ -1,6 +1,6 @@
 """CrossDenoiser: a denoiser whose latents look at their text by cross-attention, of pictures (PixArt) or clips (Wan).
 
-Shapes: P clips, K channels, T, H and W latents, N rows of latents, M of texts, R runs of rows that are as noisy, C
+Shapes: P clips, K channels, T, H and W latents, N rows of latents, M of texts, R runs of rows of one noise level, C
 condition, D hidden, F numbers of a patch.
 """
 
@@ -20,6 +20,7 @@ from ridgeline.models.cross_blocks import (
     Pass,
     Style,
 )
+from ridgeline.models.cross_grid import Grid
 from ridgeline.models.denoiser import (
     LATENTS,
     PICTURES,
@@ -32,7 +33,6 @@ from ridgeline.models.denoiser import (
     only,
     without,
 )
-from ridgeline.models.denoiser_grid import Grid
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.modulated import Stream
 from ridgeline.models.walk import Walk, every_block
@@ -41,7 +41,7 @@ from ridgeline.ops.linear import Linear
 from ridgeline.ops.rotary import Angles
 from ridgeline.ops.work import AttentionSum, AttentionWork, Space, Work
 
-_PIXELS = 8  # of a latent each way, of the VAE beside those that are told a picture's size
+_PIXELS = 8  # on a side of a latent, of the VAE that the models have which are told a picture's size (PixArt)
 Level = float | Sequence[float] | Tensor
 """A noise level of all clips, of each, or of each token of each: fp32 [clips, tokens]."""
 
@@ -68,7 +68,7 @@ class Sizes:
 class Layout:
     """The rows of a pass.
 
-    grid: of a clip. runs: rows of each run of those that are as noisy. lengths: by space, rows of each clip or text.
+    grid: of a clip. runs: rows of each run of one noise level. lengths: by space, rows of each clip or text.
     positions: frame, line and column of each row. told: as of ConditionEmbedder.
     """
 
@@ -197,7 +197,7 @@ class CrossDenoiser(Denoiser):
     # -- what it costs ------------------------------------------------------------------------------------------------
 
     def work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
-        """As Denoiser.work. levels: runs of tokens in a clip that are as noisy."""
+        """As Denoiser.work. levels: runs of tokens in a clip that have a noise level each."""
         latents, lengths = self.grid(size).count, self._text_lengths(texts)
         rows = {LATENTS: latents * len(texts), TEXT: sum(lengths), PICTURES: levels * len(texts)}
         full = AttentionSum(1, latents, latents * latents, latents, latents)

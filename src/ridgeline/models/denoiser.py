@@ -18,7 +18,7 @@ TEXT: Space = "text"
 JOINT: Space = "joint"
 """Both, of each picture beside its text."""
 PICTURES: Space = "pictures"
-"""What is computed once a picture: what comes of its noise level."""
+"""One row a picture: what comes of its noise level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,18 @@ class Denoiser(Network):
     (1 - t) x picture + t x noise, t from 0 to 1, and the velocity is their derivative by t, noise - picture (Lipman et
     al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
 
-    channels: of latents. patch: latents on a side of what is one token. hidden: numbers of each row between blocks.
-    text_width: of each token of a text.
-    predicts: noise, of a model whose latents are alpha x picture + sigma x noise with alpha^2 + sigma^2 = 1 and whose t
-    is a step of its training, of all of them (Ho et al., arXiv:2006.11239); it says nothing of velocities. clips:
-    whether latents have frames, [pictures, channels, frames, height, width]; a size has them first too. pooled_width:
-    of the one vector that it takes of a text beside its tokens; None where it takes none. takes_guidance: whether the
-    scale of guidance is an input of it (distilled from two passes; Meng et al., arXiv:2210.03142). text_first:
-    whether a text stands before its picture among joint rows. block_lists: names of what holds the blocks of a pass.
+    channels: of latents.
+    patch: latents on a side of what is one token.
+    hidden: numbers of each row between blocks.
+    text_width: numbers of each token of a text.
+    predicts: noise, where it predicts that and no velocity: latents are then alpha x picture + sigma x noise with
+        alpha^2 + sigma^2 = 1, and t is a step of its training divided by all of them (Ho et al., arXiv:2006.11239).
+    clips: whether latents have frames, [pictures, channels, frames, height, width]; a size then has them first, too.
+    pooled_width: numbers of the vector that it takes of a text beside its tokens; None where it takes none.
+    takes_guidance: whether the scale of guidance is an input (distilled from two passes; Meng et al.,
+        arXiv:2210.03142).
+    text_first: whether a text stands before its picture among joint rows.
+    block_lists: names of the modules that hold the blocks of a pass.
     """
 
     channels: int
@@ -86,18 +90,19 @@ class Denoiser(Network):
         many tokens. Raises ValueError as `forward`."""
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """What becomes of texts whatever the noise level is, once a request, to be given to its passes in their place:
-        the result is the same bit for bit. Of a model in which all of it depends on the level, the texts."""
+        """What becomes of texts whatever the noise level is. It is made once a request and given to the passes in place
+        of the texts; results are the same bit for bit. A model in which all of it depends on the level gives the texts
+        themselves."""
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
-        """What was prepared, or is to be now, of a text for each picture."""
+        """What was prepared of a text for each picture, or is now where it was not."""
         prepared = texts if isinstance(texts, Prepared) else self.prepare(texts)
         assert len(prepared.lengths) == pictures, "a text for each picture"
         return prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        """`prepare` of texts with so many tokens."""
+        """The work of `prepare`, of texts with so many tokens."""
         return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
 
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
@@ -125,20 +130,20 @@ class Denoiser(Network):
 
 
 def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
-    """A number of each picture, where one stands for all of them."""
+    """A number for each picture, of one that holds for all or of one for each."""
     each = [value] * pictures if isinstance(value, int | float) else value
     assert len(each) == pictures, "a number for each picture"
     return each
 
 
 def only(work: Work, space: Space) -> Work:
-    """What of a step runs over rows of this space."""
+    """The part of a step's work that runs over rows of this space."""
     attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
     return Work({space: work.rows[space]}, work.sequences, attention)
 
 
 def without(work: Work, space: Space) -> Work:
-    """What of a step runs over rows of other spaces."""
+    """A step's work but for what runs over rows of this space."""
     rows = {other: count for other, count in work.rows.items() if other != space}
     attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}
     return Work(rows, work.sequences, attention)

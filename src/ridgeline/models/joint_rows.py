@@ -9,8 +9,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class JointRows:
-    """order: of each joint row, as JoinRows has it, what stands first. first, second: which joint rows are of either,
-    all int64."""
+    """order: where JoinRows takes each joint row from: rows of the sort that stands first, counted on by the other's.
+    first, second: which joint rows are of either sort. All int64."""
 
     order: Tensor
     first: Tensor

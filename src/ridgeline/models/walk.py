@@ -18,9 +18,13 @@ class Walk(Protocol):
     """From what the first block is given to what the last norm is."""
 
     def __call__(self, entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:
-        """first: the first of the blocks over rows that texts act on; rest: all others. They are to be called in this
-        order, once each at most. own: which rows of what either is given are of latents, picture after picture, of each
-        as many; None for all. What `rest` gives has these alone, and so does what is returned."""
+        """Run blocks on the stream that enters them.
+
+        first: the first block in which a text acts on rows of latents. rest: all blocks after it. They are to be
+        called in this order, each at most once. own: which rows of the stream that goes into either are of latents,
+        picture after picture, as many of each; None where all are. The stream that `rest` gives, and the one returned,
+        have rows of latents alone.
+        """
 
 
 def every_block(entered: Stream, own: Tensor | None, first: Blocks, rest: Blocks) -> Stream:

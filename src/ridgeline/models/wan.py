@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ridgeline.models.cross_blocks import Style
 from ridgeline.models.cross_denoiser import CrossDenoiser, Sizes
-from ridgeline.models.denoiser_grid import Grid
+from ridgeline.models.cross_grid import Grid
 from ridgeline.models.dimensions import Dimensions
 from ridgeline.models.fields import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.models.storage import Storage

@@ -2,4 +2,5 @@
 tokens that an engine writes become a picture.
 
 `file.py` opens a file that a stranger may have made, `preprocess.py` makes patches of it, `prompt.py` their places.
+`drawing.py` goes the other way: it has an engine write the tokens of pictures, and makes pixels of them.
 """

@@ -27,14 +27,14 @@ from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
 STAGES = ("encode", "tokens", "decode")
-_SEEDS = 2**32  # that are drawn from where there is none: short enough to be typed again
+_SEEDS = 2**32  # a request without a seed gets one below this: short enough to be typed again
 _MAX_IMAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
-    """What pictures of a prompt come to: its ids, moved on to where text is, the tokens of a picture, how many pictures
-    there are, and the seed of the first; picture i has seed + i."""
+    """What pictures of a prompt come to. prompt: its token ids, as the model that draws counts them: text after image
+    tokens. tokens: of each picture. images: how many pictures. seed: of the first; picture i has seed + i."""
 
     prompt: tuple[int, ...]
     tokens: int
@@ -61,8 +61,8 @@ class TokenForecast:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What there is after a step: how many tokens of all pictures, and the tokens of those that it finished, by their
-    number."""
+    """What there is after a step. tokens: how many are written, of all pictures. finished: the tokens of the pictures
+    that the step finished, by the picture's number from 0."""
 
     tokens: int
     finished: dict[int, list[int]]
@@ -86,7 +86,7 @@ class TokenDrawer:
 
     @property
     def pixels(self) -> int:
-        """On a side of a picture."""
+        """Pixels on a side of a picture."""
         return int(self.side * self.autoencoder.factor)
 
     def plan(self, prompt: str, images: int = 1, seed: int | None = None) -> TokenPlan:
@@ -181,7 +181,8 @@ def load_drawer(
         raise ModelRefused(
             f"{folder}: its autoencoder and its language model do not have the same tokens; fetch it again"
         )
-    # A folder that does not say how is sampled as it is: the likeliest tokens make flat pictures, all alike.
+    # A folder that does not say how to sample is sampled at temperature 1, because the likeliest tokens make flat
+    # pictures, all alike.
     said = source.generation.get("do_sample") is not None
     params = loaded.defaults if said else replace(loaded.defaults, temperature=1.0)
     return TokenDrawer(loaded, autoencoder, begins, params)

@@ -6,9 +6,9 @@ from pathlib import Path
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 MAX_PIXELS = 50_000_000
-"""Of an image: 150 MB once it is unpacked. The largest cameras for the hand make as many."""
+"""Pixels of an image: 150 MB once it is unpacked, about as many as the largest hand-held cameras make."""
 MAX_BYTES = 256 << 20
-"""Of a file."""
+"""Bytes of a file."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that Pillow reads by itself, without programs beside it."""
 

@@ -1,4 +1,4 @@
-"""Grid: the patches of pictures and of clips, a row each, frame by frame and line by line.
+"""Grid: the patches of pictures and clips of a CrossDenoiser, a row each, frame by frame and line by line.
 
 Shapes: P clips, K channels, T, H and W latents, N rows of patches, F numbers of a patch.
 """
@@ -39,7 +39,7 @@ class Grid:
 
     @property
     def count(self) -> int:
-        """Of a clip."""
+        """Patches of a clip."""
         return self.frames * self.rows * self.columns
 
     def positions(self, clips: int) -> Tensor:
