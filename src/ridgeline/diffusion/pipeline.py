@@ -46,6 +46,10 @@ class Expert:
     denoiser: Denoiser
     boundary: float
 
+    def asked(self, schedule: Schedule, step: int) -> bool:
+        """Whether a step of a schedule, counted from 0, is this expert's."""
+        return schedule.timesteps[step] < self.boundary * schedule.train_steps
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -207,16 +211,16 @@ class Pipeline:
         cache = None if threshold is None else StepCache(threshold)
         calls = Calls(count, paired, pair, cache)
         predict = guided_denoiser(self.denoiser, plan.guidance, texts, calls, pooled)
-        early, late = schedule.steps, predict
-        if self.second is not None and plan.second is not None:
-            late = guided_denoiser(self.second.denoiser, plan.second, texts, calls)
-            # The first expert has the steps that begin at the boundary or above it.
-            early = sum(time >= self.second.boundary * schedule.train_steps for time in schedule.timesteps)
+        second = self.second
+        late = predict
+        if second is not None and plan.second is not None:
+            late = guided_denoiser(second.denoiser, plan.second, texts, calls)
         state = State(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
                 share_threads()
-                prediction = (predict if step < early else late)(state.x, schedule.time(step))
+                asked = late if second is not None and second.asked(schedule, step) else predict
+                prediction = asked(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             skipped = 0 if cache is None else cache.take(pair)
             yield Step(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)

@@ -16,8 +16,9 @@ from ridgeline.models.denoiser import Denoiser, Prepared
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A request before one of its steps. texts: the states of its texts. vector: that of the prompt, where the denoiser
-    takes one. number: the step, counted from 1."""
+    """A request before one of its steps. texts: the states of each text [tokens, width], the prompt's first. vector: of
+    the prompt [pooled_width], where the denoiser takes one. number: the step, counted from 1. state: the sampler's
+    before it."""
 
     pipeline: Pipeline
     plan: Plan
@@ -33,25 +34,25 @@ class Moment:
 
     @property
     def calls(self) -> tuple[tuple[int, ...], ...]:
-        """Those of the denoiser in a step, each with the places of its texts."""
+        """Calls of the denoiser in a step: of each the texts that it has, by their places in the plan."""
         every = range(len(self.plan.texts))
         return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
 
     @property
     def late(self) -> bool:
-        """Whether the second of two experts is asked."""
-        schedule, second = self.plan.schedule, self.pipeline.second
-        return second is not None and schedule.timesteps[self.number - 1] < second.boundary * schedule.train_steps
+        """Whether the step asks the second of two experts."""
+        second = self.pipeline.second
+        return second is not None and second.asked(self.plan.schedule, self.number - 1)
 
     @property
     def denoiser(self) -> Denoiser:
-        """The one that the step asks."""
+        """The denoiser that the step asks."""
         second = self.pipeline.second
         return second.denoiser if second is not None and self.late else self.pipeline.denoiser
 
     @property
     def guidance(self) -> Guidance:
-        """That of the step."""
+        """The guidance of the denoiser that the step asks."""
         return self.plan.second if self.plan.second is not None and self.late else self.plan.guidance
 
     def lengths(self, texts: Sequence[int]) -> list[int]:
@@ -83,7 +84,8 @@ class Moment:
 
 @torch.inference_mode()
 def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
-    """Encode a request's texts and run its steps before this one. Raises ValueError for one that it does not have."""
+    """Encode a request's texts and run the steps before this one, counted from 1. Raises ValueError for a step that the
+    request does not have."""
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
     first = State(Noise(plan.seed, 1, plan.geometry.latents)())

@@ -2,7 +2,8 @@
 every op priced beside measured.
 
 A step with guidance is two passes, in one call where rows are few: a call is a step of the ledger. Steps before the one
-that is asked for run as they are. What decodes a clip is borrowed: its seconds beside the price, and no ops.
+that is asked for run as they are. A clip is decoded by another library's model, of which the whole is measured beside
+its price, and no op.
 """
 
 import time
@@ -47,9 +48,9 @@ class BorrowedDecode:
 
 @dataclass(frozen=True, slots=True)
 class PictureLedger:
-    """A picture or clip. stages: by name, in their order: encode, pooled (where a second encoder gives one vector),
-    prepare (of denoisers that do), denoise, decode (of pictures). borrowed: the decode of a clip. pull, words: if they
-    were asked for."""
+    """A picture or clip. number: the step that was traced, counted from 1. stages: by name, in their order: encode,
+    pooled (where a second encoder gives one vector), prepare (of denoisers that do), denoise, decode (where a VAE of
+    pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for."""
 
     plan: Plan
     number: int
@@ -60,7 +61,7 @@ class PictureLedger:
 
     @property
     def denoise(self) -> StepLedger:
-        """That of the step."""
+        """The ledger of the step."""
         return self.stages["denoise"]
 
     def impossible(self) -> list[str]:
@@ -142,7 +143,7 @@ def _pool(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
 
 
 def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
-    """What each call of the step is given of its texts."""
+    """What the denoiser makes, once a request, of the texts of each call of the step."""
 
     def prepare(texts: Sequence[int]) -> Measurement:
         work = moment.denoiser.prepare_work(moment.lengths(texts))

@@ -14,10 +14,13 @@ from ridgeline.trace.moment import Moment
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """norms: of the prediction with the prompt less that with the negative one, over the channels, for each latent, by
-    line, of a clip as a sheet of frames. relative: the norm of all of it, of that of the negative prediction. guided,
-    prompt, negative: the pixels [channels, lines, columns] that either prediction, and both under guidance, would lead
-    to if they were right; of a clip a sheet of a frame for each of its latents."""
+    """How the two predictions of a step differ.
+
+    norms: for each latent the norm, over the channels, of the prediction with the prompt less the one with the negative
+    prompt; by line, of a clip as a sheet of frames. relative: the norm of the whole difference, as a share of that of
+    the negative prediction. guided, prompt, negative: pixels [channels, lines, columns] to which both predictions under
+    guidance, and either alone, would lead if they were right; of a clip a sheet with a frame for each of its latents.
+    """
 
     norms: tuple[tuple[float, ...], ...]
     relative: float
@@ -47,7 +50,7 @@ def pull_of(moment: Moment) -> Pull:
 
 
 def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:
-    """Numbers of places [lines, columns], or of a clip [frames, lines, columns] as a sheet, by line."""
+    """A picture's values [lines, columns] by line; a clip's [frames, lines, columns] as a sheet, by line."""
     sheet_HW = values if values.dim() == 2 else contact_sheet(values)
     return tuple(tuple(line) for line in sheet_HW.tolist())
 

@@ -23,15 +23,15 @@ _QUERIES = 256  # whose weights are in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, by line,
-    of a clip as a sheet of frames, the mean over heads and layers."""
+    """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, a mean over
+    heads and layers; by line, of a clip as a sheet of frames."""
 
     text: str
     weights: tuple[tuple[float, ...], ...]
 
     @property
     def mean(self) -> float:
-        """Over the patches."""
+        """The mean over the patches."""
         values = [value for line in self.weights for value in line]
         return sum(values) / len(values)
 
@@ -54,7 +54,8 @@ class WordAttention:
 
 @torch.inference_mode()
 def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
-    """Run the pass over the prompt and keep whom its patches looked at. layer: of those that see text, counted from 0.
+    """Run the pass with the prompt and keep whom its patches looked at. layer: one of those that see text, counted from
+    0; None for all.
 
     Raises ValueError for a layer that there is not, and a prompt without words.
     """
