@@ -41,8 +41,8 @@ class Forecaster:
         return self._price.call(self._device, geometry, texts).expected
 
     def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
-        """What a plan takes, its pictures drawn side by side as it has them. As `memory` of PipelinePrice it runs the
-        parts on meta."""
+        """What a plan takes, with pictures side by side as it says. Runs the parts on meta, as PipelinePrice.memory
+        does: nobody else may run them meanwhile."""
         return Forecast(self.seconds(plan, tiling), self._price.memory(_job(plan), tiling), self._device)
 
     def seconds(self, plan: Plan, tiling: Tiling | None) -> dict[str, float]:
@@ -57,8 +57,8 @@ class Forecaster:
         return {"encode": read, "denoise": denoise, "decode": decode.seconds.expected}
 
     def apart(self, plan: Plan) -> float:
-        """Seconds of a plan's denoising where two processes run one pass of each step each, at once, and each has this
-        device: what they exchange is not in it."""
+        """Seconds of a plan's denoising by two processes at once, each with this device, of which each runs one pass of
+        every step. What they exchange is not in it."""
         texts = [len(text) for text in plan.texts]
         each = (max(self.call(plan.geometry, [text] * len(images)) for text in texts) for images in plan.groups)
         return plan.schedule.steps * sum(each)

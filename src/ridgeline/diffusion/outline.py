@@ -109,7 +109,7 @@ def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
 
 
 def _reads(denoiser: Denoiser, tokens: int) -> bool:
-    """Whether it has places for a text of so many."""
+    """Whether a denoiser has places for a text of so many tokens."""
     try:
         denoiser.work((denoiser.patch,) * 2 if not denoiser.clips else (1, *(denoiser.patch,) * 2), [tokens])
     except ValueError:
@@ -133,5 +133,5 @@ def _encoder(configs: Mapping[str, Fields], reading: Reading, dtype: torch.dtype
 
 
 def _unread(config: Fields) -> Fields:
-    """The same of which nothing has been read, for another number format's build."""
+    """The config as if nothing of it had been read yet, so that it can be built once more in another number format."""
     return Fields(config.values, config.source)

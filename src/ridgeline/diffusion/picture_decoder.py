@@ -26,11 +26,11 @@ class PictureDecoder:
         return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
 
     def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
-        """Bytes at once."""
+        """Bytes of activations at once, of one picture."""
         return self._autoencoder.decode_bytes(self._latents(geometry), tiling)
 
     def _latents(self, geometry: Geometry) -> Grid:
-        """Of a picture, as the autoencoder has them, before a denoiser packs several into one."""
+        """Lines and columns of a picture's latents, as the autoencoder takes them."""
         factor, size = self._autoencoder.factor, geometry.size
         return Grid(1, size.height // factor, size.width // factor)
 

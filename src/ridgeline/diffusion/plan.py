@@ -15,9 +15,9 @@ from ridgeline.roofline.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.roofline.plan.phases import Estimate
 
 STEPS = (4, 8, 20, 28, 50)
-"""That a release's own are held against: of distilled models, and of those that are not."""
+"""Numbers of steps that a release's own are compared with: of distilled models, and of others."""
 SIDE_BY_SIDE = (2, 4, 8)
-"""Pictures in one pass that one alone is held against."""
+"""Numbers of pictures in one pass that one alone is compared with."""
 _HOUR = 3600.0
 
 
@@ -120,7 +120,7 @@ class PipelinePlan:
 
     @property
     def request(self) -> RequestPrice:
-        """Divided in the way that is fastest."""
+        """The request, divided in the way that is fastest."""
         return next(iter(self.ways.values()))
 
     @property
@@ -171,7 +171,8 @@ class PipelinePlan:
 
     @cached_property
     def otherwise(self) -> Variant | None:
-        """The request with fusion where it was asked for without, or without; None where that is not known."""
+        """The request with fusion where it was asked for without, else without; None where it was not recorded what a
+        release runs without."""
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
@@ -179,7 +180,7 @@ class PipelinePlan:
 
     @property
     def alone(self) -> Variant:
-        """The same."""
+        """The request as it was asked, on one card."""
         return Variant("as asked", self.alone_request.seconds, self.job.passes)
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:
@@ -208,7 +209,7 @@ class PipelinePlan:
 
 
 def _in_turns(memory: Memory) -> float:
-    """The most of any stage, where nothing but the part that runs is on the card; experts take turns too."""
+    """The most bytes of any stage, where only the part that runs is on the card; of two experts one at a time."""
     encoders = [nbytes for name, nbytes in memory.weights.items() if name.startswith("text encoder")]
     return max(
         max(encoders, default=0.0) + memory.encode,
