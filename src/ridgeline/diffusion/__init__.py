@@ -1,17 +1,28 @@
 """Pictures: a prompt and noise become an image or a clip.
 
-`loading.py` makes a `Pipeline` (`pipeline.py`) of a folder; `pipeline_class.py` is the table of those that are built. A
-`Request` becomes a `Plan` (`request.py`); its texts become states (`text_encoder.py`); `geometry.py` is how large
-everything is, `noise.py` what a seed draws, `batching.py` what the denoiser is asked for in one call. A sampler
-(`samplers.py`) walks a schedule (`schedules.py`) from noise to data, asking the denoiser at each step, with or without
-guidance (`guidance.py`; `pair.py` has two processes share it, `pair_process.py` starts the second, which runs
-`pair_child.py`); `scheduler_config.py` reads which of them a pipeline was released with. `step_cache.py` skips most of
-a pass where it may, `compiled.py` has torch compile blocks. `decoding.py` makes pixels of latents (of clips by
-`clip_autoencoder.py`), `picture_file.py` and `clip_file.py` make files of pixels, `saved_latents.py` of latents.
-`strides.py` takes all of that apart for a server, which has other requests to run in between.
+A request passes these files, in this order:
 
-Pricing: `price.py` says before all that what a request will take; `picture_decoder.py` and `clip_decoder.py` price its
-decode, `eager.py` a pass in which nothing is fused, `division.py` several cards, and `forecast.py` asks it for a
-pipeline that is loaded. `outline.py` makes the parts of a release of the catalogue on meta; `plan.py` is what
-`ridgeline plan` says of it, `plan_page.py` and `plan_comparison.py` are its documents.
+    loading.py            a folder becomes a Pipeline; pipeline_class.py: the classes of pipelines that are built
+    pipeline.py           the Pipeline: plan, encode, denoise, decode
+    request.py            a Request, and the Plan that it becomes
+    geometry.py           how many pixels, latents and tokens; noise.py: what a seed draws
+    batching.py           which pictures and passes go in one call of the denoiser
+    text_encoder.py       a prompt becomes states; t5_encoder.py, flux_encoder.py: of other pipelines
+    schedules.py          noise levels from noise to data; scheduler_config.py: those that a pipeline was released with
+    samplers.py           from one level to the next
+    guidance.py           two predictions become one
+    decoding.py           latents become pixels; clip_autoencoder.py: of clips
+    picture_file.py       pixels become a file; clip_file.py: of clips; saved_latents.py: latents do
+
+Other ways through a step: step_cache.py skips most of a pass, compiled.py has torch compile its blocks, pair.py has two
+processes run one pass each (pair_process.py starts the second, which runs pair_child.py). strides.py takes a request
+apart for a server, which has others to run in between.
+
+What a request will take:
+
+    price.py              seconds, FLOPs, bytes and memory of each stage; forecast.py: of a loaded pipeline's request
+    picture_decoder.py    the price of a decode; clip_decoder.py: of a clip's
+    division.py           a request on several cards; eager.py: a pass in which nothing is fused
+    outline.py            the parts of a release on meta
+    plan.py               what `ridgeline plan` says; plan_page.py and plan_comparison.py: its documents
 """

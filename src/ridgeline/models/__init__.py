@@ -2,7 +2,8 @@
 
 `fields.py` reads config.json strictly, `decoder.py` is the transformer that most families are, and each family's file
 says only what is its own. `family.py` is what is said of a family, `families.py` lists all of them; `bill.py` counts
-their parameters, `recipes/` says in what formats they are stored.
+their parameters, `recipes/` says in what formats they are stored. Models that draw have contracts of their own:
+`denoiser.py` and `image_autoencoder.py`.
 """
 
 from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, build, build_to_run, family_of
