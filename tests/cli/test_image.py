@@ -360,6 +360,9 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
     there.touch()
     shutil.copytree(folder, broken)
     shutil.rmtree(broken / "vae")
+    hollow = tmp_path / "hollow"
+    shutil.copytree(folder, hollow)
+    (hollow / "vae" / "diffusion_pytorch_model.safetensors").unlink()
     of_others = tmp_path / "others.latents.safetensors"
     save_latents(of_others, torch.zeros(3, 8, 8), {})
     for arguments, code, *says in (
@@ -384,6 +387,7 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         ((folder, "x", "--preview", -1), USAGE, "--preview is -1"),
         ((folder, "x", "--dtype", "fp16"), USAGE, "--dtype is 'fp16'; give fp32 or bf16"),
         ((broken, "x"), REFUSED, "lacks the folder vae"),
+        ((hollow, "x"), REFUSED, "hollow/vae holds no *.safetensors file; fetch its weights\n"),
         (("tales", "x"), REFUSED, "tales is LlamaForCausalLM and draws no pictures"),
         ((folder / "vae", "x"), REFUSED, "is AutoencoderKL and draws no pictures"),
         ((folder, "--latents", tmp_path / "none"), USAGE, "none is no file; give the latents of a picture"),
@@ -395,6 +399,20 @@ def test_what_cannot_be_drawn(ridgeline: Run, folder: Path, tmp_path: Path) -> N
         files = sorted(tmp_path.iterdir())
         assert_one_line(ridgeline("image", *arguments), code, *says)
         assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_model_that_is_not_there(ridgeline: Run) -> None:
+    """What is offered instead can do what was asked: whisper-base is more like `nowhere`, and draws nothing."""
+    for command, asked, offered, others in (
+        ("image", "nowhere", "digits, digits-ar, digits-fast)", ["digits-video", "tales", "whisper"]),
+        ("image", "./nowhere", "digits, digits-ar, digits-fast)", ["tales"]),
+        ("image", "of/nowhere", "digits, digits-ar, digits-fast)", ["tales"]),
+        ("image", "digit", "did you mean digits", ["digits-video"]),
+        ("video", "digits-vid", "did you mean digits-video?", ["digits-fast", "tales"]),
+    ):
+        ended = ridgeline(command, asked, "x")
+        assert_one_line(ended, REFUSED, f"{asked}", offered, "give the folder of a pipeline, with a model_index.json")
+        assert not any(other in ended.err for other in others), ended.err
 
 
 @pytest.mark.parametrize("command", [("run", "{}", "x"), ("show", "{}"), ("embed", "x", "--model", "{}")])

@@ -180,7 +180,16 @@ def test_leaving_early_ends_the_requests(sampled: Path) -> None:
     assert drawing.engine.stats.held_pages == 0
 
 
-def test_run_names_the_command_that_draws(ridgeline: Run) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "{}", "a seven", "--max-tokens", 2),
+        ("trace", "{}", "a seven", "--max-tokens", 2, "--repeats", 1, "--device", "h100-sxm"),
+    ],
+)
+def test_commands_of_text_name_the_one_that_draws(ridgeline: Run, command: tuple[object, ...]) -> None:
     """A model that draws writes too, which of some means nothing: that is said, of no other model."""
-    said = [ridgeline("run", name, "a seven", "--max-tokens", 2).err for name in ("digits-ar", "tales")]
-    assert ["draws too: ridgeline image takes it" in err for err in said] == [True, False]
+    for name, draws in (("digits-ar", True), ("tales", False)):
+        ended = ridgeline(*(str(word).format(name) for word in command))
+        assert ended.code == OK, ended.err
+        assert (f"{name} draws too: ridgeline image takes it" in ended.err) == draws

@@ -236,6 +236,27 @@ def test_a_signal_while_the_command_is_imported_ends_it_well() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("models", "draws"), [(["digits-ar"], True), (["digits-ar", "digits"], True), (["tales"], False)]
+)
+def test_a_model_that_draws_too_is_named_once(
+    ridgeline: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, models: list[str], draws: bool
+) -> None:
+    """When the server is ready: its text may mean nothing."""
+
+    def run_server(served: object, settings: object, ready: Any) -> int:
+        ready("url", None)
+        return OK
+
+    monkeypatch.setattr(command, "run_server", run_server)
+    for name in ("set_up_logs", "say_ready", "say_together"):
+        monkeypatch.setattr(command, name, lambda *_: None)
+    with caplog.at_level("WARNING", logger="ridgeline.server"):
+        assert ridgeline("serve", *models).code == OK
+    said = [record.message for record in caplog.records if "draws too: ridgeline image takes it" in record.message]
+    assert len(said) == draws
+
+
 # -- pipelines --------------------------------------------------------------------------------------------------------
 
 

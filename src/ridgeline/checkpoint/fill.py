@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
+from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
@@ -139,7 +139,10 @@ def load_weights(
 def _fill_measured(model: Model, folder: Path, family: Family, progress: Progress | None) -> Loading:
     """As `fill`, from a folder."""
     read, start = disk_bytes(), perf_counter()
-    checkpoint = open_checkpoint(folder)
+    try:
+        checkpoint = open_checkpoint(folder)
+    except NoWeights as error:
+        raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
     opened = perf_counter()
     fill(model, checkpoint, family, progress=progress)
     filled, now = perf_counter(), disk_bytes()

@@ -69,15 +69,19 @@ class Checkpoint:
                 raise ModelRefused(f"{path} is no safetensors file: {error}; fetch it again") from None
 
 
+class NoWeights(ModelRefused):
+    """A folder without any."""
+
+
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Find the tensors of a folder and check their files. Raises ModelRefused."""
+    """Find the tensors of a folder and check their files. Raises ModelRefused, NoWeights where there are none."""
     paths = _files(folder)
     if not paths:
         if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
             raise ModelRefused(
                 f"{folder} holds its weights as pickle only, which can run code when opened; convert it to safetensors"
             )
-        raise ModelRefused(f"{folder} holds no *.safetensors file; --dummy-weights runs a config without weights")
+        raise NoWeights(f"{folder} holds no *.safetensors file; fetch its weights")
     entries: dict[str, TensorEntry] = {}
     files: dict[str, Path] = {}
     for path in paths:

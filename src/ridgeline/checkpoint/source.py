@@ -122,13 +122,21 @@ class Source:
         return size if isinstance(size, int) and size > 0 else None
 
 
+class UnknownModel(ModelRefused):
+    """A name that stands for no model. what: says so, and not what to give instead."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what + instead)
+        self.what = what
+
+
 def open_source(name: str) -> Source:
     """Find a model: a folder, a config.json, a built-in name, one of the catalogue, or an id in the cache of Hugging
     Face's tools; read what describes it. A path comes before a name.
 
     A folder that nothing in it describes stands for no model that is known by its name.
 
-    Raises ModelRefused if there is none of that name, or a file that describes it is broken.
+    Raises ModelRefused if there is none of that name (UnknownModel), or a file that describes it is broken.
     """
     if not name.strip():
         raise ModelRefused(f"the name of the model is empty; give {_wanted()}")
@@ -150,7 +158,7 @@ def _named(name: str) -> Source:
     if is_listed(name):
         config = config_of(name)
         return Source(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
-    if name in _builtin_names():
+    if name in builtin_names():
         return _of_folder(name, BUILTIN / name, BUILTIN / name / "config.json")
     folder = cached_folder(name, hub_cache())
     if folder is not None:
@@ -178,7 +186,7 @@ def _steps_back(name: str) -> bool:
 
 def _known(name: str) -> str:
     """The model that a name which is no path stands for, in words; "" for none."""
-    if name in _builtin_names():
+    if name in builtin_names():
         return f"the built-in model {name}"
     if is_listed(name):
         return f"the config {name} of the catalogue"
@@ -199,7 +207,7 @@ def read_config(name: str) -> Fields:
 def catalogue_name(name: str) -> str | None:
     """The model of the catalogue that a name which is nobody's spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b.
     None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint."""
-    if Path(name).exists() or name in (*_builtin_names(), *cached_ids(hub_cache())):
+    if Path(name).exists() or name in (*builtin_names(), *cached_ids(hub_cache())):
         return None
     return spelt_as(name)
 
@@ -254,7 +262,8 @@ def _listed(components: Iterable[Component]) -> str:
     return ", ".join(f"{c.name}: {c.kind}" for c in islice(components, _SHOWN))
 
 
-def _builtin_names() -> list[str]:
+def builtin_names() -> list[str]:
+    """The models of the package, sorted."""
     return sorted(path.parent.name for file in ("config.json", _PIPELINE) for path in BUILTIN.glob(f"*/{file}"))
 
 
@@ -266,28 +275,25 @@ def _nowhere(name: str) -> ModelRefused:
     wanted = _wanted()
     is_file = name.endswith(".json")
     if is_file or ("/" in name and not is_id(name)):
-        return ModelRefused(f"no such {'file' if is_file else 'folder'}: {name}; give {wanted}")
-    near = _near(name)
-    nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
+        return UnknownModel(f"no such {'file' if is_file else 'folder'}: {name}", f"; give {wanted}")
+    nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached_ids(hub_cache())])
     if "/" in name:
-        return ModelRefused(
-            f"no such folder: {name}, nor a model of that id in the Hugging Face cache ({hub_cache()}){nearest} "
-            f"nothing is downloaded here; give {wanted}"
-        )
-    return ModelRefused(f"no such model or folder: {name}{nearest} give {wanted}")
+        cached = f"no such folder: {name}, nor a model of that id in the Hugging Face cache ({hub_cache()})"
+        return UnknownModel(cached, f"{nearest} nothing is downloaded here; give {wanted}")
+    return UnknownModel(f"no such model or folder: {name}", f"{nearest} give {wanted}")
 
 
 def _wanted() -> str:
     """What may stand for a model."""
     return (
-        f"a config.json or its folder, a built-in model ({', '.join(_builtin_names())}), "
+        f"a config.json or its folder, a built-in model ({', '.join(builtin_names())}), "
         "or a name that `ridgeline plan --list` shows"
     )
 
 
-def _near(name: str) -> list[str]:
-    """The names most like one, of all that are known; a model's own name counts, whoever publishes it."""
-    known = [*_builtin_names(), *known_names(), *cached_ids(hub_cache())]
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean qwen3-8b?`: the names most like one; a model's own name counts, whoever publishes it. A semicolon
+    where none is like it."""
     by_name = {each.rpartition("/")[2].lower(): each for each in known}
     near = get_close_matches(name.rpartition("/")[2].lower(), by_name, 3, 0.5)
-    return [by_name[each] for each in near]
+    return f"; did you mean {' or '.join(by_name[each] for each in near)}?" if near else ";"

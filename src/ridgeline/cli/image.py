@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from ridgeline.checkpoint import open_source
 from ridgeline.cli import drawing_options as drawing
 from ridgeline.cli import options
+from ridgeline.cli.drawing_models import open_drawing
 from ridgeline.cli.image_drawing import AUTO, Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.image_files import PICTURES
 from ridgeline.cli.image_tokens import draw_tokens, refuse
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import silence
@@ -56,7 +57,7 @@ def image(
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
-        source = open_source(model)
+        source = open_drawing(model, PICTURES)
         if draws_tokens(source):
             denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
             denoising |= {"--step-cache": step_cache, "--cfg-parallel": cfg_parallel, "--compile": compiled}

@@ -14,8 +14,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
 
-from ridgeline.checkpoint import Source, open_source
-from ridgeline.cli.image_files import PICTURES, DrawnFile, Medium, check_drawn, check_files, clips, numbered
+from ridgeline.cli.drawing_models import check_medium, open_drawing
+from ridgeline.cli.image_files import PICTURES, DrawnFile, Medium, check_drawn, check_files, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
@@ -31,7 +31,6 @@ from ridgeline.diffusion.noise import check_draws
 from ridgeline.diffusion.pair import Pair, check_divides
 from ridgeline.diffusion.pair_process import second_process
 from ridgeline.diffusion.pipeline import Pipeline, Step
-from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import drawn_path, read_latents
 from ridgeline.document.numbers import say_seconds
@@ -120,18 +119,11 @@ def draw(
     request = replace(request, prompt=read_prompt(prompt))
     if asked.output is not None:
         check_files(numbered(asked.output, request.images), asked.medium, force=asked.force)
-    source = open_source(model)
-    _check_medium(source, asked.medium)
+    source = open_drawing(model, asked.medium)
+    check_medium(source, asked.medium)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(source, DTYPES.get(dtype or ""), threads=threads, progress=progress)
     _draw(pipeline, model, request, asked, DTYPES.get(dtype or ""))
-
-
-def _check_medium(source: Source, medium: Medium) -> None:
-    """Refuse, before it is loaded, a pipeline of what another command draws. Raises ValueError."""
-    other = clips(1.0) if pipeline_class_of(source).frames > 1 else PICTURES
-    if other.command != medium.command:
-        raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
 
 
 def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked, dtype: torch.dtype | None) -> None:
@@ -305,8 +297,8 @@ def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int
     beside = [drawn_path(path, medium.suffix) for path in latents]
     paths = beside if asked.output is None else numbered(asked.output, len(latents))
     check_drawn(paths, medium, force=asked.force)
-    source = open_source(model)
-    _check_medium(source, medium)
+    source = open_drawing(model, medium)
+    check_medium(source, medium)
     autoencoder = load_vae(source, threads=threads)
     wanted, dimensions = autoencoder.channels, 3 if medium is PICTURES else 4
     for path, (each, _) in zip(latents, given, strict=True):

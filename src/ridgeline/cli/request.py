@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
 from ridgeline.cli.terminal import loading_bar, read_text, say
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
+from ridgeline.pictures.drawing import draws_tokens
 from ridgeline.text.bytes import ByteTokenizer
 
 SOUND = "the model reads sound, no text: ridgeline transcribe FILE --model FOLDER"
@@ -59,6 +61,13 @@ def load(model: str, settings: EngineSettings, *, dummy_weights: bool, threads: 
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
     return llm
+
+
+def draws_too(model: str) -> str:
+    """What is said of a language model that draws as well; "" of any other."""
+    if not draws_tokens(open_source(model)):
+        return ""
+    return f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing"
 
 
 def say_unfollowed(llm: LLM) -> None:

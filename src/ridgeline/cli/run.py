@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import open_source
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import say_slower
 from ridgeline.cli.options import device_named
-from ridgeline.cli.request import SamplingFlags, check_room, prompt_ids, read_prompt, say_unfollowed
+from ridgeline.cli.request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
 from ridgeline.cli.terminal import clean, say, silence
 from ridgeline.engine import LLM, Completion, SamplingParams
 from ridgeline.engine.features import Features
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.row import Sampled
-from ridgeline.pictures.drawing import draws_tokens
 from ridgeline.text import Tokenizer
 from ridgeline.trace.account import Account, Throughput
 from ridgeline.trace.verdict import verdict
@@ -106,8 +104,8 @@ def run(
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
-        if draws_tokens(open_source(model)):
-            say(f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing")
+        if said := draws_too(model):
+            say(said)
 
 
 def _check_batch(others: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.kernels import slower
 from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
 from ridgeline.cli.options import device_named
+from ridgeline.cli.request import draws_too
 from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
@@ -154,7 +155,12 @@ def _serve_language(
         threads=threads,
         device=lambda: device_named("this", threads),
     )
-    return _run(served, settings, lambda url, llm: say_ready(url, llm, served.name, settings))
+
+    def ready(url: str, llm: AsyncLLM) -> None:
+        say_ready(url, llm, served.name, settings)
+        _say_draws(model)
+
+    return _run(served, settings, ready)
 
 
 def _serve_together(
@@ -168,7 +174,12 @@ def _serve_together(
     from ridgeline.server.mixed.serving import ServedTogether
 
     together = ServedTogether(_served(model, settings, engine, adapters, seed), pictures)
-    return _run(together, settings, lambda url, models: say_together(url, together, models, settings))
+
+    def ready(url: str, models: "Together") -> None:
+        say_together(url, together, models, settings)
+        _say_draws(model)
+
+    return _run(together, settings, ready)
 
 
 def _run(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
@@ -255,6 +266,11 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> 
     threads = f"{count} thread{'s' if count > 1 else ''}"
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}", extra={"fields": {"url": url}})
     if said := slower():
+        logger.warning(said)
+
+
+def _say_draws(model: str) -> None:
+    if said := draws_too(model):
         logger.warning(said)
 
 

@@ -16,8 +16,8 @@ from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of
-from ridgeline.cli.request import check_room, load, prompt_ids, read_prompt, sampling_params
-from ridgeline.cli.terminal import status
+from ridgeline.cli.request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
+from ridgeline.cli.terminal import say, status
 from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, refuse_of_pictures, refuse_of_texts
 from ridgeline.document.terminal import show
 from ridgeline.engine import EngineSettings, SamplingParams
@@ -264,6 +264,8 @@ def _show_written(
         print(json.dumps(to_json(ledger)))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
+    if said := draws_too(model):
+        say(said)
 
 
 def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running: list[str], as_json: bool) -> None:
