@@ -13,6 +13,7 @@ from diffusers import Flux2KleinPipeline, FluxPipeline
 from torch import Tensor
 
 from diffusion.schedulers import relative
+from ridgeline.diffusion.forecast import Forecaster
 from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.guidance import Convention
 from ridgeline.diffusion.loading import load_pipeline
@@ -20,6 +21,9 @@ from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.request import Request
 from ridgeline.models import ModelRefused
 from ridgeline.models.mmdit import MMDiT
+from ridgeline.ops.padded import padded_work
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.price import Price
 from support.flux_pipelines import CLIP_TOKENS, CLIP_WIDTH, flux, klein
 from support.pipelines import generators
 
@@ -259,3 +263,22 @@ def test_progress_is_of_all_parts(dev: Subject) -> None:
     done = [each for each, _ in told]
     assert done == sorted(done)
     assert told[-1][0] == told[-1][1]
+
+
+def test_texts_are_priced_as_they_are_read(base: Subject, dev: Subject) -> None:
+    """klein's padding looks at the text alone, the shorter the less there is to do; T5 reads all of its padding, CLIP
+    the prompt as it is, once."""
+    card = load_card("h100-sxm")
+    for ours, request in ((base.ours, Request("a cat", guidance=3.0)), (dev.ours, Request("a cat"))):
+        plan, encoder = ours.plan(request), ours.encoder
+        first, *others = map(Price, encoder.models)
+        reads = [first.on(card, encoder.work(ids)) for ids in plan.texts]
+        count = len(encoder.pooled_ids("a cat")) if others else 0
+        reads += [other.on(card, padded_work(other.reaches, count, count)) for other in others]
+        found = Forecaster(ours, card).seconds(plan, None)["encode"]
+        assert found == pytest.approx(sum(read.expected for read in reads))
+    short, long, padded = (base.ours.encoder.ids(text) for text in ("a cat", "a cat " * 20, ""))
+    flops = [Price(base.ours.encoder.models[0]).step(base.ours.encoder.work(ids)).total_flops for ids in (short, long)]
+    assert len(short) == len(long) == len(padded)
+    assert flops[0] < flops[1]
+    assert dev.ours.encoder.seen(dev.ours.encoder.ids("a cat")) == dev.ours.encoder.most_tokens

@@ -41,6 +41,7 @@ def parts() -> Parts:
     encoder = build(read_config("qwen3-4b"))
     assert isinstance(encoder, Decoder)
     encoder.stop_after(35)
+    encoder.keep_nothing()
     denoiser = build_denoiser(Fields(RELEASE, "Z-Image"), torch.bfloat16)
     return Parts((encoder,), (denoiser,), build_autoencoder(Fields(VAE, "vae"), Storage(torch.bfloat16)))
 

@@ -17,8 +17,8 @@ from ridgeline.models import build_to_run
 from ridgeline.models.decoder import Decoder
 from ridgeline.ops.attention import Attention, Uncached
 from ridgeline.ops.linear import Head
-from ridgeline.ops.padded import Padded
-from ridgeline.ops.work import Segment, Work
+from ridgeline.ops.padded import Padded, padded_work
+from ridgeline.ops.work import CAUSAL, Segment, Work
 from ridgeline.roofline.price import Price
 from support.checkpoints import random_model
 from support.engines import token_engine
@@ -123,6 +123,26 @@ def test_states_through_the_engine(subject: Subject) -> None:
             assert off(torch.from_numpy(event.hidden), reference) <= TOLERANCE
             told += 1
     assert told == len(TEXTS)
+
+
+@pytest.mark.parametrize("text", [1, 7, 40, 41])
+def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int) -> None:
+    """Torch's attention, not the kernel over pages: keys and values are read as they come, and written nowhere. Pairs
+    are those that are not masked."""
+    paged, ours, rows = subject.ours(_LAYERS - 1), subject.ours(_LAYERS - 1), 41
+    ours.keep_nothing()
+    work = padded_work(ours.reaches, text, rows)
+    own, cached = ([row for row in Price(each).ops if isinstance(row.op, Attention)] for each in (ours, paged))
+    assert [kernel.name for kernel in cached[0].op.native_kernels(work)][-1].startswith("attention.paged")
+    assert all("paged" not in kernel.name for row in own for kernel in row.op.native_kernels(work))
+    assert own[0].op.native_kernels(work) == own[0].op.kernels(work)
+    cost = own[0].cost(work)
+    assert (cost.kv_read_bytes, cost.kv_write_bytes, ours.kv_specs) == (0, 0, ())
+    pairs = sum(key <= query or query >= text for query in range(rows) for key in range(text))
+    head, heads = _QWEN3["head_dim"], _QWEN3["num_attention_heads"]
+    attended = sum(kernel.cost.total_flops for kernel in own[0].op.kernels(work) if "attention" in kernel.name)
+    assert attended == 2 * heads * 2 * head * pairs
+    assert work.attention[CAUSAL].total.queries == work.attention[CAUSAL].total.written == work.tokens == rows
 
 
 def test_what_is_left_out_is_not_priced(subject: Subject) -> None:

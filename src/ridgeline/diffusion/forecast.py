@@ -30,7 +30,7 @@ class Forecaster:
     """Prices a pipeline's requests on a device."""
 
     def __init__(self, pipeline: Pipeline, device: Device) -> None:
-        self._device = device
+        self._device, self._encoder = device, pipeline.encoder
         vae = pipeline.autoencoder
         decoder = ClipDecoder(vae.config, torch.float32) if isinstance(vae, ClipAutoencoder) else vae
         denoisers = (pipeline.denoiser, *([pipeline.second.denoiser] if pipeline.second else []))
@@ -43,11 +43,11 @@ class Forecaster:
     def forecast(self, plan: Plan, tiling: Tiling | None) -> Forecast:
         """What a plan takes, with pictures side by side as it says. Runs the parts on meta, as PipelinePrice.memory
         does: nobody else may run them meanwhile."""
-        return Forecast(self.seconds(plan, tiling), self._price.memory(_job(plan), tiling), self._device)
+        return Forecast(self.seconds(plan, tiling), self._price.memory(self._job(plan), tiling), self._device)
 
     def seconds(self, plan: Plan, tiling: Tiling | None) -> dict[str, float]:
         """Expected seconds of each stage of a plan. What a denoiser makes of texts once is a part of its first step."""
-        encode, _, decode = self._price.stages(self._device, _job(plan), tiling)
+        encode, _, decode = self._price.stages(self._device, self._job(plan), tiling)
         read = encode.seconds.expected - sum(self._price.prepare(self._device, [len(text)]) for text in plan.texts)
         denoise = 0.0
         for images in plan.groups:
@@ -80,6 +80,11 @@ class Forecaster:
             return [[text for text in texts for _ in range(images)]]
         return [[text] * images for text in texts]
 
-
-def _job(plan: Plan) -> Job:
-    return Job(plan.geometry, plan.schedule.steps, tuple(map(len, plan.texts)), plan.request.images)
+    def _job(self, plan: Plan) -> Job:
+        texts, encoder = tuple(map(len, plan.texts)), self._encoder
+        seen = tuple(map(encoder.seen, plan.texts))
+        pooled = () if encoder.pooled_width is None else ((len(encoder.pooled_ids(plan.request.prompt)),),)
+        return Job(
+            plan.geometry, plan.schedule.steps, texts, plan.request.images, (texts, *pooled),
+            seen if seen != texts else (),
+        )  # fmt: skip

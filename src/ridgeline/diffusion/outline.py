@@ -129,6 +129,7 @@ def _encoder(configs: Mapping[str, Fields], reading: Reading, dtype: torch.dtype
     if reading.layers:
         assert isinstance(model, Decoder), "encoders of texts run whole"
         model.stop_after(reading.layers + (config.layers if reading.layers < 0 else 0))
+        model.keep_nothing()
     return model
 
 

@@ -6,7 +6,7 @@ texts, patches of latents or pixels. n steps are n passes of the denoiser, with 
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ridgeline.diffusion.clip_decoder import ClipDecoder
@@ -20,7 +20,8 @@ from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.models.tiling import Tiling
-from ridgeline.ops.work import Reach, Segment, Work
+from ridgeline.ops.padded import padded_work
+from ridgeline.ops.work import Work
 from ridgeline.roofline.device import Device
 from ridgeline.roofline.plan.phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
 from ridgeline.roofline.price import Price, StepPrice, keep
@@ -47,8 +48,9 @@ class Job:
     """What is asked of a pipeline, as far as it costs anything.
 
     texts: tokens of the text of each pass of a step, as the denoiser is given it: one, or with guidance two. read: the
-    same as each encoder reads it, padding included, by the place of the encoder; as `texts` where there is none.
-    pictures: drawn one after the other from these texts.
+    same as each encoder reads it, padding included, by the place of the encoder; as `texts` where there is none. seen:
+    of each text, the tokens that are no padding, where padding is masked. pictures: drawn one after the other from
+    these texts.
     """
 
     geometry: Geometry
@@ -56,6 +58,7 @@ class Job:
     texts: tuple[int, ...]
     pictures: int = 1
     read: tuple[tuple[int, ...], ...] = ()
+    seen: tuple[int, ...] = ()
 
     @property
     def passes(self) -> int:
@@ -227,7 +230,11 @@ class PipelinePrice:
         """Every text through every encoder, one after the other, once a request, and through what of the denoiser does
         not depend on the noise level."""
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
-        steps = [(price, _reading(price.reaches, tokens)) for price, texts in read for tokens in texts]
+        steps = [
+            (price, padded_work(price.reaches, *each))
+            for price, texts in read
+            for each in zip(job.seen or texts, texts, strict=True)
+        ]
         prepared = [self.parts.denoisers[0].prepare_work([tokens]) for tokens in job.texts]
         steps += [(self._denoiser, work) for _ in self.parts.denoisers for work in prepared if work.rows]
         about = f"{sum(tokens for texts in self._texts_read(job) for tokens in texts):,} tokens"
@@ -273,7 +280,7 @@ class PipelinePrice:
         weights["autoencoder"] = self.decoder.weight_bytes
         longest = (max(texts) for texts in self._texts_read(job))
         reads = [
-            _alive(encoder, _reading(encoder.reaches, tokens))
+            _alive(encoder, padded_work(encoder.reaches, tokens, tokens))
             for encoder, tokens in zip(encoders, longest, strict=True)
         ]
         denoiser = self.parts.denoisers[0]
@@ -298,11 +305,6 @@ def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
 def _about(job: Job, passes: Sequence[int]) -> str:
     """`2 x 4,096 tokens of latents`."""
     return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
-
-
-def _reading(reaches: Iterable[Reach], tokens: int) -> Work:
-    """A text encoder over one text, all of whose states are wanted."""
-    return Work.of([Segment(tokens, tokens)], reaches, tokens)
 
 
 def _alive(network: Network, work: Work) -> int:

@@ -18,7 +18,8 @@ from ridgeline.models import ModelRefused, build_to_run
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.model import Model
 from ridgeline.models.sizes import sizes_of
-from ridgeline.ops.padded import Padded
+from ridgeline.ops.padded import Padded, padded_work
+from ridgeline.ops.work import Work
 from ridgeline.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 
 CACHED_BYTES = 64 << 20
@@ -53,6 +54,14 @@ class TextEncoder(ABC):
     @abstractmethod
     def encode(self, ids: Sequence[int]) -> Tensor:
         """Token ids -> states [tokens, width]."""
+
+    def work(self, ids: Sequence[int]) -> Work:
+        """What `encode` runs, of the first of `models`."""
+        return padded_work(self.models[0].reaches, self.seen(ids), len(ids))
+
+    def seen(self, ids: Sequence[int]) -> int:
+        """How many of the token ids others look at: the first ones. Not padding, where that is masked."""
+        return len(ids)
 
     def unpadded(self, ids: Sequence[int]) -> Sequence[int]:
         """Token ids without the padding behind them. What a template ends with is none."""
@@ -111,13 +120,16 @@ class ChatEncoder(TextEncoder):
             )
         return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
+    def seen(self, ids: Sequence[int]) -> int:
+        """As TextEncoder.seen."""
+        return len(self.unpadded(ids))
+
     @torch.inference_mode()
     def encode(self, ids: Sequence[int]) -> Tensor:
         """As TextEncoder.encode."""
-        text = len(self.unpadded(ids))
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, Padded(text, len(ids)), rows_T)
+        return self.model.hidden(ids_T, rows_T, Padded(self.seen(ids), len(ids)), rows_T)
 
 
 def load_chat_encoder(
@@ -140,6 +152,7 @@ def load_chat_encoder(
         model.stop_after(*(layer + (source.config.layers if layer < 0 else 0) for layer in layers))
     except ValueError as error:
         raise ModelRefused(f"{source.name}: {error}") from None
+    model.keep_nothing()
     load_weights(model, source, progress=progress)
     folder = pipeline.components["tokenizer"].folder
     try:

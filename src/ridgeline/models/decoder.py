@@ -11,6 +11,7 @@ Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -266,8 +267,17 @@ class Decoder(Model):
         left_out = "|".join(str(layer) for layer in range(last, every))
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
+    def keep_nothing(self) -> None:
+        """Be run, and priced, with each sequence whole in one step, of which no later one reads anything, from now on:
+        by Uncached alone."""
+        for _, op in self.ops():
+            if isinstance(op, Attention):
+                op.spec = replace(op.spec, at_once=True)
+        self._note_kept()
+
     def _note_kept(self) -> None:
-        self.kv_specs = tuple(op.spec for _, op in self.ops() if isinstance(op, Attention | Recurrence))
+        specs = (op.spec for _, op in self.ops() if isinstance(op, Attention | Recurrence))
+        self.kv_specs = tuple(spec for spec in specs if spec.kept)
 
     def head(self, x_RD: Tensor) -> Tensor:
         """As Model.head."""

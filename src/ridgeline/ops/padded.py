@@ -1,11 +1,13 @@
 """A text with padding behind it, as encoders of pipelines that draw are given it."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention, Uncached
-from ridgeline.ops.work import FULL, Segment
+from ridgeline.ops.work import CAUSAL, FULL, LOGITS, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Work
 
 
 class Padded(Uncached):
@@ -29,3 +31,14 @@ class Padded(Uncached):
         own_THW = attend_segment(op, q_THD[: self.text], k_KLD, v_KLW)
         padding_THW = attend_segment(op, q_THD[self.text :], k_KLD, v_KLW, reach=FULL)
         return torch.cat([own_THW, padding_THW])
+
+
+def padded_work(reaches: Iterable[Reach], text: int, rows: int) -> Work:
+    """A step over one text of so many tokens, padded to `rows`, all of whose states are wanted, in a model whose layers
+    have these reaches: what Padded runs, and Uncached where there is no padding."""
+    if text == rows:
+        return Work.of([Segment(rows, rows)], reaches, rows)
+    assert set(reaches) == {CAUSAL}, "padding of a text that looks both ways is another thing"
+    padding = rows - text
+    parts = (Segment(text, text).attention(CAUSAL), AttentionSum(1, padding, padding * text, text, padding))
+    return Work({TOKENS: rows, LOGITS: rows}, 1, {CAUSAL: AttentionWork.of(parts)})

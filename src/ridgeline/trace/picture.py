@@ -119,11 +119,9 @@ def _named(what: str, texts: Sequence[int]) -> str:
 def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     """Each text, read anew."""
     encoder = moment.pipeline.encoder
-    model = encoder.models[0]
 
     def read(ids: Sequence[int]) -> Measurement:
-        work = Work.of([Segment(len(ids), len(ids))], model.reaches, len(ids))
-        return measuring(work, lambda: encoder.encode(ids))
+        return measuring(encoder.work(ids), lambda: encoder.encode(ids))
 
     return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
 
