@@ -45,6 +45,16 @@ def test_json_is_one_object(ridgeline: Run, brook: str) -> None:
     assert ended.json["passes"] == 2
 
 
+def test_the_second_expert_has_its_own_guidance(ridgeline: Run, tmp_path: Path) -> None:
+    from support.pipelines import wan
+
+    wan(tmp_path, experts=True)
+    asked = ("--frames", 5, "--steps", 4, "--step", 4, "--guidance", 3, "--second-guidance", 2)
+    ended = ridgeline("trace", tmp_path, "hi", *asked, "--device", "h100-sxm", "--threads", 1, "--repeats", 1)
+    assert ended.code == OK, ended.err
+    assert "guidance 3 (w = 3, 2 of the second expert); traced is step 4" in " ".join(ended.out.split())
+
+
 def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
     drawn = tmp_path / "looks.svg"
     quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--steps", 2)
@@ -64,6 +74,7 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
         (["--raw"], "--raw is of models that write text"),
         (["--lora", "x"], "--lora is of models that write text"),
         (["--position", "3"], "--position is of models that write text"),
+        (["--second-guidance", "3"], "this model has one denoiser; a second guidance is for models of two"),
         (["--step", "0"], "step 0: the request has steps 1 to"),
         (["--steps", "2", "--step", "3"], "step 3: the request has steps 1 to 2"),
         (["--size", "7x7"], "size 7x7 is not one of this model's"),
@@ -86,5 +97,6 @@ def test_options_of_pictures_are_not_of_texts(ridgeline: Run, tmp_path: Path) ->
              "num_attention_heads": 2, "num_key_value_heads": 2}  # fmt: skip
     random_model("llama", sizes, seed=3).save_pretrained(tmp_path)
     write_bytes(tmp_path)
-    ended = ridgeline("trace", str(tmp_path), "hi", "--steps", 3)
-    assert_one_line(ended, USAGE, "writes text, and --steps is of pipelines that draw pictures; leave it out")
+    for name in ("--steps", "--second-guidance"):
+        said = f"writes text, and {name} is of pipelines that draw pictures; leave it out"
+        assert_one_line(ridgeline("trace", str(tmp_path), "hi", name, 3), USAGE, said)

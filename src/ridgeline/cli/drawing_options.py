@@ -13,6 +13,9 @@ _NEGATIVE = "What is not to be seen; it acts where guidance does."
 _SIZE = "WIDTHxHEIGHT in pixels, one of the model's; by default its usual one."
 _STEPS = "Steps from noise to what is drawn; by default as the model's folder or its pipeline says."
 _GUIDANCE = "How strongly the prompt is followed, as the model's pipeline states it; guided steps are two passes."
+SECOND_GUIDANCE = (
+    "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
+)
 _STEP_CACHE = (
     "Skip all but the first block of a pass where what that block adds has changed by less than this part since the "
     "last whole pass, as 0.1; changes what is drawn, and is off where it is left out."
@@ -45,6 +48,7 @@ PixelSize = Annotated[str | None, request_option(_SIZE, "--size", metavar="WxH")
 Steps = Annotated[int | None, request_option(_STEPS, "--steps")]
 Guidance = Annotated[float | None, request_option(_GUIDANCE, "--guidance")]
 StepCache = Annotated[float | None, request_option(_STEP_CACHE, "--step-cache", metavar="THRESHOLD")]
+SecondGuidance = Annotated[float | None, request_option(SECOND_GUIDANCE, "--second-guidance")]
 Seed = Annotated[int | None, request_option(_SEED, "--seed")]
 Count = Annotated[int, request_option(_COUNT, "-n", "--n")]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]

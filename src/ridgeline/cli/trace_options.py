@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ridgeline.cli.drawing_options import SECOND_GUIDANCE
 from ridgeline.cli.terminal import say
 from ridgeline.document.page import Figure
 from ridgeline.document.svg import svg
@@ -81,6 +82,7 @@ class Drawing:
     steps: Annotated[int | None, _drawn("How many; by default as the pipeline says.")] = None
     step: Annotated[int, _drawn("Which of them is traced; those before it run as they are.")] = 1
     guidance: Annotated[float | None, _drawn("How strongly the prompt is followed; 2 passes a step.")] = None
+    second_guidance: Annotated[float | None, _drawn(SECOND_GUIDANCE)] = None
     negative: Annotated[str | None, _drawn("What is not to be seen.", metavar="TEXT")] = None
     pull: Annotated[bool, _drawn("What guidance pulls: the difference of the step's two passes.")] = False
     picture: Annotated[Path | None, _drawn("An .svg of what --attention and --pull show.", metavar="FILE")] = None
@@ -89,7 +91,8 @@ class Drawing:
 
     def given(self) -> list[str]:
         """The options that were given."""
-        return [f"--{each.name}" for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
+        names = (each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default)
+        return [f"--{name.replace('_', '-')}" for name in names]
 
 
 def refuse_of_texts(model: str, given: Iterable[str]) -> None:

@@ -56,7 +56,10 @@ def _check_picture(drawing: Drawing, asked: Asked) -> None:
 def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, asked: Asked) -> None:
     """Trace a picture or clip and show it. Raises ValueError."""
     size = None if drawing.size is None else Size.parse(drawing.size)
-    request = Request(prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed, frames=drawing.frames)
+    request = Request(
+        prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,
+        frames=drawing.frames, second_guidance=drawing.second_guidance,
+    )  # fmt: skip
     _check_picture(drawing, asked)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(model, threads=asked.threads, progress=progress)

@@ -15,7 +15,6 @@ from ridgeline.diffusion.geometry import Size
 from ridgeline.diffusion.request import Request
 
 _FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
-_SECOND = "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
 _FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."
 _OUTPUT = (
     "The file: mp4, gif or webp, or a name without a suffix, a folder of png; several clips are numbered. By default "
@@ -32,7 +31,7 @@ def video(
     size: drawing.PixelSize = None,
     steps: drawing.Steps = None,
     guidance: drawing.Guidance = None,
-    second_guidance: Annotated[float | None, drawing.request_option(_SECOND, "--second-guidance")] = None,
+    second_guidance: drawing.SecondGuidance = None,
     step_cache: drawing.StepCache = None,
     seed: drawing.Seed = None,
     n: drawing.Count = 1,

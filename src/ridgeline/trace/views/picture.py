@@ -46,7 +46,8 @@ def _noun(ledger: PictureLedger) -> str:
 def _request(ledger: PictureLedger) -> Facts:
     plan = ledger.plan
     steps = f"{plan.schedule.steps} steps, {plan.passes} passes"
-    guidance = "off" if plan.guidance.negative is None else f"{plan.scale:g} (w = {plan.guidance.scale:g})"
+    second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
+    guidance = "off" if plan.guidance.negative is None else f"{plan.scale:g} (w = {plan.guidance.scale:g}{second})"
     if plan.guidance.embedded is not None:
         guidance = f"{plan.guidance.embedded:g}, an input of the denoiser"
     frames = f"{plan.geometry.frames} frames of " if _noun(ledger) == "clip" else ""
