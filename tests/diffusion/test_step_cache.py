@@ -118,6 +118,26 @@ class ByHand:
         return (stream.x_ND + gate * stream.y_ND)[rows].clone()
 
 
+def test_what_is_kept_is_what_is_said(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes between two steps: of each picture side by side, of each pass, of each expert."""
+    walks, walk = list[Any](), StepCache.walk
+
+    def noted(cache: StepCache, pictures: int) -> Any:
+        walks.append(walk(cache, pictures))
+        return walks[-1]
+
+    monkeypatch.setattr(StepCache, "walk", noted)
+    for seconds, images in ((one_by_one, 1), (all_at_once, 2)):
+        walks.clear()
+        asked = replace(subject.request, images=images, step_cache=0.1)
+        plan = subject.ours.plan(asked, seconds)
+        assert len(plan.groups) == 1
+        list(subject.ours.denoise(plan, subject.ours.encode(plan)))
+        kept = sum(part.nbytes for each in walks for part in (each._first, each._rest))
+        assert kept == subject.ours.kept(plan) > 0
+        assert subject.ours.kept(subject.ours.plan(replace(asked, step_cache=None))) == 0
+
+
 def last_block(denoiser: Denoiser) -> nn.Module:
     """The last of those that a pass may skip."""
     names = ("single_transformer_blocks", "blocks", "layers")

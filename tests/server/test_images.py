@@ -6,7 +6,8 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -175,12 +176,9 @@ def test_every_field_of_openais_method_is_known() -> None:
 # -- several at a time ------------------------------------------------------------------------------------------------
 
 
-def test_requests_take_turns_and_each_is_as_if_alone(up: Drawing, pipeline: Pipeline) -> None:
-    """Two of different sizes: steps alternate as far as the price has it, and no bit depends on the other."""
-    asked = [
-        {"prompt": "a cat", "size": "64x64", "num_inference_steps": 6, "guidance_scale": 0.0, "seed": 1},
-        {"prompt": "a dog", "size": "96x64", "num_inference_steps": 6, "guidance_scale": 0.0, "seed": 2},
-    ]
+def together(up: Drawing, pipeline: Pipeline, asked: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[int]]:
+    """The answers to two requests that are there before the first one's first step ends, and the width of the latents
+    of every call of the denoiser."""
     answers: dict[int, Any] = {}
 
     def ask(which: int) -> None:
@@ -196,16 +194,74 @@ def test_requests_take_turns_and_each_is_as_if_alone(up: Drawing, pipeline: Pipe
         for thread in threads:
             thread.join(60)
         calls = held.calls
+    up.idle()
+    return [answers[which] for which in range(2)], calls
+
+
+def switches(calls: Sequence[int]) -> int:
+    """How often the one request is stepped after the other, from when both are."""
+    both = calls[calls.index(next(call for call in calls if call != calls[0])) :]
+    return sum(one != other for one, other in pairwise(both))
+
+
+def test_requests_take_turns_and_each_is_as_if_alone(up: Drawing, pipeline: Pipeline) -> None:
+    """Two of different sizes: steps alternate as far as the price has it, and no bit depends on the other."""
+    asked = [
+        {"prompt": "a cat", "size": "64x64", "num_inference_steps": 6, "guidance_scale": 0.0, "seed": 1},
+        {"prompt": "a dog", "size": "96x64", "num_inference_steps": 6, "guidance_scale": 0.0, "seed": 2},
+    ]
+    answers, calls = together(up, pipeline, asked)
     assert sorted(calls) == [16] * 6 + [24] * 6
-    first = calls[0]
-    both = calls[calls.index(next(call for call in calls if call != first)) :]
-    switches = sum(one != other for one, other in pairwise(both))
-    assert switches >= 6, calls
+    assert switches(calls) >= 6, calls
     for which, each in enumerate(asked):
         size = Size.parse(str(each["size"]))
         (wanted,) = drawn(pipeline, Request(str(each["prompt"]), None, size, 6, 0.0, which + 1))
         assert np.array_equal(pixels(answers[which]["data"][0]["b64_json"]), wanted)
-    up.idle()
+
+
+def test_a_step_cache_is_of_its_request_alone(up: Drawing, pipeline: Pipeline) -> None:
+    """Beside one without, and beside one with another threshold: each is what it is alone, bit for bit, and says how
+    many passes it skipped."""
+    guided = {"prompt": "a cat", "num_inference_steps": 6, "guidance_scale": 2.0, "seed": 1}
+    every, some = 1e9, 1.45
+    sizes = "64x64", "96x64"
+    for thresholds in ((every, None), (some, every)):
+        asked = [
+            guided | {"size": size} | ({} if threshold is None else {"step_cache": threshold})
+            for size, threshold in zip(sizes, thresholds, strict=True)
+        ]
+        answers, calls = together(up, pipeline, asked)
+        assert switches(calls) >= 3, calls
+        for answer, size, threshold in zip(answers, sizes, thresholds, strict=True):
+            plain = Request("a cat", None, Size.parse(size), 6, 2.0, 1)
+            asked_alone = replace(plain, step_cache=threshold)
+            plan = pipeline.plan(asked_alone)
+            skipped = sum(step.skipped for step in pipeline.denoise(plan, pipeline.encode(plan)))
+            assert answer.get("passes_skipped", 0) == skipped
+            assert skipped == {None: 0, every: 10}.get(threshold, skipped)
+            picture = pixels(answer["data"][0]["b64_json"])
+            assert np.array_equal(picture, drawn(pipeline, asked_alone)[0])
+            assert np.array_equal(picture, drawn(pipeline, plain)[0]) == (skipped == 0)
+
+
+def test_what_a_step_cache_keeps_is_bounded(pipeline: Pipeline) -> None:
+    """With the files: alone it is a 400 that names the field, beside others a 429."""
+    each, cached = (64 * 64 * 3 + (64 << 10)) * 4 // 3, {**QUICK, "step_cache": 0.1}
+    kept = pipeline.kept(pipeline.plan(Request("a cat", None, Size(64, 64), 1, 0.0, 1, step_cache=0.1)))
+    with drawing({"tiny": pipeline}, ServerSettings(models=("tiny",), picture_bytes=each + kept - 1)) as up:
+        error = up.refusal(cached)
+        assert (error["param"], "leave it out, or ask for a smaller size" in error["message"]) == ("step_cache", True)
+        assert up.draw(**QUICK)["data"]
+    settings = ServerSettings(models=("tiny",), picture_bytes=2 * each + 2 * kept - 1)
+    with drawing({"tiny": pipeline}, settings) as up, Held(pipeline) as held:
+        first = threading.Thread(target=lambda: up.draw(**cached))
+        first.start()
+        assert held.begun.wait(30)
+        assert up.refusal(cached, 429)["code"] == "queue_pictures"
+        held.go.set()
+        first.join(30)
+        up.idle()
+        assert up.draw(**cached)["passes_skipped"] == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -275,6 +331,9 @@ def test_a_request_that_fails_leaves_the_others_alone(
             *("negative_prompt", "invalid_value", "negative prompt"),
         ),
         ({"negative_prompt": "blurred"}, "negative_prompt", "invalid_value", "the negative prompt could not act"),
+        ({"step_cache": -0.1}, "step_cache", "invalid_value", "0 or more, as 0.1"),
+        ({"step_cache": True}, "step_cache", "invalid_value", "Expected `float"),
+        ({"enable_teacache": True}, "enable_teacache", "unknown_field", "unknown field"),
         ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be an integer from 0 to "),
         ({"seed": 2**63 - 1}, "seed", "invalid_value", "seed"),
         ({"seed": 2**80}, "seed", "invalid_value", "seed"),

@@ -115,6 +115,18 @@ QUICK_REQUEST = Request("a cat", None, Size(64, 32), 1, 0.0, 1, frames=5)
 # -- a job from its beginning to its file ------------------------------------------------------------------------------
 
 
+def test_a_step_cache(up: Drawing, pipeline: Pipeline) -> None:
+    """Of a job in a form and in JSON: the file is the pipeline's with the same threshold; the job says what it
+    skipped."""
+    asked = {**QUICK, "num_inference_steps": 4, "step_cache": 1e9}
+    wanted = file_of(pipeline, replace(QUICK_REQUEST, steps=4, step_cache=1e9), "GIF", 16.0)
+    for body, headers in ((asked, {}), (form_of(asked), FORM)):
+        job = ended(up, up.post(ROUTE, body, headers).json()["id"])
+        assert (job["step_cache"], job["passes_skipped"]) == (1e9, 3)
+        assert up.get(f"{ROUTE}/{job['id']}/content").data == wanted
+    assert "step_cache" not in ended(up, up.post(ROUTE, QUICK).json()["id"])
+
+
 def test_openais_client_gets_what_the_pipeline_draws(client: openai.OpenAI, pipeline: Pipeline) -> None:
     """It asks in a form, looks until the clip is there and fetches MP4: to the bit that of the pipeline's frames."""
     job = client.videos.create(prompt=PROMPT, model="tiny", size="64x32", extra_body=EXTRA)  # type: ignore[arg-type]
@@ -434,6 +446,7 @@ def test_metrics(pipeline: Pipeline) -> None:
         ({"num_inference_steps": 10**6}, "num_inference_steps", "invalid_value", "steps"),
         ({"guidance_scale": -1}, "guidance_scale", "invalid_value", "guidance"),
         ({"guidance_scale_2": 3.0}, "guidance_scale_2", "invalid_value", "has one denoiser"),
+        ({"step_cache": -1}, "step_cache", "invalid_value", "0 or more, as 0.1"),
         ({"negative_prompt": "blurred"}, "negative_prompt", "invalid_value", "could not act"),
         ({"seed": -1}, "seed", "invalid_value", "seed -1: it must be"),
         ({"output_format": "avi"}, "output_format", "invalid_value", "Invalid enum value"),

@@ -175,12 +175,12 @@ class Pipeline:
 
     def kept(self, plan: Plan) -> int:
         """Bytes that a plan's step cache keeps between steps: of each picture side by side and each of its passes, what
-        two parts of the denoiser added to its rows."""
+        two parts of the denoiser added to its rows; of two experts each keeps its own."""
         if plan.request.step_cache is None:
             return 0
         rows = self.denoiser.work(plan.geometry.latents[1:], [1]).rows[LATENTS]
         each = 2 * rows * self.denoiser.hidden * self.denoiser.storage.dtype.itemsize
-        return each * plan.batching.pictures * len(plan.texts)
+        return each * plan.batching.pictures * len(plan.texts) * (1 if plan.second is None else 2)
 
     def encode(self, plan: Plan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the

@@ -1,7 +1,7 @@
 """What requests to draw have in common, pictures and clips: fields, the plan that they come to, what is refused.
 
-Beside OpenAI's fields those that SGLang and vLLM-Omni have under the same names. Nothing is ignored: a field that would
-have no effect is an error.
+Beside OpenAI's fields those that SGLang and vLLM-Omni have under the same names, and a threshold of the step cache,
+which they have as a switch or for all of a server. Nothing is ignored: a field that would have no effect is an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,6 +38,7 @@ class DrawingFields(msgspec.Struct, kw_only=True, frozen=True):
     num_inference_steps: int | None = None
     guidance_scale: float | None = None
     seed: int | None = None
+    step_cache: float | None = None
 
 
 Only = tuple[str, tuple[object, ...], str]

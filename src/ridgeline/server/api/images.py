@@ -65,6 +65,7 @@ def check_fields(fields: ImageFields) -> Drawing:
     return Drawing(
         *(prompt, fields.negative_prompt, size_of(fields), fields.num_inference_steps, fields.guidance_scale),
         *(fields.seed, fields.n),
+        step_cache=fields.step_cache,
     )
 
 
@@ -80,7 +81,8 @@ class ImageGeneration:
     """One request, and what has come of it.
 
     own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
-    from 0. seconds, predicted: of its strides so far, measured and by the price. partials: partial images so far.
+    from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes, by its step cache.
+    partials: partial images so far.
     """
 
     fields: ImageFields
@@ -93,12 +95,14 @@ class ImageGeneration:
     files: dict[int, bytes] = field(default_factory=dict)
     seconds: float = 0.0
     predicted: float = 0.0
+    skipped: int = 0
     partials: int = 0
 
     @property
     def live(self) -> LivePicture:
         """As the service knows it."""
-        return LivePicture(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes)
+        kept = self.pipeline.kept(self.plan)
+        return LivePicture(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
 
     @property
     def file_bytes(self) -> int:
@@ -121,6 +125,7 @@ class ImageGeneration:
         """Count a stride, and keep what it finished."""
         self.seconds += told.seconds
         self.predicted += told.predicted
+        self.skipped += told.skipped
         if told.file is not None:
             assert told.image is not None
             self.files[told.image] = told.file
@@ -153,8 +158,10 @@ class ImageGeneration:
         }
 
     def times(self) -> dict[str, float]:
-        """What the request's own strides took, others' left out, and what the price said of them."""
-        return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted}
+        """What the request's own strides took, others' left out, what the price said of them, whole passes all, and how
+        many a step cache skipped."""
+        skipped = {} if self.fields.step_cache is None else {"passes_skipped": self.skipped}
+        return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted, **skipped}
 
     def events(self, outbox: Outbox) -> Callable[[StrideReport], None]:
         """What writes the events of a stream."""

@@ -39,6 +39,7 @@ class VideoJob:
     API key that asked; nobody else hears of the job. completed, expires: from when and until when its file is there, in
     Unix seconds. nbytes: of the file. error: why it failed. steps: of the denoiser that have run. seconds, predicted:
     of its strides so far, measured and by the price. left: priced seconds of those to come, None before the first.
+    skipped: passes, by its step cache.
     """
 
     fields: VideoFields
@@ -59,9 +60,11 @@ class VideoJob:
     seconds: float = 0.0
     predicted: float = 0.0
     left: float | None = None
+    skipped: int = 0
 
     def __post_init__(self) -> None:
-        self.live = LivePicture(self.id, self.model, 1, self._held_bytes(), clip=True)
+        kept = self.pipeline.kept(self.plan)
+        self.live = LivePicture(self.id, self.model, 1, self._held_bytes(), kept, clip=True)
 
     def _held_bytes(self) -> int:
         """Bytes of frames that are held until the last is there: MP4 is written as they come."""
@@ -102,6 +105,7 @@ class VideoJob:
         self.seconds += told.seconds
         self.predicted += told.predicted
         self.left = told.left
+        self.skipped += told.skipped
         self.steps += told.stage == "denoise"
 
     def parameters(self) -> dict[str, str | int | float | None]:
@@ -131,6 +135,7 @@ class VideoJob:
             "num_inference_steps": plan.schedule.steps,
             "guidance_scale": plan.scale,
             "seed": plan.seed,
+            **({} if fields.step_cache is None else {"step_cache": fields.step_cache, "passes_skipped": self.skipped}),
             "output_format": self.format_.lower(),
             "bytes": self.nbytes or None,
             "inference_time_s": self.seconds,
@@ -164,6 +169,7 @@ def clip_plan(fields: VideoFields, pipeline: Pipeline) -> Plan:
         fields.seed,
         frames=_frames(fields, pipeline.layout),
         second_guidance=fields.guidance_scale_2,
+        step_cache=fields.step_cache,
     )
     timed = {} if fields.seconds is None else {"frames": "seconds"}
     return plan_of(drawing, pipeline, {**NAMES, **timed})

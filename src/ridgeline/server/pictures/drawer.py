@@ -53,7 +53,7 @@ class StrideReport:
     number, of: which stride of the request it was, counted from 1, and how many there are. started, finished:
     nanoseconds of time.perf_counter_ns. predicted: its seconds by the price. left: seconds by the price of the strides
     that are to come. preview: a file of what the picture may become. image: which picture or clip it finished, counted
-    from 0. file: of that picture; a clip's is written elsewhere.
+    from 0. file: of that picture; a clip's is written elsewhere. skipped: passes of it, by a step cache.
     """
 
     stage: StageName
@@ -66,6 +66,7 @@ class StrideReport:
     preview: bytes | None = None
     image: int | None = None
     file: bytes | None = None
+    skipped: int = 0
 
     @property
     def seconds(self) -> float:
@@ -214,7 +215,7 @@ class Drawer:
         finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
         return StrideReport(
             *(stride.stage, run.number, count(order.plan), started, finished, predicted, left),
-            *(preview, stride.image if stride.whole else None, file),
+            *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 
     def _tell(self, run: _Run, told: StrideReport | Exception) -> None:

@@ -28,13 +28,15 @@ Phase = Literal["queue", "encode", "denoise", "decode"]
 @dataclass(eq=False, slots=True)
 class LivePicture:
     """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
-    answers. images: how many it asks for. nbytes: most that their files can have. clip: whether it asks for a clip.
+    answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
+    cache keeps between its steps, when others have theirs. clip: whether it asks for a clip.
     arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
 
     id: str
     model: str
     images: int
     nbytes: int
+    kept: int = 0
     clip: bool = False
     arrived: int = field(default_factory=time.perf_counter_ns)
     phase: Phase = "queue"
@@ -67,8 +69,8 @@ class PictureQueue:
         self._retry = RetryAfter(clock)
 
     def admit(self, live: LivePicture) -> None:
-        """Count a request in. Raises ApiError: 400 where its pictures are more than is held at all, 429 where there is
-        no room, 503 where the server is to end."""
+        """Count a request in. Raises ApiError: 400 where its pictures, or what its step cache keeps, are more than is
+        held at all, 429 where there is no room, 503 where the server is to end."""
         if self.draining:
             raise shutting_down()
         if live.nbytes > self.nbytes:
@@ -77,9 +79,15 @@ class PictureQueue:
                 "held for an answer (--max-picture-memory): ask for fewer at a time",
                 "n",
             )
+        if live.nbytes + live.kept > self.nbytes:
+            raise invalid(
+                f"step_cache: it keeps {live.kept >> 20} MiB between steps at this size, and {self.nbytes >> 20} may "
+                "be held (--max-picture-memory): leave it out, or ask for a smaller size",
+                "step_cache",
+            )
         if len(self._inside) >= self.places:
             raise self._retry.full("requests", "queue_full")
-        if sum(each.nbytes for each in self._inside) + live.nbytes > self.nbytes:
+        if sum(each.nbytes + each.kept for each in (*self._inside, live)) > self.nbytes:
             raise self._retry.full("pictures", "queue_pictures")
         self._inside.add(live)
 
