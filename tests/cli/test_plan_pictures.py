@@ -20,7 +20,8 @@ def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
     assert title == "z-image-turbo on 1 x NVIDIA H100 SXM 80GB: 1024x1024, 8 steps"
     assert re.match(r"picture +\d+ ms \(floor \d+ ms, bound \d+ ms\); [\d,]+ an hour", answer)
     assert cost.startswith("cost")
-    assert "4,096 tokens; 8 steps, one pass each: 8 passes of 56.0 TFLOP, 15% of it attention" in " ".join(out.split())
+    passes = "128 x 128 latents, 64 x fewer than pixels, = 4,096 tokens; 8 steps, one pass each: 8 passes of 56.0 TFLOP"
+    assert f"{passes}, 15% of it attention" in " ".join(out.split())
     assert re.search(r"\nencode .*memory\ndenoise .*compute\na pass .*\ndecode .*\nall ", out)
     assert max(map(len, out.splitlines())) <= 100
 
@@ -28,7 +29,7 @@ def test_the_answer_comes_first(plan: Any) -> None:  # noqa: F811
 def test_the_fields_of_json_are_a_contract(plan: Any) -> None:  # noqa: F811
     shown = json.loads(plan("z-image", *CARD, "--price", "3.6", "--count", "2", "--devices", "2", "--json")[1])
     assert set(shown) == {
-        "pipeline", "device", "request", "answer", "stages", "memory", "changes", "cards", "notes"
+        "pipeline", "device", "request", "answer", "stages", "memory", "changes", "cards", "beside_picture", "notes"
     }  # fmt: skip
     request, answer = shown["request"], shown["answer"]
     assert (request["steps"], request["passes"], request["tokens"]) == (50, 100, 4096)
@@ -41,6 +42,11 @@ def test_the_fields_of_json_are_a_contract(plan: Any) -> None:  # noqa: F811
     assert answer["dollars"] == pytest.approx(3.6 * 2 * answer["seconds"]["expected"] / 3600)
     assert answer["division"] == {"guidance": 2, "sequence": 1}
     assert shown["pipeline"]["parameters"]["denoisers"] == 6_154_908_736
+
+
+def test_compiled_is_what_is_priced_anyway(plan: Any) -> None:  # noqa: F811
+    said = [plan(TURBO, *CARD, *words, "--json")[1] for words in ((), ("--compile",), ("--eager",))]
+    assert said[0] == said[1] != said[2]
 
 
 def test_every_section_and_all_of_them(plan: Any) -> None:  # noqa: F811
@@ -90,6 +96,10 @@ def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
         ((TURBO, *CARD, "--size", "large"), "width x height in pixels"),
         ((TURBO, *CARD, "--guidance", "nan"), "guidance nan"),
         ((TURBO, *CARD, "--frames", "81"), "this model makes pictures alone"),
+        ((TURBO, *CARD, "--eager", "--compile"), "give one of them"),
+        ((TURBO, *CARD, "--step-cache", "0.1"), "plan prices whole ones, the most that it takes"),
+        ((TURBO, *CARD, "--cfg-parallel"), "give --devices 2 and --section cards"),
+        (("gpt2", *CARD, "--compile"), "--compile is for pipelines"),
         (("gpt2", *CARD, "--steps", "4", "--size", "1024x1024"), "--size and --steps are for pipelines"),
         (("bert-base-uncased", *CARD, "--count", "4"), "--count is for pipelines"),
         ((TURBO, "--device", "tpu-v4", "--devices", "0"), "devices is 0"),

@@ -79,6 +79,16 @@ ALIASES: tuple[Alias, ...] = (
         ("--cfg-parallel-size",), ("1",), "--cfg-parallel runs the passes of guidance on two processes; give 1",
         marks="--cfg-parallel",
     ),
+    Same(
+        ("--cfg-parallel",), ("false",),
+        "on several cards plan has it as a way to divide a request: give --devices 2 and --section cards",
+        flag=True, marks="--eager",
+    ),
+    Same(
+        ("--step-cache",), ("0",),
+        "which passes skip is known when they have; plan prices whole ones, the most that it takes: leave it out",
+        marks="--eager",
+    ),
     Means(("--tensor-parallel-size", "-tp"), "--devices"),
     Same(
         ("--tensor-parallel-size", "-tp"), ("1",),

@@ -159,6 +159,12 @@ class PictureFlags:
     frames: Annotated[int | None, _pictures("Of a clip, like 81.")] = None
     count: Annotated[int, _pictures("Pictures of one prompt, one after the other.")] = 1
     eager: Annotated[bool, _pictures("Nothing fused: as diffusers runs it without torch.compile.", "--eager")] = False
+    compile: Annotated[bool, _pictures("Fused by torch.compile: priced anyway, but for --eager.", "--compile")] = False
+
+    def check(self) -> None:
+        """Raises ValueError for options that contradict each other."""
+        if self.eager and self.compile:
+            raise ValueError("--eager prices what is not compiled, and --compile what is; give one of them")
 
 
 def given_flags(group: Any, *but: str) -> list[str]:

@@ -70,6 +70,7 @@ def plan_pictures(
 
 
 def _asked(pictures: PictureFlags) -> Asked:
+    pictures.check()
     size = None if pictures.size is None else Size.parse(pictures.size)
     return Asked(size, pictures.steps, pictures.guidance, pictures.frames, pictures.count)
 
@@ -81,7 +82,7 @@ def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequenc
     if names:
         raise ValueError(
             f"{title} draws and writes no text: {listed_options(names)} for models that write; it takes --size, "
-            "--steps, --guidance, --frames, --count and --eager"
+            "--steps, --guidance, --frames, --count, --eager and --compile"
         )
     plain = [known.name for known in FORMATS]
     if setup.weights is not None and setup.weights not in plain:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ridgeline.diffusion.beside_picture import BesidePicture
 from ridgeline.diffusion.division import Division
 from ridgeline.diffusion.eager import unfused
 from ridgeline.diffusion.geometry import Geometry, Size
@@ -127,6 +128,22 @@ class PipelinePlan:
     def each(self) -> Estimate:
         """Seconds of a picture or a clip, of those that are asked for together."""
         return self.request.seconds * (1 / self.job.pictures)
+
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Of the parts, all denoisers together."""
+        parts = self.price.parts
+        networks = {"text encoders": parts.encoders, "denoisers": parts.denoisers}
+        counts = {
+            name: sum(op.parameter_count() for network in each for _, op in network.weighted_ops())
+            for name, each in networks.items()
+        }
+        return counts | {"autoencoder": self.price.decoder.parameters}
+
+    @property
+    def beside_picture(self) -> BesidePicture | None:
+        """A clip's; None of a picture."""
+        return BesidePicture.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
 
     @property
     def an_hour(self) -> Estimate:

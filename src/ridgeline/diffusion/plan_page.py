@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ridgeline.diffusion.beside_picture import positions
 from ridgeline.diffusion.division import Division
 from ridgeline.diffusion.plan import PipelinePlan
 from ridgeline.diffusion.price import RequestPrice, Stage
@@ -59,6 +60,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ),
         ("cost", _cost(plan)),
         ("passes", _passes(plan)),
+        *([] if plan.beside_picture is None else [("video", plan.beside_picture.words)]),
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
@@ -87,10 +89,12 @@ def _cost(plan: PipelinePlan) -> str:
 def _passes(plan: PipelinePlan) -> str:
     geometry, denoise = plan.geometry, plan.alone_request.denoise
     _, *latents = geometry.latents
+    pixels = geometry.size.width * geometry.size.height * geometry.frames / positions(geometry)
     guided = "with guidance two passes each" if plan.passes > 1 else "one pass each"
     flops = denoise.flops / denoise.runs
     return (
-        f"{' x '.join(map(str, latents))} latents = {geometry.tokens:,} tokens; {_steps(plan)}, {guided}: "
+        f"{' x '.join(map(str, latents))} latents, {pixels:.3g} x fewer than pixels, = {geometry.tokens:,} tokens; "
+        f"{_steps(plan)}, {guided}: "
         f"{plan.job.passes} passes of {say(flops, 'FLOP')}, {denoise.attention:.0%} of it attention"
     )
 
@@ -263,7 +267,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
     request, fit, price = plan.request, plan.fit, plan.card.price
     frames, rows, columns_ = plan.geometry.grid
     return {
-        "pipeline": {"name": plan.name, "parameters": _parameters(plan)},
+        "pipeline": {"name": plan.name, "parameters": dict(plan.parameters)},
         "device": {"name": plan.card.name, "count": plan.devices, "dollars_per_hour": price and price.dollars},
         "request": {
             "size": list(plan.geometry.size), "frames": plan.geometry.frames, "latents": list(plan.geometry.latents),
@@ -281,6 +285,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
             "side_by_side": {str(count): gain for count, gain in plan.side_by_side.items()},
         },
         "cards": [_way_json(plan, way) for ways in plan.cards.values() for way in ways.values()],
+        "beside_picture": _beside_json(plan),
         "notes": _notes(plan),
     }  # fmt: skip
 
@@ -293,14 +298,18 @@ def answer_json(plan: PipelinePlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _parameters(plan: PipelinePlan) -> dict[str, int]:
-    parts = plan.price.parts
-    networks = {"text encoders": parts.encoders, "denoisers": parts.denoisers}
-    counts = {
-        name: sum(op.parameter_count() for network in each for _, op in network.weighted_ops())
-        for name, each in networks.items()
-    }
-    return counts | {"autoencoder": plan.price.decoder.parameters}
+def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
+    beside = plan.beside_picture
+    if beside is None:
+        return None
+    each = {"parameters": beside.parameters, "latents": beside.latents}
+    return {
+        name: {
+            "clip": one.own, "picture": one.picture, "times": one.times,
+            "texts": [one.least, one.most], "place": one.place,
+        }
+        for name, one in each.items()
+    }  # fmt: skip
 
 
 def _division(division: Division) -> dict[str, int]:
