@@ -92,6 +92,11 @@ def disk_bytes(proc: Path = _PROC) -> int | None:
     return int(stated["read_bytes:"]) if "read_bytes:" in stated else None
 
 
+def interruptions() -> int:
+    """How often other processes took a processor from this one so far, as the kernel counts it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
 def out_of_memory(error: BaseException) -> str | None:
     """An error that is an allocation refused, by Python, torch or the kernel, in one line; None for any other."""
     text = str(error)

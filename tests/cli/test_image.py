@@ -6,6 +6,8 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from ridgeline.diffusion.request import Plan, Request
 from ridgeline.diffusion.saved_latents import latents_path, read_latents, save_latents
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
+from ridgeline.roofline.cards import load_card
+from ridgeline.trace.doubt import Meanwhile
 from support.pipelines import z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
@@ -136,6 +140,29 @@ def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypat
     assert_one_line(both, USAGE, "--compile is for one process; leave it out, or --cfg-parallel")
     saved = ridgeline("image", folder, "--latents", tmp_path / "none", "--compile")
     assert_one_line(saved, USAGE, "--compile is for what is drawn")
+
+
+@pytest.mark.parametrize("model", ["FOLDER", "digits-ar"])
+def test_why_it_took_longer(
+    ridgeline: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """Beside what was measured stands who held it up, and that nobody calibrated the machine."""
+
+    @contextmanager
+    def noted(meanwhile: Meanwhile) -> Iterator[None]:
+        yield
+        meanwhile.held += 100.0
+
+    probed = replace(load_card("h100-sxm"), basis="probe")
+    for command in ("image_drawing", "image_tokens"):
+        monkeypatch.setattr(f"ridgeline.cli.{command}.device_named", lambda *_: probed)
+    monkeypatch.setattr(Meanwhile, "noted", noted)
+    drawn = REQUEST if model == "FOLDER" else ()
+    ended = ridgeline("image", model.replace("FOLDER", str(folder)), PROMPT, *drawn, "-o", tmp_path / "cat.png")
+    assert ended.code == OK, ended.err
+    after = ended.err.partition("predicted    measured")[2]
+    assert re.search(r"^the machine is busy: other processes held up this run, by [\d,]+ s of ", after, re.MULTILINE)
+    assert after.endswith("\nnot calibrated: expected times are rough; ridgeline calibrate measures this machine\n")
 
 
 def test_each_picture_can_be_drawn_again(ridgeline: Run, folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -38,6 +38,7 @@ from ridgeline.host import available_memory, total_memory
 from ridgeline.models.autoencoder_kl import AutoencoderKL
 from ridgeline.models.tiling import Tiling
 from ridgeline.ops.grid import Grid
+from ridgeline.trace.doubt import Meanwhile
 
 AUTO, OFF = "auto", "off"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -150,7 +151,7 @@ def _draw(pipeline: Pipeline, model: str, request: Request, asked: Asked, dtype:
             drawing.run(pair)
     else:
         drawing.run()
-    for line in measured_lines(forecast.seconds, drawing.measured):
+    for line in measured_lines(forecast.seconds, drawing.measured, forecast.device, drawing.meanwhile):
         say(line)
     if request.step_cache is not None:
         say(skipped_line(plan, drawing.skipped))
@@ -181,7 +182,8 @@ def _halved_threads() -> Iterator[int]:
 
 class _Drawing:
     """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
-    compiling: seconds that blocks were compiled for; None where they are not."""
+    compiling: seconds that blocks were compiled for; None where they are not. meanwhile: what else happened, where this
+    thread did not wait for another process."""
 
     def __init__(
         self,
@@ -196,6 +198,7 @@ class _Drawing:
         self._tiling, self._files = tiling, files
         self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
         self.compiling: float | None = None
+        self.meanwhile = Meanwhile()
         self._written: list[Path] = []
         self._previewed = 0  # the step that files of the group under way show; 0 for none
 
@@ -283,11 +286,12 @@ class _Drawing:
 
     @contextmanager
     def _clock(self, stage: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.measured[stage] += perf_counter() - start
+        with nullcontext() if self._asked.cfg_parallel else self.meanwhile.noted():
+            start = perf_counter()
+            try:
+                yield
+            finally:
+                self.measured[stage] += perf_counter() - start
 
 
 def decode_saved(model: str, latents: Sequence[Path], asked: Asked, threads: int | None) -> None:

@@ -10,6 +10,7 @@ from ridgeline.diffusion.request import Plan
 from ridgeline.document.numbers import gib, say_difference, say_gib, say_seconds
 from ridgeline.models.tiling import Tiling
 from ridgeline.roofline.device import Device
+from ridgeline.trace.doubt import Meanwhile, calibration, reasons
 
 _TEXTS = ("prompt", "negative prompt")
 
@@ -90,17 +91,20 @@ def _size(nbytes: float) -> str:
 
 def said_device(device: Device) -> str:
     """What predicted seconds are those of."""
-    return device.title if device.calibrated else f"{device.title}; not calibrated: ridgeline calibrate measures it"
+    return device.title if device.calibrated else f"{device.title}; {calibration(device)}"
 
 
-def measured_lines(predicted: Mapping[str, float], measured: Mapping[str, float]) -> Iterator[str]:
-    """Seconds predicted beside measured, by stage and in all."""
+def measured_lines(
+    predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Meanwhile
+) -> Iterator[str]:
+    """Seconds predicted beside measured, by stage and in all; and why they are far apart, where they are."""
     yield f"{'':10}{'predicted':>12}{'measured':>12}"
     rows = {name: (seconds, measured[name]) for name, seconds in predicted.items()}
     rows["all"] = sum(predicted.values()), sum(measured.values())
     for name, (expected, taken) in rows.items():
         difference = say_difference(taken / expected - 1 if expected else None)
         yield f"{name:10}{say_seconds(expected):>12}{say_seconds(taken):>12}{difference:>8}"
+    yield from reasons(device, *rows["all"], meanwhile)
 
 
 def skipped_line(plan: Plan, skipped: int) -> str:

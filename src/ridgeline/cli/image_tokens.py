@@ -20,6 +20,7 @@ from ridgeline.cli.terminal import loading_bar, say
 from ridgeline.document.numbers import say_seconds, three
 from ridgeline.host import threads_for
 from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
+from ridgeline.trace.doubt import Meanwhile
 
 
 def refuse(source: Source, given: Mapping[str, object]) -> None:
@@ -57,11 +58,12 @@ def draw_tokens(
     forecast = drawer.forecast(plan, device_named("this", torch.get_num_threads()))
     for line in plan_lines(source, drawer, plan, forecast):
         say(line)
-    measured = _draw(drawer, plan, _files(source, prompt, plan, paths), as_json=as_json)
+    meanwhile = Meanwhile()
+    measured = _draw(drawer, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
     # The prompt's pass is one of those that write tokens, and is measured with them.
     expected = forecast.seconds
     predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
-    for line in measured_lines(predicted, measured):
+    for line in measured_lines(predicted, measured, forecast.device, meanwhile):
         say(line)
     if as_json:
         print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
@@ -99,23 +101,27 @@ def _files(source: Source, prompt: str, plan: TokenPlan, paths: list[Path]) -> l
     return [PictureFile(path, {**said, "seed": plan.seed + image}) for image, path in enumerate(paths)]
 
 
-def _draw(drawer: TokenDrawer, plan: TokenPlan, files: list[PictureFile], *, as_json: bool) -> dict[str, float]:
+def _draw(
+    drawer: TokenDrawer, plan: TokenPlan, files: list[PictureFile], meanwhile: Meanwhile, *, as_json: bool
+) -> dict[str, float]:
     """Write the tokens, then each picture as it is finished; seconds of both. Raises typer.Exit where somebody has
     stopped it."""
     measured = dict.fromkeys(("tokens", "decode"), 0.0)
     steps, written = drawer.draw(plan), list[Path]()
     with interruptible() as interrupt, bar("token", plan.images * plan.tokens) as told:
         while True:
-            start = perf_counter()
-            drawn = next(steps, None)
-            measured["tokens"] += perf_counter() - start
+            with meanwhile.noted():
+                start = perf_counter()
+                drawn = next(steps, None)
+                measured["tokens"] += perf_counter() - start
             if drawn is None:
                 return measured
             told(drawn.tokens)
             for image, tokens in drawn.finished.items():
-                start = perf_counter()
-                files[image].write([drawer.decode(tokens)])
-                measured["decode"] += perf_counter() - start
+                with meanwhile.noted():
+                    start = perf_counter()
+                    files[image].write([drawer.decode(tokens)])
+                    measured["decode"] += perf_counter() - start
                 written.append(files[image].path)
                 if not as_json:
                     print(files[image].path, flush=True)

@@ -14,7 +14,6 @@ Runs in which the kernel took the processor away (it counts them) are left out, 
 
 import dataclasses
 import gc
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
+from ridgeline.host import interruptions
 from ridgeline.ops.work import Work
 from ridgeline.trace.timeline import Clock
 from ridgeline.trace.tracer import Call, HookCost, Span, Tracer
@@ -128,13 +128,13 @@ def measure(
     first: list[Tensor] = []
 
     def once() -> _Run:
-        interrupted = _interruptions()
+        interrupted = interruptions()
         begin = tracer.clock()
         result = run()
         done = tracer.clock()
         follow(result)
         end = tracer.clock()
-        calm = _interruptions() == interrupted
+        calm = interruptions() == interrupted
         first[:] = first or [result]
         if not torch.equal(first[0], result):
             raise ValueError("a repeat gave another result: this machine or model does not repeat itself")
@@ -211,21 +211,21 @@ def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
 
 def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _Run:
     runner.rewind()
-    interrupted = _interruptions()
+    interrupted = interruptions()
     begin = clock()
     logits_RV = runner.step_logits(plan)
     logits = clock()
     tokens = runner.sample(logits_RV, rows)
     end = clock()
     _check(tokens, wanted)
-    return _Run(begin, logits, end, _interruptions() == interrupted)
+    return _Run(begin, logits, end, interruptions() == interrupted)
 
 
 def _run_recorded(
     runner: Runner, spans: Sequence[Span], plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock
 ) -> _Run:
     assert isinstance(runner, DecodingRunner)
-    interrupted = _interruptions()
+    interrupted = interruptions()
     begin = clock()
     recording = runner.recording(plan)
     assert recording is not None, "what was recorded stays so"
@@ -233,14 +233,9 @@ def _run_recorded(
     tokens = runner.sample(recording.result, rows)
     end = clock()
     _check(tokens, wanted)
-    calm = _interruptions() == interrupted
+    calm = interruptions() == interrupted
     starts, ends = [moments[start] for start, _ in spans], [moments[stop] for _, stop in spans]
     return _Run(begin, moments[-1], end, calm, starts, ends)
-
-
-def _interruptions() -> int:
-    """How often other processes took the processor from this one so far, as the kernel counts it."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _check(tokens: Tokens, wanted: Tokens) -> None:

@@ -46,7 +46,8 @@ def _bound(name: str, phase: Throughput, device: Device, number_format: str) -> 
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)
     where = f"{numbers.say(working_set, 'B')} of weights and KV a step live in {place.replace('memory', 'main memory')}"
-    calibrated = "" if device.calibrated else "; roofs not calibrated"
+    advice = " (ridgeline calibrate)" if device.basis == "probe" else ""
+    calibrated = "" if device.calibrated else f"; roofs not calibrated{advice}"
     if memory >= compute:
         roof = numbers.say(device.bandwidth_of(working_set), "B/s")
         idle = numbers.percent(compute / memory)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ridgeline.document import numbers
 from ridgeline.document.page import Block, Bullets, Cell, Column, Document, Facts, Row, Strip, Table, Tone, columns
+from ridgeline.trace.doubt import BUSY, FAR, busy, calibration
 from ridgeline.trace.ledger import Ledger, Step, StepLedger
 from ridgeline.trace.reason import above_roofs, slowest
 from ridgeline.trace.timeline import Slice
@@ -19,8 +20,6 @@ WIDTH = 112
 """Columns in which two steps stand side by side."""
 
 _TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
-BUSY = 0.1  # interruptions over this share of a step are worth a word
-DOUBT = 0.25  # a step with hooks and without them so far apart shows neither
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +78,9 @@ def _request(ledger: Ledger) -> Facts:
 
 def machine(ledger: StepLedger) -> str:
     """What it is priced on, and how far to trust that."""
-    state = "calibrated" if ledger.device.calibrated else "not calibrated: expected times are rough"
     where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
-    return f"{ledger.device.title} ({state}), {threads}{where}"
+    return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
 
 
 def answer(ledger: StepLedger, step: Step) -> str:
@@ -121,11 +119,10 @@ def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
     yield f"without hooks {numbers.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
     if step.interruptions > BUSY * whole:
         yield (
-            "the machine is busy: other processes held up every repeat, by "
-            f"{numbers.say_seconds(step.interruptions)} at the median, which the table leaves out and the step without "
-            "hooks may not"
+            f"{busy('every repeat', step.interruptions)} at the median, which the table leaves out and the step "
+            "without hooks may not"
         )
-    if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > DOUBT:
+    if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > FAR:
         yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
 
 
