@@ -25,4 +25,5 @@ What a request will take:
     division.py           a request on several cards; eager.py: a pass in which nothing is fused
     outline.py            the parts of a release on meta
     plan.py               what `ridgeline plan` says; plan_page.py and plan_comparison.py: its documents
+    beside_picture.py     a clip's parameters and latents beside a picture's
 """

@@ -1,4 +1,4 @@
-"""A clip beside a picture: parameters and latents as multiples, against what the teaching texts say of video."""
+"""A clip beside a picture: parameters and latents as multiples, against what is often said of video."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Something of a clip's model, how many times a picture's it is, and what the texts say of that."""
+    """Something of a clip's model, how many times a picture's it is, and between which multiples it is said to be."""
 
     own: int
     picture: int
@@ -28,13 +28,13 @@ class Times:
 
     @property
     def place(self) -> str:
-        """Where it is by the texts: below, within or above."""
+        """Where it is by what is said: below, within or above."""
         return "below" if self.times < self.least else "above" if self.times > self.most else "within"
 
     @property
     def said(self) -> str:
-        """`x 8.00; texts say 10 to 100: below`."""
-        return f"x {three(self.times)}; texts say {self.least:g} to {self.most:g}: {self.place}"
+        """`x 8.00; often said: 10 to 100, this is below`."""
+        return f"x {three(self.times)}; often said: {self.least:g} to {self.most:g}, this is {self.place}"
 
 
 @dataclass(frozen=True, slots=True)

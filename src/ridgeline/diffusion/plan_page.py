@@ -306,7 +306,7 @@ def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
     return {
         name: {
             "clip": one.own, "picture": one.picture, "times": one.times,
-            "texts": [one.least, one.most], "place": one.place,
+            "said": [one.least, one.most], "place": one.place,
         }
         for name, one in each.items()
     }  # fmt: skip
