@@ -9,7 +9,7 @@ from ridgeline.models.bill import part_of
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kv import KVLayout, deal_layers
 from ridgeline.ops.linear import Head
-from ridgeline.roofline.activations import LOGIT_ROWS, activation_peak
+from ridgeline.roofline.activations import LOGIT_ROWS, ActivationPeak
 from ridgeline.roofline.engine_profile import OWN_ENGINE
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.price import Price
@@ -141,25 +141,26 @@ class Memory:
 def memory_of(case: Case, workload: Workload) -> Memory:
     """What a card holds in this case."""
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
+    # At either end of a step's tokens an image may be of which it needs a part.
+    images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
+    peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
     least = case.setup.engine.memory.logit_rows(case.device)
-    memory = _with_logits(case, workload, dealt, least)
+    memory = _with_logits(case, workload, dealt, peak, least)
     if memory.on_each <= least:
         return memory
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
     fewer = range(least + 1, memory.on_each)  # than are surely enough
-    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, rows).on_each <= rows)
-    return _with_logits(case, workload, dealt, fewer.start + enough)
+    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, peak, rows).on_each <= rows)
+    return _with_logits(case, workload, dealt, peak, fewer.start + enough)
 
 
-def _with_logits(case: Case, workload: Workload, dealt: KVLayout, rows: int) -> Memory:
-    """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages."""
+def _with_logits(case: Case, workload: Workload, dealt: KVLayout, peak: ActivationPeak, rows: int) -> Memory:
+    """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
+    step's activations."""
     device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weight_bytes
-    # At either end of a step's tokens an image may be of which it needs a part.
-    images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
-    step = activation_peak(case.price, workload.step_tokens, rows, max(workload.encoder_step, images))
     sampler = sampler_peak(case.price, rows, rule.copies)
-    activations = max(step, sampler)
+    activations = max(peak.of(rows), sampler)
     recorded = model.recorded_bytes() if device.native and case.setup.engine.name == OWN_ENGINE else 0
     overhead = rule.overhead(device, case.setup.devices) + recorded
     taken = weights + activations + overhead

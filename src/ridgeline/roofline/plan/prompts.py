@@ -18,12 +18,17 @@ chance P.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from ridgeline.roofline.plan.case import Case, Workload
 from ridgeline.roofline.plan.phases import Estimate, prefill_step
 
-_NOTHING = Estimate(0.0, 0.0, 0.0)
+Figures = npt.NDArray[np.float64]
+"""Rows of floor, bound and expected."""
+
 _FAR, _NEVER = 10, 1e-12  # standard deviations beyond which nothing is, and a chance that is none
 
 
@@ -33,8 +38,8 @@ class PromptQueue:
 
     def __init__(self, case: Case, workload: Workload) -> None:
         self.case, self.workload = case, workload
-        self._clock = [_NOTHING]  # after so many full steps
-        self._waits = [_NOTHING]  # of the prompts that have ended by then, summed
+        # Floor, bound and expected after so many full steps, and of the prompts that have ended by then, summed.
+        self._clock = self._waits = np.zeros((1, 3))
         self._known: dict[int, tuple[Estimate, Estimate]] = {}
         self._steps: dict[tuple[int, int], Estimate] = {}
 
@@ -61,20 +66,24 @@ class PromptQueue:
     def _priced(self, count: int) -> tuple[Estimate, Estimate]:
         step, positions = self.workload.prompt_step, count * self.workload.input
         full = positions // step
-        while len(self._clock) <= full:
-            self._fill()
-        clock, waits = self._clock[full], self._waits[full]
+        if len(self._clock) <= full:
+            self._fill(full)
+        clock, waits = Estimate(*self._clock[full].tolist()), Estimate(*self._waits[full].tolist())
         if positions % step:
             clock += self._seconds(full * step, positions)
             waits += clock * (count - full * step // self.workload.input)
         return clock, waits * (1 / count)
 
-    def _fill(self) -> None:
-        """One more full step."""
-        step, length, full = self.workload.prompt_step, self.workload.input, len(self._clock) - 1
-        clock = self._clock[-1] + self._seconds(full * step, (full + 1) * step)
-        self._waits.append(self._waits[-1] + clock * ((full + 1) * step // length - full * step // length))
-        self._clock.append(clock)
+    def _fill(self, full: int) -> None:
+        """So many full steps: thousands where memory holds as many users, few of them unlike each other."""
+        step, length, done = self.workload.prompt_step, self.workload.input, len(self._clock) - 1
+        unlike = min(full, length // math.gcd(step, length))  # then steps begin at the same places in prompts again
+        each = [astuple(self._seconds(at * step, (at + 1) * step)) for at in range(unlike)]
+        at = np.arange(done, full)
+        ended = (at + 1) * step // length - at * step // length
+        clock = _run_on(self._clock, np.array(each)[at % unlike])
+        self._waits = _run_on(self._waits, clock[done + 1 :] * ended[:, None])
+        self._clock = clock
 
     def _seconds(self, start: int, end: int) -> Estimate:
         """Of the step that runs these positions. Where in a prompt it begins and how long it is is all that it is."""
@@ -84,6 +93,11 @@ class PromptQueue:
             step = prefill_step(self.case, self.workload, begins, begins + length)
             found = self._steps[begins, length] = Estimate.of([step])
         return found
+
+
+def _run_on(sums: Figures, more: Figures) -> Figures:
+    """Running sums with those of further rows behind them."""
+    return np.concatenate([sums[:-1], np.cumsum(np.concatenate([sums[-1:], more]), axis=0)])
 
 
 @dataclass(frozen=True, slots=True)
