@@ -8,8 +8,10 @@ import typer
 from ridgeline.cli import drawing_options as drawing
 from ridgeline.cli import options
 from ridgeline.cli.drawing_models import open_drawing
-from ridgeline.cli.image_drawing import AUTO, Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.drawing_settings import AUTO, DrawingSettings
+from ridgeline.cli.image_drawing import draw
 from ridgeline.cli.image_files import PICTURES
+from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.image_tokens import draw_tokens, refuse
 from ridgeline.cli.request import read_prompt
 from ridgeline.cli.terminal import silence
@@ -53,7 +55,7 @@ def image(
     What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    asked = Asked(output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json)
+    settings = DrawingSettings(output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json)
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
@@ -70,7 +72,7 @@ def image(
             draw_tokens(source, text, n, seed, output, force=force, threads=threads, as_json=as_json)
             return
         if latents:
-            refuse_drawn({"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, asked)
-            decode_saved(model, latents, asked, threads)
+            refuse_drawn({"a prompt": prompt, "--dtype": dtype, "--preview": every or None}, request, settings)
+            decode_saved(model, latents, settings, threads)
         else:
-            draw(model, prompt, request, asked, dtype, threads)
+            draw(model, prompt, request, settings, dtype, threads)

@@ -10,13 +10,12 @@ import torch
 import typer
 
 from ridgeline.checkpoint import Source
-from ridgeline.cli.image_drawing import bar
 from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
 from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_named
 from ridgeline.cli.process import INTERRUPTED
-from ridgeline.cli.terminal import loading_bar, say
+from ridgeline.cli.terminal import counting_bar, loading_bar, say
 from ridgeline.document.numbers import say_seconds, three
 from ridgeline.host import threads_for
 from ridgeline.pictures.drawing import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
@@ -108,7 +107,7 @@ def _draw(
     stopped it."""
     measured = dict.fromkeys(("tokens", "decode"), 0.0)
     steps, written = drawer.draw(plan), list[Path]()
-    with interruptible() as interrupt, bar("token", plan.images * plan.tokens) as told:
+    with interruptible() as interrupt, counting_bar("token", plan.images * plan.tokens) as told:
         while True:
             with meanwhile.noted():
                 start = perf_counter()

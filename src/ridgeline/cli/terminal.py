@@ -3,7 +3,7 @@ what is read from standard input."""
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,27 @@ def loading_bar(what: str) -> "Iterator[Callback | None]":
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(printable(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def counting_bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
+    """Yields what is told how many of so many are done; a bar with the time left where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(what, total=count)
+        yield lambda done: bar.update(task, completed=done)
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import typer
 
 from ridgeline.cli import drawing_options as drawing
 from ridgeline.cli import options
-from ridgeline.cli.image_drawing import OFF, Asked, decode_saved, draw, refuse_drawn
+from ridgeline.cli.drawing_settings import OFF, DrawingSettings
+from ridgeline.cli.image_drawing import draw
 from ridgeline.cli.image_files import clips
+from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.terminal import silence
 from ridgeline.diffusion.clip_file import FPS
 from ridgeline.diffusion.geometry import Size
@@ -52,12 +54,14 @@ def video(
     What a clip was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    asked = Asked(output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps))
+    settings = DrawingSettings(
+        output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps)
+    )
     wanted = None if size is None else Size.parse(size)
     request = Request("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)
     with silence(quiet):
         if latents:
-            refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, asked)
-            decode_saved(model, latents, asked, threads)
+            refuse_drawn({"a prompt": prompt, "--dtype": dtype}, request, settings)
+            decode_saved(model, latents, settings, threads)
         else:
-            draw(model, prompt, request, asked, dtype, threads)
+            draw(model, prompt, request, settings, dtype, threads)

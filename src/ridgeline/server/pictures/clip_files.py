@@ -57,7 +57,7 @@ class ClipWriter:
         self._abandoned = False
 
     def add(self, part_CFHW: Tensor, _: int = 0) -> None:
-        """The next part of the clip, as `Encode`. Returns when fewer than WAITING parts wait to be written."""
+        """The next part of the clip, as `Encode`. Blocks while WAITING others wait to be written."""
         if self._abandoned:
             return
         if self._thread is None:

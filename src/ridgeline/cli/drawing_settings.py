@@ -1,0 +1,72 @@
+"""How a command draws: what its options say of files, tiles, previews and processes, not of the picture itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ridgeline.cli.image_files import PICTURES, Medium
+from ridgeline.diffusion.clip_autoencoder import ClipAutoencoder
+from ridgeline.diffusion.decoding import choose_tiling, tiles_of
+from ridgeline.host import available_memory, total_memory
+from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.tiling import Tiling
+from ridgeline.ops.grid import Grid
+
+AUTO, OFF = "auto", "off"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""What a denoiser may be asked to run in, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingSettings:
+    """How pictures or clips are drawn, decoded, shown and written.
+
+    Args:
+        output: the file; None for one named by model and seed.
+        force: whether files that are there are written over.
+        tile: auto, off, or latents on a side of a tile, of pictures.
+        keep_latents: whether latents stay when they are decoded.
+        preview: steps from one preview to the next; 0 for none.
+        cfg_parallel: whether two processes share the passes of guided steps.
+        compiled: whether torch compiles the denoiser's blocks first.
+        as_json: whether the result is said as JSON, in place of the names of files.
+        medium: pictures or clips.
+
+    Raises ValueError for settings that cannot be, or not together.
+    """
+
+    output: Path | None
+    force: bool
+    tile: str
+    keep_latents: bool
+    preview: int
+    cfg_parallel: bool
+    compiled: bool
+    as_json: bool
+    medium: Medium = PICTURES
+
+    def __post_init__(self) -> None:
+        if self.compiled and self.cfg_parallel:
+            raise ValueError("--compile is for one process; leave it out, or --cfg-parallel")
+        if self.preview < 0:
+            raise ValueError(f"--preview is {self.preview}; give the steps between two, 1 or more")
+        if self.tile not in (AUTO, OFF) and not (self.tile.isdecimal() and 1 <= int(self.tile) <= 1 << 16):
+            raise ValueError(f"--tile is {self.tile!r}; give auto, off, or latents on a side, as 64")
+
+    def tiling(self, autoencoder: AutoencoderKL | ClipAutoencoder, latents: Sequence[int]) -> Tiling | None:
+        """How latents of this shape are decoded: None for whole, as a clip's are, frame by frame. Raises ValueError
+        where there is no memory for any way."""
+        if self.tile == OFF:
+            return None
+        assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"
+        grid = Grid(1, *latents[-2:])
+        return choose_tiling(autoencoder, grid, _free()) if self.tile == AUTO else tiles_of(int(self.tile))
+
+
+def _free() -> float:
+    try:
+        return available_memory()
+    except ValueError:  # this system does not say what is free, but what it has
+        return total_memory()

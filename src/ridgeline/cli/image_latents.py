@@ -1,0 +1,60 @@
+"""Latents that were saved: decoded into pictures or clips, with nothing drawn."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ridgeline.cli.drawing_models import check_medium, open_drawing
+from ridgeline.cli.drawing_settings import DrawingSettings
+from ridgeline.cli.image_files import PICTURES, check_drawn, numbered
+from ridgeline.diffusion.decoding import decode_parts
+from ridgeline.diffusion.loading import load_vae
+from ridgeline.diffusion.request import Request
+from ridgeline.diffusion.saved_latents import drawn_path, read_latents
+
+
+def refuse_drawn(given: Mapping[str, object], request: Request, settings: DrawingSettings) -> None:
+    """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
+    ValueError."""
+    drawn = {
+        **given,
+        "--negative": request.negative,
+        "--size": request.size,
+        "--frames": request.frames,
+        "--steps": request.steps,
+        "--guidance": request.guidance,
+        "--second-guidance": request.second_guidance,
+        "--step-cache": request.step_cache,
+        "--seed": request.seed,
+        "--n": request.images if request.images != 1 else None,
+        "--keep-latents": settings.keep_latents or None,
+        "--cfg-parallel": settings.cfg_parallel or None,
+        "--compile": settings.compiled or None,
+    }
+    if stated := [name for name, value in drawn.items() if value is not None]:
+        raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
+
+
+def decode_saved(model: str, latents: Sequence[Path], settings: DrawingSettings, threads: int | None) -> None:
+    """Decode files of latents into pictures or clips; the latents stay. Raises ValueError, before anything is decoded
+    for files that hold none."""
+    given, medium = [read_latents(path) for path in latents], settings.medium
+    beside = [drawn_path(path, medium.suffix) for path in latents]
+    paths = beside if settings.output is None else numbered(settings.output, len(latents))
+    check_drawn(paths, medium, force=settings.force)
+    source = open_drawing(model, medium)
+    check_medium(source, medium)
+    autoencoder = load_vae(source, threads=threads)
+    wanted, dimensions = autoencoder.channels, 3 if medium is PICTURES else 4
+    for path, (each, _) in zip(latents, given, strict=True):
+        if each.dim() != dimensions:
+            raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")
+        if each.shape[0] != wanted:
+            raise ValueError(f"{path} holds latents of {each.shape[0]} channels, the model's have {wanted}")
+    for path, (each, parameters) in zip(paths, given, strict=True):
+        parts = decode_parts(autoencoder, each, settings.tiling(autoencoder, each.shape))
+        medium.make(path, parameters).write(parts)
+        if not settings.as_json:
+            print(path, flush=True)
+    if settings.as_json:
+        print(json.dumps({"files": [str(path) for path in paths]}))
