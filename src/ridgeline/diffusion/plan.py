@@ -142,7 +142,7 @@ class PipelinePlan:
 
     @property
     def beside_picture(self) -> BesidePicture | None:
-        """A clip's; None of a picture."""
+        """A clip compared with a picture; None where a picture is asked for."""
         return BesidePicture.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
 
     @property

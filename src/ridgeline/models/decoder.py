@@ -268,8 +268,8 @@ class Decoder(Model):
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
     def keep_nothing(self) -> None:
-        """Be run, and priced, with each sequence whole in one step, of which no later one reads anything, from now on:
-        by Uncached alone."""
+        """From now on every sequence is run, and priced, whole in one step, and nothing of it is kept for a later one:
+        attention is given Uncached, not KV memory."""
         for _, op in self.ops():
             if isinstance(op, Attention):
                 op.spec = replace(op.spec, at_once=True)

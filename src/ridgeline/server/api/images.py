@@ -81,8 +81,8 @@ class ImageGeneration:
     """One request, and what has come of it.
 
     own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
-    from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes, by its step cache.
-    partials: partial images so far.
+    from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes that a step cache cut
+    short. partials: partial images so far.
     """
 
     fields: ImageFields

@@ -39,7 +39,7 @@ class VideoJob:
     API key that asked; nobody else hears of the job. completed, expires: from when and until when its file is there, in
     Unix seconds. nbytes: of the file. error: why it failed. steps: of the denoiser that have run. seconds, predicted:
     of its strides so far, measured and by the price. left: priced seconds of those to come, None before the first.
-    skipped: passes, by its step cache.
+    skipped: passes that its step cache cut short.
     """
 
     fields: VideoFields

@@ -53,7 +53,8 @@ class StrideReport:
     number, of: which stride of the request it was, counted from 1, and how many there are. started, finished:
     nanoseconds of time.perf_counter_ns. predicted: its seconds by the price. left: seconds by the price of the strides
     that are to come. preview: a file of what the picture may become. image: which picture or clip it finished, counted
-    from 0. file: of that picture; a clip's is written elsewhere. skipped: passes of it, by a step cache.
+    from 0. file: of that picture; a clip's is written elsewhere. skipped: of its
+    passes those that a step cache cut short.
     """
 
     stage: StageName

@@ -29,7 +29,7 @@ Phase = Literal["queue", "encode", "denoise", "decode"]
 class LivePicture:
     """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
     answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
-    cache keeps between its steps, when others have theirs. clip: whether it asks for a clip.
+    cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
     arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. fail: ends it with an error."""
 
     id: str
