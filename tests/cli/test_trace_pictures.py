@@ -28,13 +28,27 @@ def test_traces_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
         "trace", brook, "a heron", *drawing, "--device", "h100-sxm", "--threads", 1, "--repeats", 1, *files
     )
     assert ended.code == OK, ended.err
-    for word in ("'a heron'", "64x96 pixels", "seed 4", "guidance 2 (w = 3); traced is step 2", "decode took",
-                 "brook on NVIDIA H100", "which is another"):  # fmt: skip
+    for word in ("'a heron'", "64x96 pixels", "seed 4", "guidance 2 (w = 3); traced is step 2", "a step less saves",
+                 "more: --full, --section NAME", "brook on NVIDIA H100", "which is another"):  # fmt: skip
         assert word in " ".join(ended.out.split()), word
     assert table.read_text(encoding="utf-8").startswith("step,path,kind")
     assert json.loads(traced.read_text(encoding="utf-8"))["traceEvents"]
     assert drawn.read_text(encoding="utf-8").startswith("<svg")
     assert ended.err.count("wrote ") == 3
+
+
+def test_sections(ridgeline: Run, brook: str) -> None:
+    """By name, or all of them after the answer."""
+    quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--steps", 2, "--guidance", 0)
+    for asked, there, others in (
+        (("--section", "decode,encode"), ["decode: the", "encode: the"], ["denoise: one step", "lever"]),
+        (("--full",), ["lever", "encode: the", "denoise: one step", "decode: the"], ["more: --full"]),
+        (("--layer", "1"), ["denoise: one step", "layers, layer 1"], ["decode: the", "lever"]),
+    ):
+        ended = ridgeline("trace", brook, "hi", *quick, *asked)
+        assert ended.code == OK, ended.err
+        assert all(words in ended.out for words in there), ended.out
+        assert not any(words in ended.out for words in others), ended.out
 
 
 def test_json_is_one_object(ridgeline: Run, brook: str) -> None:
@@ -80,6 +94,7 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
         (["--size", "7x7"], "size 7x7 is not one of this model's"),
         (["--size", "wide"], "it must be width x height"),
         (["--layer", "2"], "the model has layers 0 to 1, or say all"),
+        (["--section", "stages"], "--section is 'stages'; it must be one or more of encode, pooled, prepare, denoise"),
         (["--repeats", "0"], "repeats is 0; it must be at least 1"),
         (["--pull", "--guidance", "0"], "guidance is off: nothing pulls; give --guidance"),
         (["--picture", "looks.svg"], "--picture draws what --attention and --pull show"),

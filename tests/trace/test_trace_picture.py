@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +18,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.diffusion.price import Job, Parts, PipelinePrice
 from ridgeline.diffusion.request import Request
+from ridgeline.document.numbers import percent, say_seconds
 from ridgeline.document.svg import svg
 from ridgeline.document.terminal import plain
 from ridgeline.models.denoiser import TEXT
@@ -159,7 +161,7 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     calls = [path for path, _, space in traced_calls(here.denoiser) if space != TEXT]
     assert [row.path for row in found.denoise.rows] == calls
     ledger = replace(found, pull=pull_of(here), words=word_attention(here))
-    text = plain(picture_story(ledger, Shown()), WIDTH)
+    text = plain(picture_story(ledger, Shown(), ledger.stages), WIDTH)
     for words in ("one clip, priced beside measured", "5 frames of 64x32 pixels", "diffusers' VAE, once", "heron:"):
         assert words in text, words
     assert picture_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
@@ -181,7 +183,8 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
     assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
     text = " ".join(plain(picture_story(found, Shown()), WIDTH).split())
     assert "3 frames of 64x32 pixels" in text
-    assert "the whole clip in 2 such steps" in text
+    assert "a clip in 2 steps like the one that was traced" in text
+    assert re.search(r"decode, a frame 3 ", text), "of all frames"
 
 
 def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
@@ -214,17 +217,57 @@ def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, mo
 
 
 def test_the_story_has_every_stage_and_stack(ledger: PictureLedger) -> None:
-    text = plain(picture_story(ledger, Shown(roofline=True)), WIDTH)
+    text = plain(picture_story(ledger, Shown(roofline=True), ledger.stages), WIDTH)
     for words in ("brook: one picture, priced beside measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
                   "traced is step 2", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
                   "encode, negative took", "denoise: one step of the denoiser", "decode: 6144 rows, 384 seen",
-                  "the whole picture in 4 such steps", "brook on"):  # fmt: skip
+                  "a picture in 4 steps like the one that was traced", "brook on"):  # fmt: skip
         assert words in text, words
     assert max(map(len, text.splitlines())) <= WIDTH
     one = plain(picture_story(ledger, Shown(layer=1)), WIDTH)
     assert "layers, layer 1" not in text
     assert "layers, layer 1" in one
     assert "\nadaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
+
+
+def test_the_answer_comes_alone(ledger: PictureLedger) -> None:
+    """On one screen: every stage and all of them beside what was expected; sections are asked for by name."""
+    text = plain(picture_story(ledger, Shown()), WIDTH)
+    assert len(text.splitlines()) < 30
+    assert "resnets" not in text.partition("limit")[0]
+    assert "more: --full, --section NAME (encode, prepare, denoise, decode); figures: --json" in text
+    denoise, whole = ledger.denoise, 0.0
+    for name, stage in ledger.stages.items():
+        for step in stage.steps:
+            count, ops = 4 if name == "denoise" else 1, stage.ops(step.name)
+            whole += count * stage.whole(step.name)
+            row = next(line for line in text.splitlines() if re.match(rf"{step.name} +{count} ", line))
+            assert row.endswith(f"{percent(ops.bound / ops.measured)} of {step.limit}")
+            for seconds in (stage.whole(step.name), count * step.expected, count * stage.whole(step.name)):
+                assert f" {say_seconds(seconds)} " in row
+    assert re.search(rf"^all .* {say_seconds(whole)} ", text, re.MULTILINE)
+    step = sum(denoise.whole(each.name) for each in denoise.steps)
+    assert f"a step less saves {say_seconds(step)}, {percent(step / whole)} of all" in text
+    saved = 4 * denoise.whole("denoise, negative")
+    assert f"no guidance {say_seconds(saved)}, {percent(saved / whole)}" in " ".join(text.split())
+    only = plain(picture_story(ledger, Shown(), ["decode"]), WIDTH)
+    assert "resnets.1.conv1" in only
+    assert "denoise" not in only
+    assert "lever" not in only
+    with pytest.raises(ValueError, match="--section is 'pooled'; it must be one or more of encode, prepare, denoise"):
+        picture_story(ledger, Shown(), ["pooled"])
+
+
+def test_others_that_held_it_up_are_named(ledger: PictureLedger) -> None:
+    """In the answer, of the step that takes longest."""
+    told = []
+    for seconds in (0.0, 900.0):
+        steps = tuple(replace(step, interruptions=seconds) for step in ledger.denoise.steps)
+        held = replace(ledger, stages={**ledger.stages, "denoise": replace(ledger.denoise, steps=steps)})
+        told.append(" ".join(plain(picture_story(held, Shown()), WIDTH).split()))
+    said = "the machine is busy: other processes held up every repeat of denoise"
+    assert [said in each for each in told] == [False, True]
+    assert "by 900 s at the median" in told[1]
 
 
 def test_programs_get_the_same(ledger: PictureLedger) -> None:

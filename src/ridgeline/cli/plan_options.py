@@ -219,11 +219,14 @@ class ShownFlags:
 
 def sections_of(shown: ShownFlags, known: Iterable[str]) -> tuple[str, ...] | None:
     """The sections asked for, None for the answer. Raises ValueError for one that is not known."""
-    if shown.full:
-        return tuple(known)
-    if not shown.section:
+    return tuple(known) if shown.full else named_sections(shown.section, known)
+
+
+def named_sections(parts: Sequence[str] | None, known: Iterable[str]) -> tuple[str, ...] | None:
+    """The sections that the parts of an option name, several in one or one each; None for none. Raises ValueError."""
+    if not parts:
         return None
-    return check_sections((name.strip() for part in shown.section for name in part.split(",") if name.strip()), known)
+    return check_sections((name.strip() for part in parts for name in part.split(",") if name.strip()), known)
 
 
 def compared_cards(shown: ShownFlags, device: str | None) -> tuple[Device, ...] | None:

@@ -71,8 +71,8 @@ class Files:
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 
 
-def _drawn(text: str, **more: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
+def _drawn(text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,11 @@ class Drawing:
     picture: Annotated[Path | None, _drawn("An .svg of what --attention and --pull show.", metavar="FILE")] = None
     size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
     frames: Annotated[int | None, _drawn("Of a clip; by default as the pipeline says.")] = None
+
+    full: Annotated[bool, _drawn("Every stage op by op, after the answer.", "--full")] = False
+    section: Annotated[
+        list[str] | None, _drawn("Only these stages, op by op, like denoise,decode; may be repeated.")
+    ] = None
 
     def given(self) -> list[str]:
         """The options that were given."""

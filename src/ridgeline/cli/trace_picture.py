@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_options import named_sections
 from ridgeline.cli.terminal import loading_bar, say, status
 from ridgeline.cli.trace_options import Drawing, Files, chosen_layer
 from ridgeline.diffusion.geometry import Size
@@ -22,7 +23,7 @@ from ridgeline.trace.pull import pull_of
 from ridgeline.trace.views.export import to_csv
 from ridgeline.trace.views.looks import looks
 from ridgeline.trace.views.perfetto import steps_perfetto
-from ridgeline.trace.views.picture import picture_json, picture_story
+from ridgeline.trace.views.picture import STAGES, picture_json, picture_story
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import WIDTH, Shown
 from ridgeline.trace.words import word_attention
@@ -61,6 +62,7 @@ def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, as
         frames=drawing.frames, second_guidance=drawing.second_guidance,
     )  # fmt: skip
     _check_picture(drawing, asked)
+    sections = named_sections(drawing.section, STAGES)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(model, threads=asked.threads, progress=progress)
     layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
@@ -88,4 +90,5 @@ def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, as
     if asked.as_json:
         print(json.dumps(picture_json(ledger)))
     else:
-        show(picture_story(ledger, Shown(layer, asked.files.roofline is not None)), WIDTH)
+        sections = tuple(ledger.stages) if drawing.full else sections
+        show(picture_story(ledger, Shown(layer, asked.files.roofline is not None), sections), WIDTH)

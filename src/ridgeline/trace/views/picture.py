@@ -1,42 +1,61 @@
-"""A traced picture for people: the request, what its stages took, every op of each, and how that was measured."""
+"""A traced picture for people: the request and what its stages took; every op of each, and how that was measured."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.document import numbers
-from ridgeline.document.page import Block, Bullets, Document, Facts, Heading
+from ridgeline.document.page import Block, Bullets, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.roofline.plan.page import check_sections
+from ridgeline.trace.doubt import BUSY, busy
 from ridgeline.trace.ledger import StepLedger
-from ridgeline.trace.picture import PictureLedger
+from ridgeline.trace.picture import NEGATIVE, PictureLedger
+from ridgeline.trace.reason import slowest
 from ridgeline.trace.views.export import device_json, steps_json
 from ridgeline.trace.views.looks import looks, looks_json
 from ridgeline.trace.views.roofline import ledger_roofline
 from ridgeline.trace.views.story import Shown, about, answer, machine
 from ridgeline.trace.views.table import op_table
 
-_STAGES = {
+STAGES = {
     "encode": "encode: the text encoder",
     "pooled": "pooled: the encoder of the prompt's one vector",
     "prepare": "prepare: what the denoiser makes of texts, once a request",
     "denoise": "denoise: one step of the denoiser",
     "decode": "decode: the autoencoder",
 }
+"""What a picture may go through, as headings."""
 
 
-def picture_story(ledger: PictureLedger, shown: Shown) -> Document:
-    """The document. A number of a layer is that of the denoiser's."""
-    blocks: list[Block] = [_request(ledger), Bullets(tuple(_answers(ledger)))]
-    for name, stage in ledger.stages.items():
-        every = shown.layer == "all" or name == "denoise"
-        blocks += [Heading(_STAGES[name]), op_table(stage, shown.layer if every else None)]
-        blocks.append(Bullets(tuple(sentence for step in stage.steps for sentence in about(stage, step))))
+def picture_story(ledger: PictureLedger, shown: Shown, sections: Iterable[str] | None = None) -> Document:
+    """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
+    layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not."""
+    stages = tuple(ledger.stages)
+    if sections is None and shown.layer is not None:
+        sections = stages if shown.layer == "all" else ("denoise",)
+    names = None if sections is None else check_sections(sections, stages)
+    blocks: list[Block] = []
+    if names is None or names == stages:
+        blocks += [_request(ledger), _times_table(ledger), Facts(tuple(_answer(ledger)))]
+    for name in names or ():
+        blocks += _stage(name, ledger.stages[name], shown)
     if (figure := looks(ledger)) is not None:
         blocks.append(figure)
     if shown.roofline:
         blocks.append(ledger_roofline(ledger.denoise))
     if broken := ledger.impossible():
         blocks.append(Bullets(tuple(f"impossible: {line}" for line in broken), "error"))
+    if names is None:
+        blocks.append(Paragraph(f"more: --full, --section NAME ({', '.join(stages)}); figures: --json", "dim"))
     return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, priced beside measured", tuple(blocks))
+
+
+def _stage(name: str, stage: StepLedger, shown: Shown) -> list[Block]:
+    """A stage op by op, and how it was measured."""
+    every = shown.layer == "all" or name == "denoise"
+    said = (sentence for step in stage.steps for sentence in (answer(stage, step), *about(stage, step)))
+    return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
 
 
 def _noun(ledger: PictureLedger) -> str:
@@ -63,36 +82,74 @@ def _request(ledger: PictureLedger) -> Facts:
     )
 
 
-def _answers(ledger: PictureLedger) -> Iterator[str]:
-    for stage in ledger.stages.values():
-        yield from (answer(stage, step) for step in stage.steps)
-    parts = [*map(_seconds, _times(ledger))]
-    if (decode := ledger.borrowed) is not None:
-        parts.append((decode.expected, decode.measured))
-        said = numbers.say_difference(decode.measured / decode.expected - 1)
-        yield (
-            f"decode took {numbers.say_seconds(decode.measured)}, {numbers.say_seconds(decode.expected)} expected "
-            f"({said}): diffusers' VAE, once, of which no op is one of this package's"
-        )
-    expected, measured = (sum(seconds) for seconds in zip(*parts, strict=True))
-    difference = numbers.say_difference(measured / expected - 1 if expected else None)
-    yield (
-        f"the whole {_noun(ledger)} in {ledger.plan.schedule.steps} such steps: {numbers.say_seconds(measured)} as "
-        f"measured, {numbers.say_seconds(expected)} expected ({difference})"
-    )
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A step of the ledger and how often the request runs it: seconds of one, and the roof that its ops are under."""
+
+    name: str
+    count: int
+    expected: float
+    measured: float
+    roof: str
+
+    @property
+    def seconds(self) -> float:
+        """Of all of it, measured."""
+        return self.count * self.measured
 
 
-def _times(ledger: PictureLedger) -> Iterator[tuple[StepLedger, int]]:
-    """Each stage, and how often the request goes through it."""
+def _runs(ledger: PictureLedger) -> list[_Run]:
+    """All that the request runs, its steps like the one that was traced."""
     counts = {"denoise": ledger.plan.schedule.steps, "decode": ledger.plan.geometry.frames}
+    runs = []
     for name, stage in ledger.stages.items():
-        yield stage, counts.get(name, 1)
+        for step in stage.steps:
+            ops = stage.ops(step.name)
+            roof = f"{numbers.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
+            runs.append(_Run(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
+    if (decode := ledger.borrowed) is not None:
+        runs.append(_Run("decode", 1, decode.expected, decode.measured, "diffusers' VAE, once: no ops of this package"))
+    return runs
 
 
-def _seconds(times: tuple[StepLedger, int]) -> tuple[float, float]:
-    """Expected and measured, of all of a stage."""
-    stage, count = times
-    return count * sum(step.expected for step in stage.steps), count * sum(stage.whole(s.name) for s in stage.steps)
+def _times_table(ledger: PictureLedger) -> Table:
+    """Every stage, expected beside measured, and what of its roof it reached."""
+    runs = _runs(ledger)
+    rows = [
+        Row((run.name, f"{run.count:,}", numbers.say_seconds(run.measured), *_beside(run), run.roof)) for run in runs
+    ]
+    expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
+    rows.append(Row(("all", "", "", *_cells(expected, measured), ""), "strong"))
+    notes = (f"a {_noun(ledger)} in {ledger.plan.schedule.steps} steps like the one that was traced",)
+    return Table(columns("", "runs", "one", "expected", "measured", "", "ops reach", words=(0, 6)), tuple(rows), notes)
+
+
+def _beside(run: _Run) -> tuple[str, str, str]:
+    return _cells(run.count * run.expected, run.seconds)
+
+
+def _cells(expected: float, measured: float) -> tuple[str, str, str]:
+    difference = numbers.say_difference(measured / expected - 1 if expected else None)
+    return numbers.say_seconds(expected), numbers.say_seconds(measured), difference
+
+
+def _answer(ledger: PictureLedger) -> Iterator[tuple[str, str]]:
+    """What takes longest and why, what would change that, and what makes the figures doubtful."""
+    runs, denoise, count = _runs(ledger), ledger.denoise, ledger.plan.schedule.steps
+    owned = {step.name: stage for stage in ledger.stages.values() for step in stage.steps}
+    longest = max((run for run in runs if run.name in owned), key=lambda run: run.seconds)
+    yield "limit", slowest(owned[longest.name], longest.name)
+    whole, step = sum(run.seconds for run in runs), sum(denoise.whole(one.name) for one in denoise.steps)
+    bound = sum(denoise.ops(one.name).bound for one in denoise.steps)
+    levers = [f"a step less saves {numbers.say_seconds(step)}, {numbers.percent(step / whole)} of all"]
+    if (negative := [one.name for one in denoise.steps if one.name.endswith(NEGATIVE)]) and len(denoise.steps) > 1:
+        saved = count * denoise.whole(negative[0])
+        levers.append(f"no guidance {numbers.say_seconds(saved)}, {numbers.percent(saved / whole)}")
+    levers.append(f"ops at their roofs would take {numbers.say_seconds(bound)} of a step's {numbers.say_seconds(step)}")
+    yield "lever", "; ".join(levers)
+    held = owned[longest.name].step(longest.name).interruptions
+    if held > BUSY * longest.measured:
+        yield "note", f"{busy(f'every repeat of {longest.name}', held)} at the median"
 
 
 def picture_json(ledger: PictureLedger) -> dict[str, Any]:
