@@ -42,7 +42,7 @@ def test_it_is_normal() -> None:
 
 @pytest.mark.parametrize("images", [0, -1, MAX_IMAGES + 1, 10**4])
 def test_numbers_of_images_that_cannot_be(images: int) -> None:
-    with pytest.raises(ValueError, match=f"^{images} images: a request draws 1 to {MAX_IMAGES}$"):
+    with pytest.raises(ValueError, match=f"^{images} pictures or clips: a request draws 1 to {MAX_IMAGES}$"):
         Noise(0, images, SHAPE)
 
 

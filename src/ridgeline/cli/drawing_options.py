@@ -7,7 +7,10 @@ import typer
 
 from ridgeline.cli import options
 
-_MODEL = "The folder of a pipeline, with a model_index.json, or its id in the Hugging Face cache."
+_MODEL = (
+    "The folder of a pipeline, with a model_index.json, its id in the Hugging Face cache, or one that is built in: "
+    "digits, digits-fast; digits-video makes clips."
+)
 _PROMPT = "What is to be seen; - reads standard input."
 _NEGATIVE = "What is not to be seen; it acts where guidance does."
 _SIZE = "WIDTHxHEIGHT in pixels, one of the model's; by default its usual one."

@@ -37,7 +37,7 @@ def check_draws(seed: int, images: int) -> None:
 def check_images(images: int) -> None:
     """Raises ValueError for a number of images that a request cannot have."""
     if not 1 <= images <= MAX_IMAGES:
-        raise ValueError(f"{images} images: a request draws 1 to {MAX_IMAGES}")
+        raise ValueError(f"{images} pictures or clips: a request draws 1 to {MAX_IMAGES}")
 
 
 def check_seed(seed: int) -> None:
