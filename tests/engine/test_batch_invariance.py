@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.small_models import LLAMA, MIXED, SLIDING, small_model
-from engine.test_metamorphic import WAYS, Asked, Way, make_trace, run_way
+from engine.test_metamorphic import AXES, Asked, Way, make_trace, pairwise, run_way
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no kernels of our own
 # Products of more inputs than a block has and of more outputs than an item, none a whole number of registers.
 WIDE = {"hidden_size": 72, "intermediate_size": 1100, "vocab_size": 1003, "torch_dtype": "bfloat16"}
 NORMED = {"architectures": ["Qwen3ForCausalLM"], "head_dim": 24}
+THREADED = [(Way(*way), threads) for *way, threads in pairwise((*AXES, (1, 2)), seed=33)]  # type: ignore[arg-type]
 MODELS = {"wide": LLAMA | NORMED | WIDE, "mixed": MIXED, "sliding": SLIDING | {"torch_dtype": "bfloat16"}}
 
 
@@ -50,17 +51,18 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(model, trace, tokens, logits)
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+@pytest.fixture
+def threads_as_before() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
+    yield
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_every_bit_is_the_same(subject: Subject, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("threads_as_before")
+@pytest.mark.parametrize(("way", "threads"), THREADED, ids=str)
+def test_every_bit_is_the_same(subject: Subject, way: Way, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every two choices of the way and the threads meet in a run of each model, whose first had one thread."""
+    torch.set_num_threads(threads)
     ran = run_way(subject.model, subject.trace, way, monkeypatch)
     compared = 0
     for first, asked in ran.asked.items():

@@ -184,9 +184,11 @@ def pairs_of(row: Sequence[object]) -> set[tuple[int, object, int, object]]:
     return {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
 
 
-def pairwise(axes: Iterable[Sequence[object]]) -> list[tuple[object, ...]]:
-    """Rows in which any two values of two axes meet at least once (greedy: the row that adds most pairs)."""
+def pairwise(axes: Iterable[Sequence[object]], seed: int) -> list[tuple[object, ...]]:
+    """Rows in which any two values of two axes meet at least once (greedy: the row that adds most pairs). seed: of the
+    order in which those that add as many are taken; some orders need fewer rows than others."""
     rows = list(itertools.product(*axes))
+    random.Random(seed).shuffle(rows)
     missing = set().union(*map(pairs_of, rows))
     chosen = []
     while missing:
@@ -196,9 +198,10 @@ def pairwise(axes: Iterable[Sequence[object]]) -> list[tuple[object, ...]]:
     return chosen
 
 
-WAYS = [Way(*row) for row in pairwise(AXES)]  # type: ignore[arg-type]
+# Seeds that give as many rows as the two longest axes have pairs, which is the fewest that there can be.
+WAYS = [Way(*row) for row in pairwise(AXES, seed=6571)]  # type: ignore[arg-type]
 WALL_AXES = (("alone", "many", "preempted"), (3, 64, None), (False, True), (1, 3, 16), (False, True))
-WALL_WAYS = [Way(*row) for row in pairwise(WALL_AXES)]  # type: ignore[arg-type]
+WALL_WAYS = [Way(*row) for row in pairwise(WALL_AXES, seed=5)]  # type: ignore[arg-type]
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -341,7 +344,7 @@ def test_every_two_choices_meet() -> None:
     for ways, axes in ((WAYS, AXES), (WALL_WAYS, WALL_AXES)):
         rows = [(way.load, way.chunk, way.prefix_cache, way.page_size, way.aborts) for way in ways]
         assert set().union(*map(pairs_of, rows)) == set().union(*map(pairs_of, itertools.product(*axes)))
-        assert 9 <= len(ways) <= 20
+        assert len(ways) == len(axes[0]) * len(axes[1])
 
 
 def test_a_prompt_that_was_found_goes_on_as_it_would_have(monkeypatch: pytest.MonkeyPatch) -> None:
