@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -45,6 +46,9 @@ HALVES = (
     "denoise",
     "decode",
 )  # all that runs, whoever calls a model, of those that it has
+
+Calls = dict[str, tuple[Op, list[Space]]]
+"""Ops that a forward calls, and the space of the rows of each call, by path."""
 
 
 class Audit(TorchDispatchMode):
@@ -136,7 +140,8 @@ def _watched(audit: Audit, call: Callable[..., Any]) -> Callable[..., Any]:
 @dataclass(frozen=True)
 class Run:
     """A forward that was audited, the work that it was, the segments it sums up, and the experts that each mixture was
-    told to run, by path. lengths: of a denoiser, which has no segments, the rows of each picture by space."""
+    told to run, by path. lengths: of a denoiser, which has no segments, the rows of each picture by space. known: the
+    calls of a forward, where they have been traced before."""
 
     model: Network
     audit: Audit
@@ -144,6 +149,12 @@ class Run:
     segments: Sequence[Segment]
     routers: dict[str, Tensor]
     lengths: Mapping[Space, Sequence[int]] = field(default_factory=dict)
+    known: Calls | None = None
+
+    @cached_property
+    def calls(self) -> Calls:
+        """What a forward calls."""
+        return calls_of(self.model) if self.known is None else self.known
 
 
 @contextmanager
@@ -163,9 +174,9 @@ def routed(model: Network) -> Iterator[dict[str, Tensor]]:
         handle.remove()
 
 
-def calls_of(model: Network) -> dict[str, tuple[Op, list[Space]]]:
+def calls_of(model: Network) -> Calls:
     """Every op that a forward calls, and the space of the rows of each call, by path."""
-    calls: dict[str, tuple[Op, list[Space]]] = {}
+    calls: Calls = {}
     for path, op, space in traced_calls(model):
         calls.setdefault(path, (op, []))[1].append(space)
     return calls
@@ -173,7 +184,7 @@ def calls_of(model: Network) -> dict[str, tuple[Op, list[Space]]]:
 
 def check_products(run: Run) -> None:
     """Assert that every product is an op's, and that ops outside attention compute exactly what they declare."""
-    calls = calls_of(run.model)
+    calls = run.calls
     assert set(run.audit.flops) <= set(calls), "a product outside of all ops"
     assert set(run.audit.calls[""]) <= MOVES, "between ops the model computes"
     for path, (op, spaces) in calls.items():
@@ -287,7 +298,7 @@ def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
 
 def check_bytes(run: Run) -> None:
     """Assert that the weights read are those declared: matrices once a call, rows of tables, experts that were hit."""
-    for path, (op, spaces) in calls_of(run.model).items():
+    for path, (op, spaces) in run.calls.items():
         declared, read = [op.cost(run.work, space).weight_bytes for space in spaces], run.audit.read[path]
         own = {parameter.data_ptr(): parameter for parameter in op.parameters()}
         if isinstance(op, Embedding):

@@ -20,7 +20,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.kv import KVLayout
-from support.audit import Run, audited, routed
+from support.audit import Run, audited, calls_of, routed
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
@@ -51,12 +51,14 @@ class AuditedRunner(Runner):
     def __init__(self, model: Model, layout: KVLayout) -> None:
         super().__init__(model, layout)
         self.runs: list[Run] = []
+        self.calls = calls_of(model)
 
     def forward(self, plan: StepPlan) -> Tensor:
         with routed(self.model) as routers, audited(self.model) as audit:
             logits = super().forward(plan)
         segments = [item.segment for item in plan.items]
-        self.runs.append(Run(self.model, audit, plan.work(self.model.reaches), segments, routers))
+        work = plan.work(self.model.reaches)
+        self.runs.append(Run(self.model, audit, work, segments, routers, known=self.calls))
         return logits
 
 
