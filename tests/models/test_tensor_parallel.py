@@ -1,22 +1,19 @@
 """Two processes over gloo compute what one does: what is priced as tensor parallel can be run."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import multiprocessing
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
+from models.rank import logits_of, run_rank
 from ridgeline.checkpoint import load_model
 from ridgeline.models.model import Model
-from ridgeline.ops.attention import Uncached
 from ridgeline.ops.shard import WHOLE, Shard
-from ridgeline.ops.work import Segment
 from support.checkpoints import random_model
 
-IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 _COMMON: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 24,
@@ -206,30 +203,6 @@ ENCODER_DECODERS: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }
 
 
-def _logits(model: Model) -> torch.Tensor:
-    every = torch.arange(len(IDS))
-    encoded = 13 if model.encodes else 0
-    kv = Uncached([Segment(len(IDS), len(IDS), encoded, encodes=model.encodes)])
-    with torch.inference_mode():
-        if not model.encodes:
-            return model(IDS, every, kv, every)
-        features_EF = torch.randn(encoded, model.encoder_width, generator=torch.Generator().manual_seed(1))
-        read = features_EF if model.encoder_width else torch.arange(encoded) * 3
-        encoded_ED = model.encode(read, torch.arange(encoded), kv)
-        return model.head(model.hidden(IDS, every, kv, every, encoded_ED))
-
-
-def _rank(rank: int, meeting: str, folder: str) -> None:
-    """What each process does: its part of every case, saved for the test to compare."""
-    torch.set_num_threads(1)
-    store = distributed.FileStore(meeting, 2)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    for name in (*CASES, *ENCODER_DECODERS):
-        model = load_model(f"{folder}/{name}", shard=Shard(rank, 2))
-        torch.save(_logits(model), f"{folder}/{name}.{rank}.pt")
-    distributed.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints of all cases, and the logits of two ranks beside them."""
@@ -242,13 +215,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if "logits_bias" in buffer:
                 tensor.copy_(torch.linspace(-1, 1, tensor.numel()))
         theirs.save_pretrained(folder / name)
-    multiprocessing.spawn(_rank, (str(folder / "meeting"), str(folder)), nprocs=2)
+    multiprocessing.spawn(run_rank, (str(folder), (*CASES, *ENCODER_DECODERS)), nprocs=2)
     return folder
 
 
 @pytest.mark.parametrize("name", [*CASES, *ENCODER_DECODERS])
 def test_two_ranks_equal_one(folder: Path, name: str) -> None:
-    expected = _logits(load_model(str(folder / name)))
+    expected = logits_of(load_model(str(folder / name)))
     for rank in range(2):
         got = torch.load(folder / f"{name}.{rank}.pt")
         assert (got - expected).abs().max() <= 1e-5 * expected.abs().max()
