@@ -5,7 +5,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from support.differences import first_difference
 from support.engines import RecordingRunner, complete, token_engine, uncached_logits
 
 PROMPT_LENGTHS = (23, 9, 1, 14, 6)
-NEW_TOKENS = 12
+NEW_TOKENS = 8
 GREEDY = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
 RUNS: tuple[tuple[int | None, int], ...] = ((7, 4), (None, 16), (1, 1))  # chunk and page size
 
@@ -44,11 +44,14 @@ class Subject(comparing.Subject):
     """One case, and prompts longer than any window."""
 
     prompts: list[list[int]]
+    _references: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def reference(self, ids: list[int]) -> Tensor:
-        """Transformers' logits of every position: fp32 [length, vocabulary]."""
-        with torch.no_grad():
-            return self.theirs(torch.tensor([ids])).logits[0]
+        """Transformers' logits of every position, found once for the engines of a case: fp32 [length, vocabulary]."""
+        if tuple(ids) not in self._references:
+            with torch.no_grad():
+                self._references[tuple(ids)] = self.theirs(torch.tensor([ids])).logits[0]
+        return self._references[tuple(ids)]
 
     def runs(self) -> list[tuple[int | None, int]]:
         """Chunk and page size of the engines to compare: one in turn, all where windows or a family are new."""
