@@ -82,7 +82,7 @@ def assert_empty(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
-def test_ten_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ends with exactly its tokens in a pool that is too small for them, and no position is computed twice
     but for preemption."""
     rng = random.Random(1)
@@ -93,7 +93,7 @@ def test_ten_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPat
     spare_the_oldest(engine, monkeypatch)
     stems = [[rng.randrange(VOCABULARY) for _ in range(24)] for _ in range(20)]
     work, requests = {}, []
-    for index in range(10_000):
+    for index in range(5_000):
         burst = index % 1000 < 48  # short prompts with long answers: they all fit when they come, and then they grow
         length = 1 if burst else rng.choice((1, 2, 7, 8, 9, 16, 150 if index % 50 == 0 else 12))
         stem = rng.choice(stems)[: rng.randrange(4 if burst else 24)]
@@ -104,12 +104,12 @@ def test_ten_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPat
         requests.append(engine.requests[request])
     out = run_out(engine)
 
-    assert len(out) == 10_000
+    assert len(out) == 5_000
     for request, (prompt, count) in work.items():
         assert out[request] == expected_tokens(prompt, count)
     assert_empty(engine)
     assert all(request.finish is Finish.LENGTH for request in requests)
-    assert engine.scheduler.preemptions == sum(request.preemptions for request in requests) > 200
+    assert engine.scheduler.preemptions == sum(request.preemptions for request in requests) > 100
     assert max(request.preemptions for request in requests) <= 10, "admission thrashes"
     needed = sum(len(prompt) + count - 1 for prompt, count in work.values())
     if prefix_cache:
