@@ -23,8 +23,9 @@ bench: $(VENV)/.base
 	$(BIN)/ridgeline bench engine tales --workloads benchmarks/workloads.json --rounds 3
 	$(BIN)/ridgeline bench engine qwen3-0.6b --dummy-weights --workloads benchmarks/workloads.json single batch8
 
+# Tests start dozens of processes, which would each compile every module where Python is told to write none.
 test: check
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow"
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
