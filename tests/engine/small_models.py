@@ -89,13 +89,31 @@ def greedy(logits_of: Callable[[Sequence[int]], Tensor], prompt: Sequence[int], 
     for _ in range(count):
         logits = logits_of(tokens)
         tokens.append(int(logits[-1].argmax()))
-    largest = logits[len(prompt) - 1 :].topk(2).values
-    return Answer(tokens[len(prompt) :], logits, float((largest[:, 0] - largest[:, 1]).min()))
+    return _answer(tokens, logits, len(prompt))
+
+
+def _answer(tokens: Sequence[int], logits: Tensor, asked: int) -> Answer:
+    """What was said after a prompt of `asked` tokens, of which `logits` are those of the last forward."""
+    largest = logits[asked - 1 :].topk(2).values
+    return Answer(list(tokens[asked:]), logits, float((largest[:, 0] - largest[:, 1]).min()))
+
+
+def uncached_answers(model: Model, wanted: Sequence[tuple[Sequence[int], int]]) -> list[Answer]:
+    """What the model itself says without a cache after each prompt, so many tokens; they share whole forwards."""
+    said, logits = [list(prompt) for prompt, _ in wanted], [torch.empty(0)] * len(wanted)
+    for step in range(max(count for _, count in wanted)):
+        growing = [index for index, (_, count) in enumerate(wanted) if step < count]
+        for index, own in zip(growing, uncached_logits(model, [said[index] for index in growing]), strict=True):
+            said[index].append(int(own[-1].argmax()))
+            logits[index] = own
+    each = zip(said, logits, wanted, strict=True)
+    return [_answer(tokens, own, len(prompt)) for tokens, own, (prompt, _) in each]
 
 
 def uncached_answer(model: Model, prompt: Sequence[int], count: int) -> Answer:
-    """What the model itself says without a cache."""
-    return greedy(lambda tokens: uncached_logits(model, [tokens])[0], prompt, count)
+    """The same of one prompt."""
+    (answer,) = uncached_answers(model, [(prompt, count)])
+    return answer
 
 
 def poison_free_pages(engine: Engine) -> None:

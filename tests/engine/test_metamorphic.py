@@ -25,7 +25,7 @@ from engine.small_models import (
     greedy,
     poison_free_pages,
     small_model,
-    uncached_answer,
+    uncached_answers,
 )
 from ridgeline.checkpoint import load_model
 from ridgeline.engine.engine import Engine
@@ -94,8 +94,13 @@ def with_encoders(trace: Sequence[Asked], text: Sequence[int]) -> tuple[Asked, .
 
 
 def make_subject(model: Model, text: Sequence[int]) -> Subject:
-    trace = make_trace(text)
-    return Subject(model, trace, {asked: uncached_answer(model, asked.prompt, asked.max_tokens) for asked in trace})
+    return uncached_subject(model, make_trace(text))
+
+
+def uncached_subject(model: Model, trace: tuple[Asked, ...]) -> Subject:
+    """With what the model itself says without a cache."""
+    answers = uncached_answers(model, [(asked.prompt, asked.max_tokens) for asked in trace])
+    return Subject(model, trace, dict(zip(trace, answers, strict=True)))
 
 
 def make_wall_subject(name: str, seed: int) -> Subject:

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from engine.small_models import uncached_answer
-from engine.test_metamorphic import Subject, Way, check_way, make_trace
+from engine.test_metamorphic import Subject, Way, check_way, make_trace, uncached_subject
 from models.configs import CONFIGS
 from support.checkpoints import random_ours
 
@@ -24,8 +23,7 @@ def family(request: pytest.FixtureRequest) -> Subject:
     """A small model of the family, and what it says without a cache."""
     model = random_ours(CONFIGS[request.param] | ({"n_positions": 128} if request.param == "gpt2" else {}), seed=1)
     every = make_trace(random.Random(1).choices(range(model.vocabulary), k=120))
-    trace = (*every[:2], every[3], every[8])
-    return Subject(model, trace, {asked: uncached_answer(model, asked.prompt, asked.max_tokens) for asked in trace})
+    return uncached_subject(model, (*every[:2], every[3], every[8]))
 
 
 @pytest.mark.parametrize("way", CORNERS, ids=str)
