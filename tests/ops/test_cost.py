@@ -225,6 +225,7 @@ def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], row
     assert sum(priced.count for priced in PRICES[family].ops) == len(model.ops())
 
 
+@settings(max_examples=50)  # each of which prices every family
 @given(st.lists(SEGMENTS, min_size=1, max_size=3), st.lists(SEGMENTS, min_size=1, max_size=3))
 def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) -> None:
     """A step with further sequences in it reads and computes at least as much, and less than two steps would."""
