@@ -2,11 +2,13 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ridgeline.calibrate import this
 from ridgeline.checkpoint.source import open_source
 from ridgeline.cli.main import main
 from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
@@ -534,8 +536,9 @@ def test_a_price_of_no_card_is_told(plan: Any, model: str, tmp_path: Path) -> No
     assert plan(*words[:1], "--card", str(mine), *words[3:])[2] == ""
 
 
-def test_this_machine_runs_ridgeline(plan: Any) -> None:
+def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its page said vLLM; beside other cards each has the engine that drives it."""
+    monkeypatch.setattr(this, "this_device", cache(this.this_device))  # a probe of two seconds serves all plans
     small = ("--input", "300", "--output", "9")
     for words, said in (
         (("--card", "this"), "under Ridgeline (--engine)"),
