@@ -144,24 +144,29 @@ def memory_of(case: Case, workload: Workload) -> Memory:
     # At either end of a step's tokens an image may be of which it needs a part.
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
     peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
+    own = case.device.native and case.setup.engine.name == OWN_ENGINE
+    recorded = case.model.recorded_bytes() if own else 0  # traces the model: not for each count of logits
     least = case.setup.engine.memory.logit_rows(case.device)
-    memory = _with_logits(case, workload, dealt, peak, least)
+    memory = _with_logits(case, workload, dealt, peak, recorded, least)
     if memory.on_each <= least:
         return memory
     # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
     fewer = range(least + 1, memory.on_each)  # than are surely enough
-    enough = bisect_left(fewer, True, key=lambda rows: _with_logits(case, workload, dealt, peak, rows).on_each <= rows)
-    return _with_logits(case, workload, dealt, peak, fewer.start + enough)
+    enough = bisect_left(
+        fewer, True, key=lambda rows: _with_logits(case, workload, dealt, peak, recorded, rows).on_each <= rows
+    )
+    return _with_logits(case, workload, dealt, peak, recorded, fewer.start + enough)
 
 
-def _with_logits(case: Case, workload: Workload, dealt: KVLayout, peak: ActivationPeak, rows: int) -> Memory:
+def _with_logits(
+    case: Case, workload: Workload, dealt: KVLayout, peak: ActivationPeak, recorded: float, rows: int
+) -> Memory:
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
-    step's activations."""
+    step's activations. recorded: what recorded steps hold on to."""
     device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weight_bytes
     sampler = sampler_peak(case.price, rows, rule.copies)
     activations = max(peak.of(rows), sampler)
-    recorded = model.recorded_bytes() if device.native and case.setup.engine.name == OWN_ENGINE else 0
     overhead = rule.overhead(device, case.setup.devices) + recorded
     taken = weights + activations + overhead
     share = case.setup.utilization
