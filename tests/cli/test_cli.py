@@ -580,12 +580,12 @@ def test_models_that_write_do_not_wait_for_what_draws(command: str) -> None:
 
 
 # Flags that mean something of its own in each command: threads to measure with, what a lab's experiment is about, the
-# lengths and the seed of a load, a server's own name for a model; of pictures, how many, what is written and said, and
-# which step is traced.
+# lengths and the seed of a load, a server's own name for a model; of pictures, how many, what is written and said, what
+# is compiled before it runs (a plan prices it so anyway), which step is traced and what of it is shown.
 OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context", "--prompt"}
 OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
-OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames"}
-OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--negative"}
+OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames", "--compile"}
+OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
