@@ -114,7 +114,8 @@ class ActivatedProjections(Projections):
     @property
     def fusible(self) -> bool:
         """As Op.fusible: of a gate and what it gates, each a matrix that our kernels take."""
-        return self.gated and len(self.matrices) == 2 and all(matrix.operands for matrix in self.matrices)
+        alike = len({matrix.stored for matrix in self.matrices}) == 1
+        return self.gated and len(self.matrices) == 2 and alike and all(matrix.operands for matrix in self.matrices)
 
     def cost_of(self, rows: int) -> Cost:
         """The products and the activation; what lies between them needs no memory."""

@@ -39,7 +39,9 @@ class WeightFormat:
     block: how many outputs and how many inputs share a scale; None for all of them. scale_bits and zero_bits: of each
     block. activations: the format that the other factor is narrowed to, so that the product is one of that format; None
     for the model's dtype, to which weights are widened on the way. input_bits: of each input (GPTQ's order of columns,
-    a scale of the input). matrix_bits: of the whole matrix (a second scale).
+    a scale of the input). matrix_bits: of the whole matrix (a second scale). code: what numbers are stored as where ops
+    run on them (int8, int4, fp8; `ops/matrix/quantised.py`); "" where they are only priced. layout: of their tensors in
+    a checkpoint; "" where it has the plain weight.
     """
 
     name: str
@@ -50,6 +52,8 @@ class WeightFormat:
     activations: str | None = None
     input_bits: int = 0
     matrix_bits: int = 0
+    code: str = ""
+    layout: str = ""
 
     def nbytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a matrix with its scales."""
@@ -81,7 +85,7 @@ FORMATS = (FP32, FP16, BF16)
 # fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
 # 128 with a scale and a zero, as AWQ and GPTQ store them. nvfp4: weights and activations, groups of 16 with a scale of
 # 8 bits. mxfp4: weights alone, groups of 32 with an exponent (Open Compute Project, Microscaling Formats 1.0).
-INT8 = WeightFormat("int8", 8, (1, None), 16)
+INT8 = WeightFormat("int8", 8, (1, None), 16, code="int8")
 NVFP4 = WeightFormat("nvfp4", 4, (1, 16), 8, activations="fp4", matrix_bits=64)
 MXFP4 = WeightFormat("mxfp4", 4, (1, 32), 8)
 WEIGHT_FORMATS = (

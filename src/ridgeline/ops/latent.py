@@ -170,9 +170,7 @@ class LatentAttention(Attention):
 
     def _by_head(self) -> tuple[Tensor, Tensor]:
         """The matrix of each head's key [H, N, C] and of its value [H, W, C]."""
-        operands = self.kv_b_proj.operands
-        assert operands is not None, "what is absorbed is a plain matrix"
-        by_head = operands[0].view(self.heads, -1, self.sizes.latent)
+        by_head = self.kv_b_proj.values().view(self.heads, -1, self.sizes.latent)
         return by_head[:, : self.sizes.plain], by_head[:, self.sizes.plain :]
 
     # -- cost ---------------------------------------------------------------------------------------------------------

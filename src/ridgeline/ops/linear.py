@@ -300,10 +300,11 @@ class Projections(Multiplies):
 
 
 def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
-    """The product of the same rows with each matrix: in one call, where our kernels take them all."""
+    """The product of the same rows with each matrix: in one call, where our kernels take them all and they are stored
+    alike."""
     if kernels := native(x_TI):
         operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
-        if len(operands) == len(matrices):
+        if len(operands) == len(matrices) and len({matrix.stored for matrix in matrices}) == 1:
             return kernels.products(x_TI, operands)
     return [matrix.product(x_TI) for matrix in matrices]
 

@@ -111,10 +111,8 @@ class Router(Linear):
         """[rows, experts]."""
         if not self.rule.wide:
             return super().forward(x_TI)
-        operands = self.matrix.operands
-        assert operands is not None, "a router's matrix is plain"
-        matrix, bias = operands
-        logits_TE = functional.linear(x_TI.float(), matrix.float(), None if bias is None else bias.float())
+        bias = self.matrix.own_bias
+        logits_TE = functional.linear(x_TI.float(), self.matrix.values().float(), None if bias is None else bias.float())
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
     @property

@@ -3,6 +3,8 @@ ctypes. Ops ask `native` for them and run on torch where it has none; torch's pa
 
 from ridgeline.ops.kernels.library import (
     DTYPES,
+    UNIT,
+    Codes,
     Library,
     Operands,
     in_use,
@@ -13,4 +15,16 @@ from ridgeline.ops.kernels.library import (
     state,
 )
 
-__all__ = ["DTYPES", "Library", "Operands", "in_use", "library", "missing", "native", "share_threads", "state"]
+__all__ = [
+    "DTYPES",
+    "UNIT",
+    "Codes",
+    "Library",
+    "Operands",
+    "in_use",
+    "library",
+    "missing",
+    "native",
+    "share_threads",
+    "state",
+]

@@ -100,11 +100,12 @@ class LayerExperts:
             "experts", POINTER(_Layer), POINTER(RowsOf), POINTER(_Picks), c_void_p, c_int64, c_void_p
         )
         self._held = experts  # because the structures hold addresses only
-        first = experts[0][0][0]
+        assert not any(own.codes for expert in experts for own in expert), "matrices of experts are plain"
+        first = experts[0][0].weight
         (width, hidden), dtype = first.shape, first.dtype
         table = (_Expert * len(experts))()
         for own, (gate, up, down) in zip(table, experts, strict=True):
-            assert (len(gate[0]), len(up[0]), len(down[0])) == (width, width, hidden), "experts of a layer are alike"
+            assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), "experts of a layer are alike"
             own.gate, own.up, own.down = (
                 matrix_of(gate, dtype, hidden), matrix_of(up, dtype, hidden), matrix_of(down, dtype, width),
             )  # fmt: skip

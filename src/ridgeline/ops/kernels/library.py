@@ -7,10 +7,11 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p, pointer
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +30,38 @@ ACTIVATION_NUMBERS = {
 """Activations by their names in config.json, each with its number in Activation of native/activation.h."""
 
 
-Operands = tuple[Tensor, Tensor | None]
-"""A matrix [O, I] and its bias [O], in the dtype of what it is multiplied with."""
+UNIT = 32
+"""Codes that kernels read at once: a row of them is a whole number of these."""
+
+CODES = {"int8": 0, "int4": 1, "fp8": 2}
+"""What a matrix's numbers may be coded as, each by its number in Code of native/kernels.h."""
+
+_SCALE_DTYPES = {**DTYPES, torch.float16: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """What the codes of a matrix stand for: code x scale - zero x scale.
+
+    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3). group: inputs that share a
+    scale, a multiple of UNIT, or half of one, or all of them. scales_OG: fp32, bf16 or fp16, a row for each output, or
+    for each `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
+    """
+
+    kind: str
+    group: int
+    scales_OG: Tensor
+    zeros_OG: Tensor | float = 0.0
+    outputs: int = 1
+
+
+class Operands(NamedTuple):
+    """A matrix and its bias [O], as our kernels multiply rows with them. weight: [O, I] in the dtype of the rows, or,
+    where there are codes, uint8 [O, bytes of a row]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    codes: Codes | None = None
 
 
 Call = tuple[Callable[..., int], tuple[Any, ...]]
@@ -38,12 +69,21 @@ Call = tuple[Callable[..., int], tuple[Any, ...]]
 it memory (`refused`)."""
 
 
+class CodesOf(Structure):
+    """The codes of a matrix, as kernels take them."""
+
+    _fields_ = (
+        ("code", c_int), ("scale_type", c_int), ("group", c_int64), ("outputs", c_int64), ("groups", c_int64),
+        ("scales", c_void_p), ("zeros", c_void_p), ("zero", c_float),
+    )  # fmt: skip
+
+
 class MatrixOf(Structure):
     """A matrix in memory, as kernels take it, and where its results go."""
 
     _fields_ = (
         ("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64),
-        ("weight_stride", c_int64),
+        ("weight_stride", c_int64), ("codes", POINTER(CodesOf)),
     )  # fmt: skip
 
 
@@ -116,19 +156,20 @@ class Library:
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """x W^T + b for each W [O, I] and b [O] -> [T, O] of each, in the dtype of x or in fp32.
-
-        W is in the dtype of x, each of its rows in one piece; so are those of x."""
+        """x W^T + b for each matrix -> [T, O] of each, in the dtype of x or in fp32. Matrices are all plain, or all of
+        one code; each row is in one piece, and so are those of x."""
         dtype = out or x_TI.dtype
-        results = tuple(x_TI.new_empty(x_TI.shape[0], weight.shape[0], dtype=dtype) for weight, _ in matrices)
+        assert len({own.codes and own.codes.kind for own in matrices}) == 1, "matrices of one call are coded alike"
+        results = tuple(x_TI.new_empty(x_TI.shape[0], own.weight.shape[0], dtype=dtype) for own in matrices)
         own = (MatrixOf * len(results))(*(_product(x_TI, *each) for each in zip(matrices, results, strict=True)))
         self._products(rows_of(x_TI), len(own), own, DTYPES[dtype])
         return results
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
         """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
-        assert gate[0].shape == up[0].shape, "a gate is as wide as what it gates"
-        y_TF = x_TI.new_empty(x_TI.shape[0], gate[0].shape[0])
+        assert gate.weight.shape == up.weight.shape, "a gate is as wide as what it gates"
+        assert (gate.codes and gate.codes.kind) == (up.codes and up.codes.kind), "a gate is coded as what it gates"
+        y_TF = x_TI.new_empty(x_TI.shape[0], gate.weight.shape[0])
         of_gate, of_up = (_product(x_TI, own, y_TF) for own in (gate, up))
         self._gated_products(rows_of(x_TI), of_gate, of_up, ACTIVATION_NUMBERS[activation])
         return y_TF
@@ -193,18 +234,44 @@ def rows_of(x_TI: Tensor) -> RowsOf:
 def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixOf:
     """What rows of so many numbers of this dtype are multiplied with. y_TO: where results go, if that is not for the
     kernel to say."""
-    weight, bias = own
-    assert weight.dtype == dtype, "a matrix is in the dtype of its rows"
-    assert weight.shape[1] == inputs, "a matrix has as many columns as its rows have"
+    weight, bias, codes = own
+    if codes is None:
+        assert weight.dtype == dtype, "a matrix is in the dtype of its rows"
+        assert weight.shape[1] == inputs, "a matrix has as many columns as its rows have"
     assert weight.stride(1) == 1, "a matrix has each row in one piece"
-    assert bias is None or bias.dtype == weight.dtype, "a bias is in the dtype of its matrix"
+    assert bias is None or bias.dtype == dtype, "a bias is in the dtype of the rows"
     assert bias is None or bias.shape == weight.shape[:1], "a bias has a number for each output"
     found = MatrixOf(
         weight=weight.data_ptr(), bias=None if bias is None else bias.data_ptr(), outputs=weight.shape[0],
         weight_stride=weight.stride(0),
     )  # fmt: skip
+    if codes is not None:
+        found.codes = pointer(_codes_of(codes, weight, inputs))
     if y_TO is not None:
         found.y, found.y_stride = y_TO.data_ptr(), y_TO.stride(0)
+    return found
+
+
+def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
+    """codes: those of a matrix with so many inputs, whose bytes are `weight`."""
+    scales, zeros = codes.scales_OG, codes.zeros_OG
+    row = -(-inputs // UNIT) * UNIT
+    assert weight.dtype == torch.uint8, "codes are bytes"
+    assert weight.shape[1] == (row // 2 if codes.kind == "int4" else row), "a row has a whole number of units"
+    assert codes.group % UNIT == 0 or codes.group in (UNIT // 2, inputs), "a group is a number of units, or half of one"
+    assert scales.is_contiguous(), "kernels read scales without gaps"
+    assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "a scale a group"
+    found = CodesOf(
+        code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
+        group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
+    )  # fmt: skip
+    if isinstance(zeros, Tensor):
+        assert zeros.shape == scales.shape, "a zero a scale"
+        assert zeros.dtype == torch.uint8, "zeros are bytes"
+        assert zeros.is_contiguous(), "kernels read zeros without gaps"
+        found.zeros = zeros.data_ptr()
+    else:
+        found.zero = zeros
     return found
 
 

@@ -107,7 +107,7 @@ class LowRank(Stored):
 def _product(x_NI: Tensor, weight_OI: Tensor) -> Tensor:
     """x W^T, by our kernels where they take it: a row's result is then the same in any batch."""
     if kernels := native(x_NI):
-        return kernels.products(x_NI, ((weight_OI, None),))[0]
+        return kernels.products(x_NI, (Operands(weight_OI, None),))[0]
     return functional.linear(x_NI, weight_OI)
 
 
@@ -151,6 +151,10 @@ class AdaptedMatrix(Matrix):
             return y_TO
         added_NO = self._added(self.rows.of(x_TI)).to(y_TO.dtype)
         return y_TO.add_(added_NO) if self.rows.whole else y_TO.index_add_(0, self.rows.own_N, added_NO)
+
+    def values(self) -> Tensor:
+        """As Matrix.values: those of the matrix without adapters."""
+        return self.base.values()
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""

@@ -80,6 +80,10 @@ class Matrix(Stored, ABC):
         return True
 
     @abstractmethod
+    def values(self) -> Tensor:
+        """The numbers that it stands for, without its bias [O, I], in the model's dtype."""
+
+    @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:
         """What `product` gives where there are numbers."""
 

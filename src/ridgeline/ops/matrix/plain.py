@@ -22,13 +22,17 @@ class PlainMatrix(Matrix):
     @property
     def operands(self) -> Operands | None:
         """What our kernels multiply with; None where the checkpoint stores the weight transposed."""
-        return None if self.spec.transposed else (self.weight, self.own_bias)
+        return None if self.spec.transposed else Operands(self.weight, self.own_bias)
+
+    def values(self) -> Tensor:
+        """As Matrix.values."""
+        return self.weight.t() if self.spec.transposed else self.weight
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
         if (kernels := native(x_TI)) and (operands := self.operands):
             return kernels.products(x_TI, (operands,))[0]
-        return functional.linear(x_TI, self.weight.t() if self.spec.transposed else self.weight, self.own_bias)
+        return functional.linear(x_TI, self.values(), self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take."""

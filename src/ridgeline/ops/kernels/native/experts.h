@@ -107,9 +107,9 @@ template <class Stored> class RunExperts {
         Sums<Stored> sums(block.count);
         for (int64_t o = from; o < std::min(from + outputs, width); o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, width - o);
-            Panel<Stored> panel{{}, 2, OUTPUTS * expert.gate.weight_stride};
+            Panel<Stored> panel(2, OUTPUTS * expert.gate.weight_stride);
             panel.fill(0, expert.gate, o, there), panel.fill(1, expert.up, o, there);
-            multiply<Stored>(rows, block.count, panel, x.width, sums.at);
+            multiply(rows, block.count, panel, x.width, sums.at);
             sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, OUTPUTS);
             sums.gate(layer.gate);
             for (int64_t r = 0; r < block.count; ++r)
@@ -147,11 +147,11 @@ template <class Stored> class RunExperts {
         Sums<Stored> sums(block.count);
         for (int64_t o = 0; o < count; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, count - o);
-            Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * down.weight_stride};
+            Panel<Stored> panel(there > OUTPUTS ? 2 : 1, PANEL * down.weight_stride);
             if (o + PANEL >= count && number + 1 < blocks.size()) panel.ahead = apart(number, from + o, from);
             for (int half = 0; half < panel.halves; ++half)
                 panel.fill(half, down, from + o + half * OUTPUTS, there - half * OUTPUTS);
-            multiply<Stored>(rows, block.count, panel, width, sums.at);
+            multiply(rows, block.count, panel, width, sums.at);
             sums.add_bias(down, from + o, there, 0);
             for (int64_t r = 0; r < block.count; ++r) {
                 float* total = totals + picks.rows[block.first + r] * outputs + o;

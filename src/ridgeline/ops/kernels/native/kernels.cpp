@@ -12,13 +12,21 @@
 
 namespace {
 
+// call.operator()<P>() for the panels P of rows of type Stored with such a matrix.
+template <class Stored, class Call> void with_panels(const Matrix& matrix, Call&& call) {
+    if (!matrix.codes) return call.template operator()<Panel<Stored>>();
+    switch (matrix.codes->code) {
+    case INT8: return call.template operator()<CodedPanel<Stored, Bytes>>();
+    case INT4: return call.template operator()<CodedPanel<Stored, HalfBytes>>();
+    case FP8: return call.template operator()<CodedPanel<Stored, Fp8>>();
+    }
+}
+
 void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, DType out) {
-    if (x.type == FP32)
-        products<float, float>(pool, x, count, matrices);
-    else if (out == FP32)
-        products<bf16, float>(pool, x, count, matrices);
-    else
-        products<bf16, bf16>(pool, x, count, matrices);
+    auto run = [&]<class Panel>() {
+        (x.type == FP32 || out == FP32 ? products<Panel, float> : products<Panel, typename Panel::Stored>)(pool, x, count, matrices);
+    };
+    (x.type == FP32 ? with_panels<float>(*matrices, run) : with_panels<bf16>(*matrices, run));
 }
 
 void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
@@ -27,7 +35,8 @@ void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* 
 }
 
 void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
-    (x.type == FP32 ? gated_products<float> : gated_products<bf16>)(pool, x, gate, up, by);
+    auto run = [&]<class Panel>() { gated_products<Panel>(pool, x, gate, up, by); };
+    (x.type == FP32 ? with_panels<float>(gate, run) : with_panels<bf16>(gate, run));
 }
 
 void route_of(Pool& pool, const Rows& x, const Matrix& matrix, DType logits, const Routing& rule, float* weights,

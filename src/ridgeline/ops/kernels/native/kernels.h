@@ -5,15 +5,30 @@
 
 class Pool;
 
-enum DType : int { FP32, BF16 };
+enum DType : int { FP32, BF16, FP16 };  // FP16: of scales alone
 
-// A matrix and where its results go. bias: of the type of the weight, or null. weight_stride, y_stride: numbers from row to
-// row, which is more than a row has where the weight is a rank's columns of a larger matrix.
+enum Code : int { INT8, INT4, FP8 };
+
+// How codes stand for a matrix's numbers (quantised.h). group, outputs: how many inputs and how many outputs share a scale.
+// groups: scales from one row of them to the next. zeros: an unsigned byte for each scale, or null, where all are `zero`.
+struct Codes {
+    Code code;
+    DType scale_type;
+    int64_t group, outputs, groups;
+    const void* scales;
+    const uint8_t* zeros;
+    float zero;
+};
+
+// A matrix and where its results go. weight: numbers of the type of the rows, or, where there are codes, those: a whole number
+// of units (dots.h) a row. bias: of the type of the rows, or null. weight_stride, y_stride: numbers, or bytes of codes, from
+// row to row, which is more than a row has where the weight is a rank's columns of a larger matrix.
 struct Matrix {
     const void *weight, *bias;
     int64_t outputs;
     void* y;
     int64_t y_stride, weight_stride;
+    const Codes* codes;
 };
 
 // Rows of numbers of one type. stride: numbers from row to row.
@@ -140,7 +155,7 @@ struct Sampling {
 
 struct Kernels {
     const char* name;
-    // y = x W^T + b for each of `count` matrices; y of type `out`.
+    // y = x W^T + b for each of `count` matrices, which are all plain or all of one code; y of type `out`.
     void (*products)(Pool&, const Rows& x, int count, const Matrix* matrices, DType out);
     // x += y where there is a y, then to = norm(x) * weight, `to` without gaps. from_one: 1 is added to the weight.
     void (*norms)(Pool&, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps, bool from_one);

@@ -8,6 +8,8 @@
 
 #ifdef __aarch64__
 #include <arm_neon.h>
+#elif defined __x86_64__
+#include <immintrin.h>
 #endif
 
 namespace {
@@ -58,13 +60,32 @@ inline bf16 narrow(float x) {
 
 typedef uint16_t H __attribute__((vector_size(2 * LANES)));
 typedef uint16_t H_in_memory __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-inline F load(const bf16* from) {
-#ifdef __aarch64__  // where g++ 12 converts one number at a time
-    return from_bits(vmovl_u16(vld1_u16(from)) << 16);
+
+// LANES integers of 16 or 8 bits, without a sign. g++ 12 takes them apart first, and for aarch64 converts one at
+// a time.
+inline U widened(const uint16_t* from) {
+#if LANES == 16
+    return reinterpret_cast<U>(_mm512_maskz_cvtepu16_epi32(-1, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif LANES == 8
+    return reinterpret_cast<U>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined __aarch64__
+    return vmovl_u16(vld1_u16(from));
 #else
-    return from_bits(__builtin_convertvector(*reinterpret_cast<const H_in_memory*>(from), U) << 16);
+    return __builtin_convertvector(*reinterpret_cast<const H_in_memory*>(from), U);
 #endif
 }
+inline U widened(const uint8_t* from) {
+#if LANES == 16
+    return reinterpret_cast<U>(_mm512_maskz_cvtepu8_epi32(-1, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif LANES == 8
+    return reinterpret_cast<U>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+    uint32_t four;
+    std::memcpy(&four, from, 4);
+    return U{four & 255, four >> 8 & 255, four >> 16 & 255, four >> 24};
+#endif
+}
+inline F load(const bf16* from) { return from_bits(widened(from) << 16); }
 inline void store(bf16* to, F x) {
     *reinterpret_cast<H_in_memory*>(to) = __builtin_convertvector(rounded(x), H);
 }

@@ -15,6 +15,7 @@
 #include "dots.h"
 #include "kernels.h"
 #include "pool.h"
+#include "quantised.h"
 #include "scratch.h"
 
 namespace {
@@ -23,6 +24,7 @@ constexpr int64_t BLOCK = 512;                           // inputs
 constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
 constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
+constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 3 : 1;  // for which codes are widened in registers
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
 constexpr int64_t MAX_ROWS = 96;                         // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
@@ -67,12 +69,13 @@ template <class Number> struct TileRows {
     int64_t stride;
 };
 
-// Those of a call: where they are, or packed in the thread's scratch.
-template <class Stored, class Number> struct PackedRows : TileRows<Number> {
+// Those of a call, for panels of a sort: where they are, or packed in the thread's scratch.
+template <class Panel, class Number = typename Panel::Number> struct PackedRows : TileRows<Number> {
+    using Stored = typename Panel::Stored;
     using TileRows<Number>::at, TileRows<Number>::stride;
 
     PackedRows(const Stored* x, int64_t x_stride, int64_t rows, int64_t inputs, uint64_t call, int64_t block) {
-        if constexpr (std::is_same_v<Stored, Number>)
+        if constexpr (!Panel::PACKS)
             if (inputs == padded(inputs)) {
                 at = x, stride = x_stride;
                 return;
@@ -84,16 +87,24 @@ template <class Stored, class Number> struct PackedRows : TileRows<Number> {
         Number* to = scratch.of(rows * stride);
         at = to;
         if (held_call == call && held_block == block) return;
-        for (int64_t r = 0; r < rows; ++r) pack(x + r * x_stride, inputs, to + r * stride);
+        for (int64_t r = 0; r < rows; ++r) Panel::pack(x + r * x_stride, inputs, to + r * stride);
         held_call = call, held_block = block;
     }
 };
 
 // Up to 8 rows of W, from one matrix or two, and how far ahead of each the one stands that its place has next.
-template <class Stored> struct Panel {
+template <class Stored_> struct Panel {
+    using Stored = Stored_;
+    using Number = typename DotsOf<Stored>::Number;
+    static constexpr bool PACKS = !std::is_same_v<Stored, Number>;
+    static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
+    static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
+
     const Stored* w[PANEL];
     int halves;
     int64_t ahead;
+
+    Panel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
 
     // Rows of a matrix from `first` on, `count` of at most 4, into one half.
     void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
@@ -127,6 +138,97 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
             pack(from[o], count, packed[o]), own[o] = packed[o];
         }
         tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, to);
+    }
+}
+
+// The same of a matrix of codes, with the scales of those rows.
+template <class Stored_, class Coded> struct CodedPanel {
+    using Stored = Stored_;
+    using Number = typename DotsOf<Stored>::Number;
+    static constexpr bool PACKS = !std::is_same_v<Stored, Number> || std::is_same_v<Number, float>;
+    static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }
+    static void pack(const Stored* x, int64_t inputs, Number* to) {
+        if constexpr (std::is_same_v<Stored, float>) pack_by_pairs(x, inputs, to);
+        else ::pack(x, inputs, to);
+    }
+
+    CodedRow w[PANEL];
+    int halves;
+    int64_t ahead, group;
+
+    CodedPanel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
+
+    void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
+        thread_local Scratch<float> scratch[2];
+        const int64_t room = (matrix.codes->groups + LANES - 1) / LANES * LANES;
+        float* to = scratch[half].of(2 * OUTPUTS * room);
+        group = matrix.codes->group;
+        for (int64_t o = 0; o < OUTPUTS; ++o, to += 2 * room) {
+            if (o >= count) {  // what is missing is computed with the last one, and dropped
+                w[half * OUTPUTS + o] = w[half * OUTPUTS + o - 1];
+                continue;
+            }
+            widen_scales(*matrix.codes, first + o, Coded::FACTOR, to, to + room);
+            w[half * OUTPUTS + o] = {static_cast<const uint8_t*>(matrix.weight) + (first + o) * matrix.weight_stride, to, to + room};
+        }
+    }
+};
+
+// to[r][o] += x[r] . w[o] for R rows and half a panel of codes, which are widened in registers. Adds what `tile` of widened
+// codes would, in the same order.
+template <class Coded, int R>
+inline void coded_tile(const float* x, int64_t x_stride, const CodedRow* w, int64_t group, int64_t first, int64_t count,
+                       int64_t ahead, float* to) {
+    F sum[R][OUTPUTS] = {};
+    int64_t g = first / group;
+    auto numbers_of = [&](int o) { return typename Coded::Scaled(broadcast(w[o].scales[g]), broadcast(w[o].low[g])); };
+    for (int64_t i = 0; i < count; ++g) {
+        const typename Coded::Scaled numbers[OUTPUTS] = {numbers_of(0), numbers_of(1), numbers_of(2), numbers_of(3)};
+        for (const int64_t end = std::min(count, (g + 1) * group - first); i < end; i += UNIT) {
+            F evens[R], odds[R];
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) evens[r] = load(x + r * x_stride + i), odds[r] = load(x + r * x_stride + i + LANES);
+#pragma GCC unroll 8
+            for (int o = 0; o < OUTPUTS; ++o) {
+                const uint8_t* codes = w[o].codes + (first + i) * Coded::BITS / 8;
+                __builtin_prefetch(codes + ahead);
+                const UnitOfNumbers unit = numbers[o](codes);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) sum[r][o] = sum[r][o] + evens[r] * unit.evens + odds[r] * unit.odds;
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+        const F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[o];
+    }
+}
+
+// As `multiply` above.
+template <class Stored, class Coded, class Number = typename DotsOf<Stored>::Number>
+inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<Stored, Coded>& panel, int64_t inputs, float* to) {
+    alignas(64) thread_local Number widened[PANEL][BLOCK];
+    const Number* own[PANEL];
+    std::fill(to, to + rows * PANEL, 0.0f);
+    for (int64_t i = 0; i < inputs; i += BLOCK) {
+        const int64_t count = padded(std::min(BLOCK, inputs - i));
+        if constexpr (std::is_same_v<Number, float>)
+            if (rows <= CODED_ROWS && panel.group >= UNIT) {
+                for (int half = 0; half < panel.halves * OUTPUTS; half += OUTPUTS) {
+                    const auto tile = rows == 1 ? coded_tile<Coded, 1> : rows == 2 ? coded_tile<Coded, 2> : coded_tile<Coded, 3>;
+                    tile(x.at + i, x.stride, panel.w + half, panel.group, i, count, panel.ahead, to + half);
+                }
+                continue;
+            }
+        for (int o = 0; o < panel.halves * OUTPUTS; ++o) {
+            const auto& row = panel.w[o];
+            const uint8_t* codes = row.codes + i * Coded::BITS / 8;
+            prefetch(codes + panel.ahead, count * Coded::BITS / 8);
+            widen_codes<Coded>(codes, row.scales, row.low, panel.group, i, count, widened[o]);
+            own[o] = widened[o];
+        }
+        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, count, 0, to);
     }
 }
 
@@ -184,17 +286,17 @@ template <class Stored> struct Sums {
     }
 };
 
-// A block of rows of x, ready to be multiplied.
-template <class Stored> struct Block : Sums<Stored> {
+// A block of rows of x, ready to be multiplied with panels of a sort.
+template <class Panel, class Stored = typename Panel::Stored> struct Block : Sums<Stored> {
     using Sums<Stored>::rows, Sums<Stored>::at;
     int64_t first, inputs;
-    PackedRows<Stored, typename DotsOf<Stored>::Number> packed;
+    PackedRows<Panel> packed;
 
     Block(const Rows& x, const Cut& cut, int64_t block)
         : Sums<Stored>(std::min(cut.rows, x.count - block * cut.rows)), first(block * cut.rows), inputs(x.width),
           packed(static_cast<const Stored*>(x.at) + first * x.stride, x.stride, rows, inputs, cut.call, block) {}
 
-    void run(const Panel<Stored>& panel) { multiply<Stored>(packed, rows, panel, inputs, at); }
+    void run(const Panel& panel) { multiply(packed, rows, panel, inputs, at); }
 
     // Put the first `count` sums of each row where the matrix has its outputs.
     template <class Out> void put_out(const Matrix& matrix, int64_t output, int64_t count) const {
@@ -204,19 +306,19 @@ template <class Stored> struct Block : Sums<Stored> {
     }
 };
 
-template <class Stored, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
-    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), x.width * sizeof(Stored));
+template <class Panel, class Out> void products(Pool& pool, const Rows& x, int count, const Matrix* matrices) {
+    const Cut cut(x, sizeof(typename Panel::Number), Panel::bytes(x.width));
     int64_t all = 0;
     for (int m = 0; m < count; ++m) all += cut.slices(matrices[m]);
     pool.run(int(cut.blocks * all), [&](int item) {
-        Block<Stored> block(x, cut, item / all);
+        Block<Panel> block(x, cut, item / all);
         const Matrix* matrix = matrices;
         int64_t slice = item % all;
         for (; slice >= cut.slices(*matrix); ++matrix) slice -= cut.slices(*matrix);
         const int64_t end = std::min((slice + 1) * cut.outputs, matrix->outputs);
         for (int64_t o = slice * cut.outputs; o < end; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, end - o);
-            Panel<Stored> panel{{}, there > OUTPUTS ? 2 : 1, PANEL * matrix->weight_stride};
+            Panel panel(there > OUTPUTS ? 2 : 1, PANEL * matrix->weight_stride);
             for (int half = 0; half < panel.halves; ++half)
                 panel.fill(half, *matrix, o + half * OUTPUTS, there - half * OUTPUTS);
             block.run(panel);
@@ -226,21 +328,21 @@ template <class Stored, class Out> void products(Pool& pool, const Rows& x, int 
     });
 }
 
-template <class Stored>
+template <class Panel>
 void gated_products(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
-    const Cut cut(x, sizeof(typename DotsOf<Stored>::Number), 2 * x.width * sizeof(Stored));
+    const Cut cut(x, sizeof(typename Panel::Number), 2 * Panel::bytes(x.width));
     const int64_t all = cut.slices(gate);
     pool.run(int(cut.blocks * all), [&](int item) {
-        Block<Stored> block(x, cut, item / all);
+        Block<Panel> block(x, cut, item / all);
         const int64_t end = std::min((item % all + 1) * cut.outputs, gate.outputs);
         for (int64_t o = item % all * cut.outputs; o < end; o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, end - o);
-            Panel<Stored> panel{{}, 2, OUTPUTS * gate.weight_stride};
+            Panel panel(2, OUTPUTS * gate.weight_stride);
             panel.fill(0, gate, o, there), panel.fill(1, up, o, there);
             block.run(panel);
             block.add_bias(gate, o, there, 0), block.add_bias(up, o, there, OUTPUTS);
             block.gate(by);
-            block.template put_out<Stored>(gate, o, there);
+            block.template put_out<typename Panel::Stored>(gate, o, there);
         }
     });
 }

@@ -102,7 +102,7 @@ void route(Pool& pool, const Rows& x, const Matrix& matrix, const Routing& rule,
     Logit* logits = memory.of(x.count * experts);
     Matrix own = matrix;
     own.y = logits, own.y_stride = experts;
-    products<Stored, Logit>(pool, x, 1, &own);
+    products<Panel<Stored>, Logit>(pool, x, 1, &own);
     const int64_t each = std::max<int64_t>(ITEM_LOGITS / experts, 1);
     pool.run(int((x.count + each - 1) / each), [&](int item) {
         RowRouter router(rule, experts);

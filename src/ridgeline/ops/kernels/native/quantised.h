@@ -1,0 +1,160 @@
+// Matrices of codes: integers of 8 or 4 bits, or numbers of 8 bits (fp8), of which a group of inputs shares a scale. A code
+// stands for code * scale - zero * scale.
+//
+// They are widened on their way into the product, to what rows are multiplied as (dots.h), in the order in which rows of bf16
+// are packed: the numbers of even places, then those of odd ones. A byte of 4-bit codes has the even one in its low half, so
+// that both halves of a register come out of one load.
+#pragma once
+
+#include "dots.h"
+#include "kernels.h"
+#include "scratch.h"
+
+namespace {
+
+// -- codes as numbers ------------------------------------------------------------------------------------------------------
+
+struct UnitOfNumbers {
+    F evens, odds;
+};
+
+// Each Scaled is made of the scale of a group and of what is added to its numbers, and gives a unit of codes as the numbers
+// that they stand for. The scale is FACTOR times that of the matrix.
+
+// Bytes of which 128 stands for zero.
+struct Bytes {
+    static constexpr int BITS = 8;
+    static constexpr float FACTOR = 1;
+    struct Scaled {
+        F scale, low;
+        Scaled(F scale, F low) : scale(scale), low(low) {}
+        UnitOfNumbers operator()(const uint8_t* codes) const {
+            const I pairs = reinterpret_cast<I>(widened(reinterpret_cast<const uint16_t*>(codes)));
+            return {__builtin_convertvector(pairs & 255, F) * scale + low, __builtin_convertvector(pairs >> 8, F) * scale + low};
+        }
+    };
+};
+
+// Halves of bytes.
+struct HalfBytes {
+    static constexpr int BITS = 4;
+    static constexpr float FACTOR = 1;
+    struct Scaled {
+#if LANES == 16  // all that the codes may stand for fits a register, which is looked up in
+        F table;
+        Scaled(F scale, F low) {
+            for (int lane = 0; lane < LANES; ++lane) table[lane] = lane;
+            table = table * scale + low;
+        }
+        UnitOfNumbers operator()(const uint8_t* codes) const {
+            const U pairs = widened(codes);
+            return {__builtin_shuffle(table, reinterpret_cast<I>(pairs)), __builtin_shuffle(table, reinterpret_cast<I>(pairs >> 4))};
+        }
+#else
+        F scale, low;
+        Scaled(F scale, F low) : scale(scale), low(low) {}
+        UnitOfNumbers operator()(const uint8_t* codes) const {
+            const I pairs = reinterpret_cast<I>(widened(codes));
+            return {__builtin_convertvector(pairs & 15, F) * scale + low, __builtin_convertvector(pairs >> 4, F) * scale + low};
+        }
+#endif
+    };
+};
+
+// e4m3 (arXiv:2209.05433): the four bits of the exponent, biased by 7, become the lowest of fp32's eight, biased by 127.
+// Subnormal numbers are right too. NaN, which has no place among weights, would be 480.
+struct Fp8 {
+    static constexpr int BITS = 8;
+    static constexpr float FACTOR = 0x1p120f;
+    struct Scaled {
+        F scale;
+        Scaled(F scale, F) : scale(scale) {}
+        UnitOfNumbers operator()(const uint8_t* codes) const {
+            const U pairs = widened(reinterpret_cast<const uint16_t*>(codes));
+            return {from_bits((pairs & 0x80u) << 24 | (pairs & 0x7fu) << 20) * scale,
+                    from_bits((pairs & 0x8000u) << 16 | (pairs & 0x7f00u) << 12) * scale};
+        }
+    };
+};
+
+// -- scales ----------------------------------------------------------------------------------------------------------------
+
+// fp16 as fp32: as e4m3 above. Infinities and NaN, which have no place among scales, would be numbers.
+inline F widened_half(const uint16_t* from) {
+    const U u = widened(from);
+    return from_bits((u & 0x8000u) << 16 | (u & 0x7fffu) << 13) * 0x1p112f;
+}
+
+inline F scales_at(const void* from, DType type) {
+    switch (type) {
+    case FP32: return load(static_cast<const float*>(from));
+    case BF16: return load(static_cast<const bf16*>(from));
+    default: return widened_half(static_cast<const uint16_t*>(from));
+    }
+}
+
+// The scales of one output times `factor`, and what is added to the numbers of each group, both as fp32. Whole registers are
+// written.
+inline void widen_scales(const Codes& codes, int64_t output, float factor, float* to, float* low) {
+    const int64_t bytes = codes.scale_type == FP32 ? 4 : 2, first = output / codes.outputs * codes.groups;
+    const auto* scales = static_cast<const uint8_t*>(codes.scales) + first * bytes;
+    const uint8_t* zeros = codes.zeros ? codes.zeros + first : nullptr;
+    auto widen = [&](const void* scales, const uint8_t* zeros, float* to, float* low) {
+        const F scale = scales_at(scales, codes.scale_type);
+        const F zero = zeros ? __builtin_convertvector(reinterpret_cast<I>(widened(zeros)), F) : broadcast(codes.zero);
+        store(to, scale * factor), store(low, -scale * zero);
+    };
+    int64_t g = 0;
+    for (; g + LANES <= codes.groups; g += LANES) widen(scales + g * bytes, zeros ? zeros + g : nullptr, to + g, low + g);
+    if (g == codes.groups) return;
+    float rest_of_scales[LANES] = {};
+    uint8_t rest_of_zeros[LANES] = {};
+    std::memcpy(rest_of_scales, scales + g * bytes, (codes.groups - g) * bytes);
+    if (zeros) std::memcpy(rest_of_zeros, zeros + g, codes.groups - g);
+    widen(rest_of_scales, zeros ? rest_of_zeros : nullptr, to + g, low + g);
+}
+
+// One output's codes, and the scale of each group with what is added to its numbers.
+struct CodedRow {
+    const uint8_t* codes;
+    const float *scales, *low;
+};
+
+// -- rows ------------------------------------------------------------------------------------------------------------------
+
+inline void put_unit(UnitOfNumbers unit, float* to) { store(to, unit.evens), store(to + LANES, unit.odds); }
+inline void put_unit(UnitOfNumbers unit, bf16* to) {
+    const U pairs = rounded(unit.evens) | rounded(unit.odds) << 16;
+    std::memcpy(to, &pairs, sizeof(pairs));
+}
+
+// The numbers that `count` codes stand for, whole units of them. first: the place in its row of the one at `codes`, where a
+// block begins. A group is half a unit, or as many units as it likes.
+template <class Coded, class Number>
+inline void widen_codes(const uint8_t* codes, const float* scales, const float* low, int64_t group, int64_t first, int64_t count,
+                        Number* to) {
+    int64_t g = first / group;
+    if (group < UNIT) {
+        I upper;
+        for (int lane = 0; lane < LANES; ++lane) upper[lane] = lane < LANES / 2 ? 0 : -1;
+        for (int64_t i = 0; i < count; i += UNIT, g += 2) {
+            const uint8_t* own = codes + i * Coded::BITS / 8;
+            const UnitOfNumbers a = typename Coded::Scaled(broadcast(scales[g]), broadcast(low[g]))(own);
+            const UnitOfNumbers b = typename Coded::Scaled(broadcast(scales[g + 1]), broadcast(low[g + 1]))(own);
+            put_unit({where(upper, b.evens, a.evens), where(upper, b.odds, a.odds)}, to + i);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; ++g) {
+        const typename Coded::Scaled numbers(broadcast(scales[g]), broadcast(low[g]));
+        for (const int64_t end = std::min(count, (g + 1) * group - first); i < end; i += UNIT)
+            put_unit(numbers(codes + i * Coded::BITS / 8), to + i);
+    }
+}
+
+// A row of fp32 in the order in which one of bf16 is packed.
+inline void pack_by_pairs(const float* from, int64_t inputs, float* to) {
+    for (int64_t i = 0; i < padded(inputs); ++i) to[packed_place<bf16, float>(i)] = i < inputs ? from[i] : 0.0f;
+}
+
+}  // namespace

@@ -1,0 +1,158 @@
+"""Matrices of codes: integers of 8 or 4 bits, or fp8, with a scale a group of inputs.
+
+Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import UNIT, Codes, Operands, native
+from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.stored import Share, weight
+
+MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
+"""The code of zero where all groups have the same."""
+
+
+class QuantisedMatrix(Matrix):
+    """code x scale - zero x scale, widened on the way into the product.
+
+    `codes`: uint8 [O, B], a whole number of UNITs a row: unsigned integers of 8 bits, or of 4, two a byte, the first in
+    the low half, or fp8 (e4m3). `scale`: [O, G], of fp8 blocks a row for so many outputs. `zero`: uint8 [O, G], where a
+    format has one for each group; else it is MIDDLE of the integers. A checkpoint's plain weight is quantised
+    when it is taken; what is stored in a layout of its own has a class of its own.
+    """
+
+    def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
+        super().__init__(spec, stored)
+        rows, group = stored.block
+        assert rows is not None
+        self.kind = stored.code
+        self.group = min(group or self.inputs, self.inputs)
+        groups = -(-self.inputs // self.group), -(-self.outputs // rows)
+        self.codes = weight(self.outputs, row_bytes(self.inputs, self.kind), dtype=torch.uint8)
+        self.scale = weight(groups[1], groups[0], dtype=self.scale_dtype)
+        self.zero = weight(groups[1], groups[0], dtype=torch.uint8) if stored.zero_bits else None
+
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """Of the scales: the model's."""
+        return self.spec.dtype
+
+    @property
+    def operands(self) -> Operands | None:
+        """As Matrix.operands; None where groups are of a size that our kernels do not take."""
+        if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
+            return None
+        return Operands(self.codes, self.own_bias, self._codes)
+
+    @property
+    def _codes(self) -> Codes:
+        zeros = self.zero if self.zero is not None else float(MIDDLE[self.kind])
+        rows, _ = self.stored_as.block
+        assert rows is not None
+        return Codes(self.kind, self.group, self.scale, zeros, rows)
+
+    @property
+    def stored_as(self) -> WeightFormat:
+        """Its format, which it has."""
+        assert self.stored is not None
+        return self.stored
+
+    def shares(self) -> tuple[Share, ...]:
+        """As Stored.shares; of codes, scales and zeros as they are held."""
+        _, *bias = super().shares()
+        held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
+        return Share(self.stored, self.outputs * self.inputs, float(held)), *bias
+
+    def values(self) -> Tensor:
+        """As Matrix.values."""
+        return self.dense().to(self.spec.dtype)
+
+    def dense(self) -> Tensor:
+        """What the codes stand for: fp32 [O, I]."""
+        codes_OI = unpacked(self.codes, self.kind)[:, : self.inputs]
+        rows = self.stored_as.block[0] or 1
+        own = self._codes.zeros_OG
+        zero_OG = own.float() if isinstance(own, Tensor) else torch.full_like(self.scale, own, dtype=torch.float32)
+        scale_OI, zero_OI = (
+            each.float().repeat_interleave(rows, 0)[: self.outputs].repeat_interleave(self.group, 1)[:, : self.inputs]
+            for each in (self.scale, zero_OG)
+        )
+        return codes_OI * scale_OI - zero_OI * scale_OI
+
+    def computed(self, x_TI: Tensor) -> Tensor:
+        """As Matrix.computed."""
+        if (kernels := native(x_TI)) and (operands := self.operands):
+            return kernels.products(x_TI, (operands,))[0]
+        return functional.linear(x_TI, self.dense().to(x_TI.dtype), self.own_bias)
+
+    def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As Stored.take: a plain weight is quantised."""
+        own = self.own(name, full)
+        if name == "bias":
+            return {name: own}
+        if full.dtype != self.spec.dtype:
+            raise ValueError(f"is {full.dtype}, the config says {self.spec.dtype}; correct its torch_dtype")
+        rows_OI = (own.t() if self.spec.transposed else own).float()
+        return quantised(rows_OI, self.kind, self.group, self.scale_dtype, zeros=self.zero is not None)
+
+
+def row_bytes(inputs: int, kind: str) -> int:
+    """Bytes of a row of so many codes."""
+    whole = -(-inputs // UNIT) * UNIT
+    return whole // 2 if kind == "int4" else whole
+
+
+def packed(codes_OI: Tensor, kind: str) -> Tensor:
+    """Codes (integers from 0 on; fp8) [O, I] -> uint8 [O, B], filled up with zeros."""
+    own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8)
+    full = functional.pad(own, (0, -own.shape[1] % UNIT))
+    return full[:, ::2] | (full[:, 1::2] << 4) if kind == "int4" else full
+
+
+def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
+    """The codes of `packed`, as fp32 numbers [O, whole units of I]."""
+    match kind:
+        case "int4":
+            return torch.stack((codes_OB & 15, codes_OB >> 4), dim=-1).flatten(1).float()
+        case "fp8":
+            return codes_OB.view(torch.float8_e4m3fn).float()
+        case _:
+            return codes_OB.float()
+
+
+def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
+    """fp32 [O, I] to the nearest codes, and the scales of its groups in a dtype: `codes`, `scale`, and `zero` if there
+    are to be zeros.
+
+    A group's largest magnitude, or with zeros its range (0 included), takes all codes. The scale is rounded to its dtype
+    first, so that what is divided by is what is multiplied with.
+    """
+    outputs, inputs = rows_OI.shape
+    grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)
+    largest = {"int8": 127, "int4": 7, "fp8": 448}[kind]
+    if zeros:
+        assert kind == "int4", "zeros are of integers of 4 bits"
+        low_OG, high_OG = grouped_OGI.amin(-1).clamp(max=0), grouped_OGI.amax(-1).clamp(min=0)
+        scale_OG = _nonzero(((high_OG - low_OG) / 15).to(dtype))
+        zero_OG = (-low_OG / scale_OG.float()).round().clamp(0, 15)
+    else:
+        scale_OG = _nonzero((grouped_OGI.abs().amax(-1) / largest).to(dtype))
+        zero_OG = torch.full_like(scale_OG, MIDDLE[kind], dtype=torch.float32)
+    steps_OI = (grouped_OGI / scale_OG.float()[..., None] + zero_OG[..., None]).view(outputs, -1)[:, :inputs]
+    if kind == "fp8":
+        codes_OI = steps_OI.clamp(-largest, largest).to(torch.float8_e4m3fn)
+    else:
+        codes_OI = steps_OI.round().clamp(0, 2 * MIDDLE[kind] - 1)
+    made = {"codes": packed(codes_OI, kind), "scale": scale_OG}
+    return {**made, "zero": zero_OG.to(torch.uint8)} if zeros else made
+
+
+def _nonzero(scale_OG: Tensor) -> Tensor:
+    """Scales, 1 of groups of zeros."""
+    return torch.where(scale_OG == 0, torch.ones_like(scale_OG), scale_OG)
