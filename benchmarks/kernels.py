@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.ops.kernels import Library, library
+from ridgeline.ops.kernels import Library, Operands, library
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16
@@ -90,7 +90,7 @@ def products(kernels: Library, dtype: torch.dtype) -> list[Job]:
                     nbytes,
                     2 * rows * inputs * outputs,
                     partial(lambda x, matrices: functional.linear(x, next(matrices)), x_TI, theirs),
-                    partial(lambda x, matrices: kernels.products(x, [(next(matrices), None)]), x_TI, ours),
+                    partial(lambda x, matrices: kernels.products(x, [Operands(next(matrices), None)]), x_TI, ours),
                 )
             )
     return jobs

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.activation import ACTIVATIONS, ActivatedProjections
-from ridgeline.ops.kernels import Library, library, native
+from ridgeline.ops.kernels import Library, Operands, library, native
 from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.norm import AddRMSNorm, RMSNorm
@@ -57,10 +57,10 @@ def test_products(kernels: Library, inputs: int, outputs: int, dtype: torch.dtyp
     for rows in ROWS:
         x_TI = normal(rows, inputs + 3, dtype=dtype, seed=rows)[:, :inputs]
         x, exact = x_TI.double(), (first.double(), second.double())
-        wide = kernels.products(x_TI, [(first, bias), (second, None)], torch.float32)
+        wide = kernels.products(x_TI, [Operands(first, bias), Operands(second, None)], torch.float32)
         assert off(wide[0], x @ exact[0].T + bias.double()) < ROUNDING[torch.float32]
         assert off(wide[1], x @ exact[1].T) < ROUNDING[torch.float32]
-        narrow = kernels.products(x_TI, [(first, bias), (second, None)])
+        narrow = kernels.products(x_TI, [Operands(first, bias), Operands(second, None)])
         assert all(torch.equal(one, other.to(dtype)) for one, other in zip(narrow, wide, strict=True))
 
 
@@ -71,11 +71,11 @@ def test_a_row_does_not_depend_on_its_neighbours(
 ) -> None:
     """Alone, in any batch, on one thread or two."""
     weight, x_TI = normal(outputs, inputs, dtype=dtype), normal(max(ROWS), inputs, dtype=dtype, seed=1)
-    alone = [kernels.products(x_I[None], [(weight, None)], torch.float32)[0] for x_I in x_TI]
+    alone = [kernels.products(x_I[None], [Operands(weight, None)], torch.float32)[0] for x_I in x_TI]
     for rows in ROWS:
         for threads in (1, 2):
             kernels.threads(threads)
-            (together,) = kernels.products(x_TI[:rows], [(weight, None)], torch.float32)
+            (together,) = kernels.products(x_TI[:rows], [Operands(weight, None)], torch.float32)
             assert torch.equal(together, torch.cat(alone[:rows]))
 
 
@@ -102,7 +102,7 @@ def test_gates_of_any_size(kernels: Library, activation: str) -> None:
     """Far to either side too, where fp32 has no number for the exponential."""
     x_N1 = torch.tensor([-1e4, -300, -150, -100, -89, -87, -20, -1, 0, 1, 20, 87, 89, 100, 150, 300, 1e4])[:, None]
     one, nothing = torch.ones(1, 1), torch.zeros(1, 1)
-    ours = kernels.gated_products(x_N1, (one, None), (nothing, torch.ones(1)), activation)
+    ours = kernels.gated_products(x_N1, Operands(one, None), Operands(nothing, torch.ones(1)), activation)
     torch.testing.assert_close(ours, ACTIVATIONS[activation](x_N1), rtol=1e-6, atol=1e-6)
 
 
@@ -154,13 +154,13 @@ def test_what_would_be_read_wrongly_is_refused(kernels: Library) -> None:
     """Kernels go by addresses: another dtype, width or stride than they read is an error before they do."""
     x_TI, weight_OI = normal(4, 6), normal(5, 6)
     with pytest.raises(AssertionError, match="dtype of its rows"):
-        kernels.products(x_TI, [(weight_OI.bfloat16(), None)])
+        kernels.products(x_TI, [Operands(weight_OI.bfloat16(), None)])
     with pytest.raises(AssertionError, match="as many columns"):
-        kernels.products(x_TI, [(weight_OI[:, 1:], None)])
+        kernels.products(x_TI, [Operands(weight_OI[:, 1:], None)])
     with pytest.raises(AssertionError, match="a number for each output"):
-        kernels.products(x_TI, [(weight_OI, normal(4))])
+        kernels.products(x_TI, [Operands(weight_OI, normal(4))])
     with pytest.raises(AssertionError, match="as wide as what it gates"):
-        kernels.gated_products(x_TI, (weight_OI, None), (weight_OI[:4], None), "silu")
+        kernels.gated_products(x_TI, Operands(weight_OI, None), Operands(weight_OI[:4], None), "silu")
     with pytest.raises(AssertionError, match="for each number of a row"):
         kernels.norm(x_TI, normal(5), 1e-6, from_one=False)
     with pytest.raises(AssertionError, match="the shape of the rows"):
@@ -181,7 +181,7 @@ WEIGHT_OI, X_TI = normal(4096, 64), normal(3, 64, seed=1)
 
 def work(kernels: Library) -> Tensor:
     """A product of several items."""
-    return kernels.products(X_TI, [(WEIGHT_OI, None)])[0]
+    return kernels.products(X_TI, [Operands(WEIGHT_OI, None)])[0]
 
 
 def in_child(call: Callable[[], bool], room: int = 512 << 20) -> int:
@@ -245,7 +245,7 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
     def call() -> bool:
         work(kernels)
         with pytest.raises(MemoryError, match="a kernel works in"):
-            kernels.products(x_TI, [(weight, None)])
+            kernels.products(x_TI, [Operands(weight, None)])
         return torch.equal(work(kernels), expected)
 
     assert in_child(call, room=20 << 20) == 0

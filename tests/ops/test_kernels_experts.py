@@ -12,7 +12,7 @@ from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.experts import Experts, ExpertSizes
-from ridgeline.ops.kernels import Library
+from ridgeline.ops.kernels import Library, Operands
 from ridgeline.ops.kernels.experts import LayerExperts, route
 from ridgeline.ops.matrix import MatrixSpec
 from ridgeline.ops.router import Router, RoutingRule
@@ -240,7 +240,7 @@ def test_logits_of_any_size(kernels: Library) -> None:
     one = torch.eye(1)
     for scores in ("softmax", "sigmoid"):
         rule = RoutingRule(len(logits), scores)
-        weights_TK, picked_TK = route(kernels, one, (logits[:, None], None), torch.float32, rule.picking, None)
+        weights_TK, picked_TK = route(kernels, one, Operands(logits[:, None], None), torch.float32, rule.picking, None)
         expected = logits.softmax(-1) if scores == "softmax" else logits.sigmoid()
         torch.testing.assert_close(weights_TK[0], expected[picked_TK[0]], rtol=1e-6, atol=1e-37)
         assert sorted(picked_TK[0].tolist()) == list(range(len(logits)))

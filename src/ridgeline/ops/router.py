@@ -112,7 +112,9 @@ class Router(Linear):
         if not self.rule.wide:
             return super().forward(x_TI)
         bias = self.matrix.own_bias
-        logits_TE = functional.linear(x_TI.float(), self.matrix.values().float(), None if bias is None else bias.float())
+        logits_TE = functional.linear(
+            x_TI.float(), self.matrix.values().float(), None if bias is None else bias.float()
+        )
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
     @property

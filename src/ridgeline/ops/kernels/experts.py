@@ -105,7 +105,9 @@ class LayerExperts:
         (width, hidden), dtype = first.shape, first.dtype
         table = (_Expert * len(experts))()
         for own, (gate, up, down) in zip(table, experts, strict=True):
-            assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), "experts of a layer are alike"
+            assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), (
+                "experts of a layer are alike"
+            )
             own.gate, own.up, own.down = (
                 matrix_of(gate, dtype, hidden), matrix_of(up, dtype, hidden), matrix_of(down, dtype, width),
             )  # fmt: skip

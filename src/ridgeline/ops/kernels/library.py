@@ -43,9 +43,9 @@ _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 class Codes:
     """What the codes of a matrix stand for: code x scale - zero x scale.
 
-    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3). group: inputs that share a
-    scale, a multiple of UNIT, or half of one, or all of them. scales_OG: fp32, bf16 or fp16, a row for each output, or
-    for each `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
+    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3). group: inputs
+    that share a scale, a multiple of UNIT, or half of one, or all of them. scales_OG: fp32, bf16 or fp16, a row for
+    each output, or for each `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
     """
 
     kind: str

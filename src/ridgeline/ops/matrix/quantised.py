@@ -23,7 +23,7 @@ class QuantisedMatrix(Matrix):
 
     `codes`: uint8 [O, B], a whole number of UNITs a row: unsigned integers of 8 bits, or of 4, two a byte, the first in
     the low half, or fp8 (e4m3). `scale`: [O, G], of fp8 blocks a row for so many outputs. `zero`: uint8 [O, G], where a
-    format has one for each group; else it is MIDDLE of the integers. A checkpoint's plain weight is quantised
+    format has one for each group; else it is the MIDDLE of the integers. A checkpoint's plain weight is quantised
     when it is taken; what is stored in a layout of its own has a class of its own.
     """
 
@@ -130,8 +130,8 @@ def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zer
     """fp32 [O, I] to the nearest codes, and the scales of its groups in a dtype: `codes`, `scale`, and `zero` if there
     are to be zeros.
 
-    A group's largest magnitude, or with zeros its range (0 included), takes all codes. The scale is rounded to its dtype
-    first, so that what is divided by is what is multiplied with.
+    A group's largest magnitude, or with zeros its range (0 included), takes all codes. The scale is rounded to its
+    dtype first, so that what is divided by is what is multiplied with.
     """
     outputs, inputs = rows_OI.shape
     grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)

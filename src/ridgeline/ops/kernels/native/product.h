@@ -154,15 +154,18 @@ template <class Stored_, class Coded> struct CodedPanel {
 
     CodedRow w[PANEL];
     int halves;
-    int64_t ahead, group;
+    int64_t ahead, group[2];
 
     CodedPanel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
+
+    // Whether codes may be widened as they come: a group is no part of a unit.
+    bool streams() const { return group[0] >= UNIT && (halves == 1 || group[1] >= UNIT); }
 
     void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
         thread_local Scratch<float> scratch[2];
         const int64_t room = (matrix.codes->groups + LANES - 1) / LANES * LANES;
         float* to = scratch[half].of(2 * OUTPUTS * room);
-        group = matrix.codes->group;
+        group[half] = matrix.codes->group;
         for (int64_t o = 0; o < OUTPUTS; ++o, to += 2 * room) {
             if (o >= count) {  // what is missing is computed with the last one, and dropped
                 w[half * OUTPUTS + o] = w[half * OUTPUTS + o - 1];
@@ -214,18 +217,17 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<S
     for (int64_t i = 0; i < inputs; i += BLOCK) {
         const int64_t count = padded(std::min(BLOCK, inputs - i));
         if constexpr (std::is_same_v<Number, float>)
-            if (rows <= CODED_ROWS && panel.group >= UNIT) {
-                for (int half = 0; half < panel.halves * OUTPUTS; half += OUTPUTS) {
-                    const auto tile = rows == 1 ? coded_tile<Coded, 1> : rows == 2 ? coded_tile<Coded, 2> : coded_tile<Coded, 3>;
-                    tile(x.at + i, x.stride, panel.w + half, panel.group, i, count, panel.ahead, to + half);
-                }
+            if (rows <= CODED_ROWS && panel.streams()) {
+                const auto tile = rows == 1 ? coded_tile<Coded, 1> : rows == 2 ? coded_tile<Coded, 2> : coded_tile<Coded, 3>;
+                for (int half = 0; half < panel.halves; ++half)
+                    tile(x.at + i, x.stride, panel.w + half * OUTPUTS, panel.group[half], i, count, panel.ahead, to + half * OUTPUTS);
                 continue;
             }
         for (int o = 0; o < panel.halves * OUTPUTS; ++o) {
             const auto& row = panel.w[o];
             const uint8_t* codes = row.codes + i * Coded::BITS / 8;
             prefetch(codes + panel.ahead, count * Coded::BITS / 8);
-            widen_codes<Coded>(codes, row.scales, row.low, panel.group, i, count, widened[o]);
+            widen_codes<Coded>(codes, row.scales, row.low, panel.group[o / OUTPUTS], i, count, widened[o]);
             own[o] = widened[o];
         }
         tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, count, 0, to);

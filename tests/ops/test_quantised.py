@@ -1,0 +1,175 @@
+"""Matrices of codes: our kernels and torch's way against numbers that numpy makes of the same bytes; a row alone
+against itself in any batch, bit for bit; and how near a plain weight its codes are."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import Codes, Library, Operands
+from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
+from support.kernels import SETS
+
+needs_kernels = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
+KINDS = ["int8", "int4", "fp8"]
+# Outputs, inputs and the group: half a unit of codes, a unit, several, with a last one that is not whole, all inputs.
+SIZES = [(1, 48, 16), (9, 80, 16), (37, 96, 32), (8, 544, 64), (5, 1100, 128), (13, 1056, 1056), (3, 40, 40)]
+ROWS = [1, 2, 3, 4, 17, 97]
+BOTH = [torch.float32, torch.bfloat16]
+ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
+SCALES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def e4m3(codes: np.ndarray) -> np.ndarray:
+    """What bytes of e4m3 stand for, by its definition (arXiv:2209.05433)."""
+    sign, exponent, mantissa = codes >> 7, (codes >> 3) & 15, codes & 7
+    normal = 2.0 ** (exponent.astype(float) - 7) * (1 + mantissa / 8)
+    return np.where(sign == 1, -1, 1) * np.where(exponent == 0, 2.0**-6 * mantissa / 8, normal)
+
+
+def stand_for(
+    codes_OB: np.ndarray, kind: str, inputs: int, group: int, scales: np.ndarray, zeros: np.ndarray
+) -> np.ndarray:
+    """The numbers of a matrix of bytes, in float64."""
+    if kind == "int4":
+        halves = np.zeros((len(codes_OB), codes_OB.shape[1] * 2))
+        halves[:, 0::2], halves[:, 1::2] = codes_OB % 16, codes_OB // 16
+    else:
+        halves = e4m3(codes_OB) if kind == "fp8" else codes_OB.astype(float)
+    groups = np.arange(inputs) // group
+    return scales[:, groups] * (halves[:, :inputs] - zeros[:, groups])
+
+
+def operands(
+    kind: str, size: tuple[int, int, int], scale_dtype: torch.dtype, dtype: torch.dtype, block: int = 1
+) -> tuple[Operands, Tensor]:
+    """Random codes with random scales and zeros, and the numbers that they stand for. block: outputs that share a
+    scale."""
+    outputs, inputs, group = size
+    random = np.random.default_rng(outputs * inputs)
+    row = -(-inputs // 32) * (16 if kind == "int4" else 32)
+    codes = random.integers(0, 256, (outputs, row), dtype=np.uint8)
+    if kind == "fp8":
+        codes[codes % 128 == 127] = 0  # NaN
+    shape = -(-outputs // block), -(-inputs // group)
+    scales = torch.from_numpy(random.uniform(-1, 1, shape) * 0.01).to(scale_dtype)
+    zeros = torch.from_numpy(random.integers(0, 16 if kind == "int4" else 256, shape, dtype=np.uint8))
+    own = zeros if kind != "fp8" else 0.0
+    by_output = np.arange(outputs) // block
+    known_zeros = np.zeros(shape) if kind == "fp8" else zeros.numpy().astype(float)
+    exact = stand_for(codes, kind, inputs, group, scales.double().numpy()[by_output], known_zeros[by_output])
+    bias = torch.linspace(-1, 1, outputs).to(dtype)
+    return Operands(torch.from_numpy(codes), bias, Codes(kind, group, scales, own, block)), torch.from_numpy(exact)
+
+
+def rows_of(count: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(count, inputs + 3, generator=torch.Generator().manual_seed(count)).to(dtype)[:, :inputs]
+
+
+def off(ours: Tensor, exact: Tensor) -> float:
+    """The largest difference, in parts of the largest result."""
+    return float((ours.double() - exact).abs().max() / exact.abs().max())
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products(kernels: Library, kind: str, dtype: torch.dtype) -> None:
+    """Of any number of rows; two matrices in a call; scales of every dtype, of a row each or of blocks of three."""
+    for place, size in enumerate(SIZES):
+        first, exact = operands(kind, size, SCALES[place % 3], dtype)
+        second, other = operands(kind, size, SCALES[(place + 1) % 3], dtype, block=3)
+        for rows in ROWS:
+            x_TI = rows_of(rows, size[1], dtype)
+            wide = kernels.products(x_TI, [first, second], torch.float32)
+            for found, numbers, own in zip(wide, (exact, other), (first, second), strict=True):
+                rounded = numbers.to(dtype).double() if kernels.name == "avx512_bf16" else numbers
+                assert off(found, x_TI.double() @ rounded.T + own.bias.double()) < ROUNDING[torch.float32]
+            narrow = kernels.products(x_TI, [first, second])
+            assert all(torch.equal(one, each.to(dtype)) for one, each in zip(narrow, wide, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_does_not_depend_on_its_neighbours(kernels: Library, kind: str, dtype: torch.dtype) -> None:
+    """Alone, in any batch, on one thread or two."""
+    for size in SIZES:
+        own, _ = operands(kind, size, torch.float16, dtype)
+        x_TI = rows_of(max(ROWS), size[1], dtype)
+        alone = torch.cat([kernels.products(x_I[None], [own])[0] for x_I in x_TI])
+        for rows in ROWS:
+            kernels.threads(1 + rows % 2)
+            assert torch.equal(kernels.products(x_TI[:rows], [own])[0], alone[:rows])
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", KINDS)
+def test_gated_products(kernels: Library, kind: str) -> None:
+    """A gate and what it gates, of codes."""
+    gate, of_gate = operands(kind, (37, 96, 32), torch.float32, torch.float32)
+    up, of_up = operands(kind, (37, 96, 96), torch.float16, torch.float32)
+    for rows in ROWS:
+        x_TI = rows_of(rows, 96, torch.float32)
+        x, bias = x_TI.double(), gate.bias.double()
+        exact = ACTIVATIONS["silu"](x @ of_gate.T + bias) * (x @ of_up.T + bias)
+        assert off(kernels.gated_products(x_TI, gate, up, "silu"), exact) < 4 * ROUNDING[torch.float32]
+
+
+@needs_kernels
+def test_what_kernels_do_not_take_is_refused(kernels: Library) -> None:
+    """Codes that are too short for their row, groups of no whole units, a call of several kinds."""
+    own, _ = operands("int8", (4, 64, 32), torch.float32, torch.float32)
+    other, _ = operands("int4", (4, 64, 32), torch.float32, torch.float32)
+    x_TI = rows_of(2, 64, torch.float32)
+    assert own.codes is not None
+    wrong = [
+        own._replace(weight=own.weight[:, :32]),
+        own._replace(codes=Codes("int8", 24, own.codes.scales_OG)),
+        own._replace(codes=Codes("int8", 64, own.codes.scales_OG)),
+    ]
+    for each in wrong:
+        with pytest.raises(AssertionError):
+            kernels.products(x_TI, [each])
+    with pytest.raises(AssertionError):
+        kernels.products(x_TI, [own, other])
+
+
+FORMATS = [
+    (WeightFormat("int8", 8, (1, None), 16, code="int8"), 1 / 254),
+    (WeightFormat("int8 g48", 8, (1, 48), 16, code="int8"), 1 / 254),
+    (WeightFormat("int4", 4, (1, 32), 16, code="int4"), 1 / 14),
+    (WeightFormat("int4 z", 4, (1, 64), 16, 8, code="int4"), 1 / 15),
+    (WeightFormat("fp8", 8, (1, 16), 16, code="fp8"), 2**-4),
+]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("stored", "most"), FORMATS)
+def test_a_plain_weight_becomes_the_nearest_codes(stored: WeightFormat, most: float, *, transposed: bool) -> None:
+    """No number is farther from its own than half a step of its group (of fp8, of its size); kernels and torch agree;
+    a group of zeros stays zero."""
+    outputs, inputs, group = 21, 144, stored.block[1] or 144
+    matrix = QuantisedMatrix(MatrixSpec(inputs, outputs, torch.float32, transposed=transposed), stored)
+    plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(3))
+    plain[4] = 0
+    for name, tensor in matrix.take("weight", plain.t() if transposed else plain).items():
+        setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
+    found = matrix.values()
+    whole = nn.functional.pad(plain, (0, -inputs % group)).view(outputs, -1, group)
+    largest = whole.abs().amax(-1)
+    if stored.zero_bits:
+        largest = whole.amax(-1).clamp(min=0) - whole.amin(-1).clamp(max=0)
+    step = largest.repeat_interleave(group, 1)[:, :inputs] * most
+    bound = (
+        plain.abs() * most + largest.repeat_interleave(group, 1)[:, :inputs] / 448 / 512
+        if stored.code == "fp8"
+        else step
+    )
+    assert ((found - plain).abs() <= bound * 1.001 + 1e-7).all()
+    assert (found[4] == 0).all()
+    x_TI = rows_of(5, inputs, torch.float32)
+    assert off(matrix.product(x_TI), x_TI.double() @ found.double().T) < ROUNDING[torch.float32]
+    assert matrix.stored_bytes() == sum(p.nbytes for p in matrix.parameters())
