@@ -12,9 +12,10 @@ from ops.test_kernels import BOTH, ROUNDING, in_child, normal, off
 from ops.test_router import RULES
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.experts import Experts, ExpertSizes
+from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Library, Operands
 from ridgeline.ops.kernels.experts import LayerExperts, route
-from ridgeline.ops.matrix import MatrixSpec
+from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.ops.router import Router, RoutingRule
 from support.kernels import SETS
 
@@ -104,6 +105,40 @@ def test_rows_that_all_pick_one_expert(kernels: Library) -> None:
     exact = by_torch(op, x_TD, weights_TK, picked_TK, None)
     kernels.threads(2)
     assert off(kernel_of(op, kernels).run(x_TD, weights_TK, picked_TK, None), exact) < 4e-6
+
+
+CODED = [
+    WeightFormat("int8", 8, (1, None), 16, code="int8"),
+    WeightFormat("int4", 4, (1, 32), 16, 8, code="int4"),
+    WeightFormat("fp8", 8, (1, 64), 32, code="fp8"),
+]
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("stored", CODED, ids=lambda stored: stored.name)
+def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.dtype) -> None:
+    """Against plain experts of the numbers that the codes stand for; a row alone as in any batch."""
+    count, active, hidden, width = 5, 2, 70, 37
+    op = experts(count, active, hidden, width, torch.float32)
+    coded = Experts(ExpertSizes(count, active, width), hidden, "silu", dtype)
+    coded.store(dict.fromkeys(coded.specs, stored))
+    coded.expand()
+    assert coded.runs_natively
+    plain = experts(count, active, hidden, width, torch.float64)
+    for own, exact, given in zip(coded, plain, op, strict=True):
+        for name in coded.specs:
+            matrix: QuantisedMatrix = getattr(own, name)
+            for path, tensor in matrix.take("weight", getattr(given, name).weight.to(dtype)).items():
+                setattr(matrix, path, nn.Parameter(tensor, requires_grad=False))
+            getattr(exact, name).weight.data.copy_(matrix.dense())
+    alone: list[Tensor] = []
+    for rows in ROWS:
+        x_TD, own = normal(max(ROWS), hidden, dtype=dtype)[:rows], picks(max(ROWS), count, active)
+        own = own[0][:rows], own[1][:rows]
+        found = kernel_of(coded, kernels).run(x_TD, *own, None)
+        assert off(found, plain(x_TD.double(), *own)) < 4 * ROUNDING[dtype]
+        alone = alone or [found]
+        assert torch.equal(found[:1], alone[0])
 
 
 def test_the_op_takes_what_it_is_given(kernels: Library) -> None:

@@ -10,7 +10,7 @@ from ridgeline.models import build
 from ridgeline.models.model import Model
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.formats import INT8
+from ridgeline.ops.formats import INT8, NVFP4
 from ridgeline.ops.router import Router
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Cache, Device, Efficiency, Host
@@ -102,8 +102,8 @@ def test_a_recorded_step_is_priced_as_one() -> None:
 
 
 def test_a_mixture_is_one_call_of_ours() -> None:
-    """Of all its experts, of a class by the rows that each has; its router is a product. Experts in int8 are torch's,
-    a call each."""
+    """Of all its experts, of a class by the rows that each has, and by their codes; its router is a product. Experts in
+    a format that does not run are torch's, a call each."""
     model = build(read_config("qwen3-30b-a3b"))
     (experts, *_), (router, *_) = ([op for _, op in model.ops() if isinstance(op, c)] for c in (Experts, Router))
     for rows, name in ((1, "one"), (8, "one"), (64, "few"), (2048, "many")):
@@ -112,6 +112,9 @@ def test_a_mixture_is_one_call_of_ours() -> None:
     assert [kernel.name for kernel in router.native_kernels_of(1)] == ["linear.one"]
     assert Price(model).recorded(device(native=True), Work.decode([40], model.reaches))
     experts.store(dict.fromkeys(experts.specs, INT8))
+    assert [kernel.name for kernel in experts.native_kernels_of(8)] == ["experts.one.int8"]
+    assert model.runs_natively
+    experts.store(dict.fromkeys(experts.specs, NVFP4))
     assert experts.native_kernels_of(8) == experts.kernels_of(8)
     assert not model.runs_natively
 

@@ -15,12 +15,14 @@ from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialSt
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
+from ridgeline.models.recipes.recipe import PLAIN, uniform
+from ridgeline.ops.formats import INT8, WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A language model to be timed, and the steps it is timed on. share: of the time that there is, relative to the
-    others."""
+    others. stored: what the matrices of its blocks are stored in, None for the dtype."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
 
@@ -28,10 +30,12 @@ class Trial:
     config: dict[str, object]
     steps: tuple[Sequences, ...]
     share: float
+    stored: WeightFormat | None = None
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """The model with random weights."""
-        built = build(Fields(self.config, f"the trial {self.name}"), dtype)
+        recipe = PLAIN if self.stored is None else uniform(self.stored)
+        built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=recipe)
         if device.type == "cpu":
             built.fuse()
         fill_dummy(built)
@@ -100,6 +104,12 @@ _LLAMA, _QWEN3, _EXPERTS = "LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForC
 _MIXTURE = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 192, "norm_topk_prob": True}
 _FEW = (decode(1, 40), decode(1, 300), decode(4, 100), decode(16, 200), prefill(16), prefill(64), prefill(256))
 _WIDE_MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 1536, "norm_topk_prob": True}
+# A format of each code that matrices run in, with groups as they are common.
+_CODED = {
+    "int8": INT8,
+    "int4": WeightFormat("int4 g32", 4, (1, 32), 16, 8, code="int4"),
+    "fp8": WeightFormat("fp8 128x128", 8, (128, 128), 32, code="fp8"),
+}
 
 # Sizes: hidden, layers, heads, KV heads, head dim, width, vocabulary.
 TRIALS = (
@@ -151,6 +161,16 @@ TRIALS = (
         _config(_LLAMA, "llama", (1280, 5, 12, 4, 128, 3456, 12000)),
         (decode(1, 100), decode(1, 1000), decode(4, 300), decode(16, 100), prefill(32), prefill(64), prefill(192)),
         28,
+    ),
+    *(
+        Trial(
+            f"wide {code}",
+            _config(_LLAMA, "llama", (1280, 3, 12, 4, 128, 3456, 2000)),
+            (decode(1, 100), decode(4, 100), decode(16, 100), prefill(32), prefill(128)),
+            10,
+            stored,
+        )
+        for code, stored in _CODED.items()
     ),
     Trial(
         "experts",

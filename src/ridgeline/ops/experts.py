@@ -72,6 +72,7 @@ class Experts(nn.ModuleList, Op):
         row = MatrixSpec(sizes.width, hidden, dtype, bias, split="row", shard=shard)
         self.specs = dict(zip(names, (column, column, row)[-len(names) :], strict=True))
         self.stored: dict[str, WeightFormat | None] = dict.fromkeys(names)
+        self._taken = True  # whether our kernels take the matrices of an expert
         self._waiting: dict[str, Tensor] = {}
         self._parameters_of_each: list[dict[str, nn.Parameter | None]] = []
         self._made: tuple[tuple[Library, list[int]], LayerExperts] | None = None
@@ -82,6 +83,9 @@ class Experts(nn.ModuleList, Op):
         """As Linear.store, of each matrix of every expert by its name."""
         assert not len(self), "experts are stored in another form before they are created"
         self.stored = {name: stored[name] for name in self.specs}
+        with torch.device("meta"):
+            matrices = self.expert().values()
+        self._taken = len(set(self.stored.values())) == 1 and all(m.runs and m.operands for m in matrices)
 
     def expert(self) -> dict[str, Matrix]:
         """The matrices of one expert by their names, new and on the current device."""
@@ -199,8 +203,9 @@ class Experts(nn.ModuleList, Op):
 
     @property
     def runs_natively(self) -> bool:
-        """As Op.runs_natively: those with a gate whose matrices are all in the model's dtype; torch weighs inputs."""
-        return self.gated and not any(self.stored.values()) and self.gathered == 1 and not self.weighs_inputs
+        """As Op.runs_natively: those with a gate whose matrices our kernels take, all stored alike; torch weighs
+        inputs."""
+        return self.gated and self._taken and self.gathered == 1 and not self.weighs_inputs
 
     def _kernel(self, kernels: Library) -> LayerExperts:
         """All of them as one kernel of ours, made anew where a parameter is no longer where it was."""
@@ -212,7 +217,7 @@ class Experts(nn.ModuleList, Op):
             operands = [[own for matrix in expert if (own := matrix.operands)] for expert in experts]
             gate = self.activation
             by = (gate.alpha, gate.limit) if isinstance(gate, ClampedGate) else gate
-            self._made = (kernels, places), LayerExperts(kernels, operands, by)
+            self._made = (kernels, places), LayerExperts(kernels, operands, by, self.hidden, self.dtype)
         return self._made[1]
 
     def _alone(self, x_1D: Tensor, picked_1K: Tensor) -> Tensor:
@@ -297,7 +302,9 @@ class Experts(nn.ModuleList, Op):
         if not self.runs_natively:
             return self.kernels_of(rows)
         each = round(rows * self.active / self.touched(rows))
-        return (Kernel(native_product_kernel(self.kind, each), self.number_format, 1, self.cost_of(rows)),)
+        stored = next(iter(self.stored.values()))
+        name = native_product_kernel(self.kind, each, stored)
+        return (Kernel(name, self.number_format, 1, self.cost_of(rows), stored=stored_name(stored)),)
 
     @property
     def number_format(self) -> str:

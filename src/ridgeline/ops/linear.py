@@ -128,7 +128,7 @@ class Linear(Multiplies):
         (kernel,) = self.kernels_of(rows)
         if self.matrix.operands is None:
             return (kernel,)
-        return (replace(kernel, name=native_product_kernel(self.kind, rows)),)
+        return (replace(kernel, name=native_product_kernel(self.kind, rows, self.stored)),)
 
     @property
     def number_format(self) -> str:
@@ -269,10 +269,12 @@ class Projections(Multiplies):
         return tuple(self.native_product_kernels(rows, "forward"))
 
     def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
-        """As `product_kernels`, where ours run."""
+        """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
+        formats = {stored_name(matrix.stored): matrix.stored for matrix in self.matrices}
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
-                yield replace(kernel, name=native_product_kernel(self.kind, rows), calls=1)
+                name = native_product_kernel(self.kind, rows, formats[kernel.stored])
+                yield replace(kernel, name=name, calls=1 if len(formats) == 1 else kernel.calls)
             else:
                 yield kernel
 
@@ -320,9 +322,10 @@ def _adapter_kernel(rows: int, natively: bool) -> str:
     return native_product_kernel("linear", rows) if natively else f"linear.{'vector' if rows == 1 else 'matrix'}"
 
 
-def native_product_kernel(kind: str, rows: int) -> str:
-    """Ours, of any number of matrices: one for one row, one for a few, one for more."""
-    return f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
+def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = None) -> str:
+    """Ours, of any number of matrices: one for one row, one for a few, one for more; of codes others."""
+    name = f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
+    return f"{name}.{stored.code}" if stored and stored.code else name
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

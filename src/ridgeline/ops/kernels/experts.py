@@ -93,16 +93,18 @@ class LayerExperts:
         library: Library,
         experts: Sequence[Sequence[Operands]],
         activation: str | tuple[float, float],
+        hidden: int,
+        dtype: torch.dtype,
     ) -> None:
-        """experts: gate [F, D], up [F, D] and down [D, F] of each. activation: by its name in config.json, or alpha and
-        limit of a clamped gate."""
+        """experts: gate [F, D], up [F, D] and down [D, F] of each, all plain or all of one code. activation: by its
+        name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows."""
         self._run = library.function(
             "experts", POINTER(_Layer), POINTER(RowsOf), POINTER(_Picks), c_void_p, c_int64, c_void_p
         )
         self._held = experts  # because the structures hold addresses only
-        assert not any(own.codes for expert in experts for own in expert), "matrices of experts are plain"
-        first = experts[0][0].weight
-        (width, hidden), dtype = first.shape, first.dtype
+        kinds = {own.codes and own.codes.kind for expert in experts for own in expert}
+        assert len(kinds) == 1, "matrices of experts are coded alike"
+        width = len(experts[0][0].weight)
         table = (_Expert * len(experts))()
         for own, (gate, up, down) in zip(table, experts, strict=True):
             assert (len(gate.weight), len(up.weight), len(down.weight)) == (width, width, hidden), (

@@ -98,6 +98,7 @@ class QuantisedMatrix(Matrix):
             return {name: own}
         if full.dtype != self.spec.dtype:
             raise ValueError(f"is {full.dtype}, the config says {self.spec.dtype}; correct its torch_dtype")
+        assert self.stored_as.block[0] == 1, "a plain weight is quantised with scales for each output"
         rows_OI = (own.t() if self.spec.transposed else own).float()
         return quantised(rows_OI, self.kind, self.group, self.scale_dtype, zeros=self.zero is not None)
 

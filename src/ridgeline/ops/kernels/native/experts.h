@@ -52,8 +52,10 @@ struct SortedPicks {
     }
 };
 
-template <class Stored> class RunExperts {
-    using Number = typename DotsOf<Stored>::Number;
+// Of matrices whose panels are of this sort.
+template <class Panel> class RunExperts {
+    using Stored = typename Panel::Stored;
+    using Number = typename Panel::Number;
 
   public:
     RunExperts(const ExpertLayer& layer, const Rows& x, const Picks& picks, const void* onto, int64_t onto_stride, void* to)
@@ -68,11 +70,11 @@ template <class Stored> class RunExperts {
         if (width < stride)
             for (size_t r = 0; r < picks.rows.size(); ++r) std::fill_n(gated_rows + (r + 1) * stride - UNIT, UNIT, Number{});
         blocks = picks.blocks(rows_of_block(x.width, sizeof(Number)));
-        outputs = of_item(2 * x.width * sizeof(Stored));
+        outputs = of_item(2 * Panel::bytes(x.width));
         const int64_t slices = (width + outputs - 1) / outputs;
         pool.run(int(blocks.size() * slices), [&](int item) { gate(item / slices, item % slices * outputs); });
         blocks = picks.blocks(rows_of_block(width, sizeof(Number)));
-        outputs = of_item(picks.hit * width * sizeof(Stored));
+        outputs = of_item(picks.hit * Panel::bytes(width));
         if (picks.most > STREAMED_ROWS)
             outputs = std::clamp(hidden / pool.threads() / 4 / PANEL * PANEL, outputs, std::max(outputs, MAX_SHARED_OUTPUTS));
         pool.run(int((hidden + outputs - 1) / outputs), [&](int item) { add_up(item * outputs); });
@@ -93,7 +95,7 @@ template <class Stored> class RunExperts {
         const TileRows<Number> held{scratch.of(block.count * padded(x.width)), padded(x.width)};
         if (held_call == call && held_block == number) return held;
         for (int64_t r = 0; r < block.count; ++r)
-            pack(static_cast<const Stored*>(x.at) + picks.rows[block.first + r] * x.stride, x.width,
+            Panel::pack(static_cast<const Stored*>(x.at) + picks.rows[block.first + r] * x.stride, x.width,
                  scratch.held.get() + r * held.stride);
         held_call = call, held_block = number;
         return held;
@@ -107,7 +109,7 @@ template <class Stored> class RunExperts {
         Sums<Stored> sums(block.count);
         for (int64_t o = from; o < std::min(from + outputs, width); o += OUTPUTS) {
             const int64_t there = std::min<int64_t>(OUTPUTS, width - o);
-            Panel<Stored> panel(2, OUTPUTS * expert.gate.weight_stride);
+            Panel panel(2, OUTPUTS * expert.gate.weight_stride);
             panel.fill(0, expert.gate, o, there), panel.fill(1, expert.up, o, there);
             multiply(rows, block.count, panel, x.width, sums.at);
             sums.add_bias(expert.gate, o, there, 0), sums.add_bias(expert.up, o, there, OUTPUTS);
@@ -119,7 +121,7 @@ template <class Stored> class RunExperts {
 
     // Rounded to the type of the rows, whatever they are multiplied as.
     void keep(float value, int64_t row, int64_t place) const {
-        Number* to = gated_rows + row * stride + packed_place<Stored, Number>(place);
+        Number* to = gated_rows + row * stride + Panel::place(place);
         if constexpr (std::is_same_v<Number, float>)
             *to = stored_as(static_cast<const Stored*>(nullptr), value);
         else
@@ -147,7 +149,7 @@ template <class Stored> class RunExperts {
         Sums<Stored> sums(block.count);
         for (int64_t o = 0; o < count; o += PANEL) {
             const int64_t there = std::min<int64_t>(PANEL, count - o);
-            Panel<Stored> panel(there > OUTPUTS ? 2 : 1, PANEL * down.weight_stride);
+            Panel panel(there > OUTPUTS ? 2 : 1, PANEL * down.weight_stride);
             if (o + PANEL >= count && number + 1 < blocks.size()) panel.ahead = apart(number, from + o, from);
             for (int half = 0; half < panel.halves; ++half)
                 panel.fill(half, down, from + o + half * OUTPUTS, there - half * OUTPUTS);
@@ -165,9 +167,9 @@ template <class Stored> class RunExperts {
     int64_t apart(size_t number, int64_t output, int64_t other) const {
         auto row = [&](size_t number, int64_t output) {
             const Matrix& down = layer.experts[blocks[number].expert].down;
-            return reinterpret_cast<intptr_t>(down.weight) + output * down.weight_stride * int64_t(sizeof(Stored));
+            return reinterpret_cast<intptr_t>(down.weight) + output * down.weight_stride * Panel::NUMBER_BYTES;
         };
-        return (row(number + 1, other) - row(number, output)) / int64_t(sizeof(Stored));
+        return (row(number + 1, other) - row(number, output)) / Panel::NUMBER_BYTES;
     }
 
     const ExpertLayer& layer;

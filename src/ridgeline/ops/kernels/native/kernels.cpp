@@ -51,10 +51,8 @@ void route_of(Pool& pool, const Rows& x, const Matrix& matrix, DType logits, con
 
 void experts_of(Pool& pool, const ExpertLayer& layer, const Rows& x, const Picks& picks, const void* onto,
                 int64_t onto_stride, void* to) {
-    if (x.type == FP32)
-        RunExperts<float>(layer, x, picks, onto, onto_stride, to).run(pool);
-    else
-        RunExperts<bf16>(layer, x, picks, onto, onto_stride, to).run(pool);
+    auto run = [&]<class Panel>() { RunExperts<Panel>(layer, x, picks, onto, onto_stride, to).run(pool); };
+    (x.type == FP32 ? with_panels<float>(layer.experts->gate, run) : with_panels<bf16>(layer.experts->gate, run));
 }
 
 void attend_of(Pool& pool, const AttentionLayer& layer, const Sequences& sequences, const NewRows& rows, const Rows& q,

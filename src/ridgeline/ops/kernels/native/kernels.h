@@ -54,7 +54,7 @@ struct Routing {
     const float* correction;
 };
 
-// The experts of a layer; y of their matrices is not looked at.
+// The experts of a layer, whose matrices are all plain or all of one code; y of these is not looked at.
 struct Expert {
     Matrix gate, up, down;
 };

@@ -97,8 +97,10 @@ template <class Stored_> struct Panel {
     using Stored = Stored_;
     using Number = typename DotsOf<Stored>::Number;
     static constexpr bool PACKS = !std::is_same_v<Stored, Number>;
+    static constexpr int64_t NUMBER_BYTES = sizeof(Stored);  // what strides of W count
     static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
     static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
+    static int64_t place(int64_t input) { return packed_place<Stored, Number>(input); }  // where pack puts it
 
     const Stored* w[PANEL];
     int halves;
@@ -146,10 +148,14 @@ template <class Stored_, class Coded> struct CodedPanel {
     using Stored = Stored_;
     using Number = typename DotsOf<Stored>::Number;
     static constexpr bool PACKS = !std::is_same_v<Stored, Number> || std::is_same_v<Number, float>;
+    static constexpr int64_t NUMBER_BYTES = 1;
     static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }
     static void pack(const Stored* x, int64_t inputs, Number* to) {
         if constexpr (std::is_same_v<Stored, float>) pack_by_pairs(x, inputs, to);
         else ::pack(x, inputs, to);
+    }
+    static int64_t place(int64_t input) {
+        return std::is_same_v<Number, float> ? packed_place<bf16, float>(input) : input;
     }
 
     CodedRow w[PANEL];
@@ -167,12 +173,9 @@ template <class Stored_, class Coded> struct CodedPanel {
         float* to = scratch[half].of(2 * OUTPUTS * room);
         group[half] = matrix.codes->group;
         for (int64_t o = 0; o < OUTPUTS; ++o, to += 2 * room) {
-            if (o >= count) {  // what is missing is computed with the last one, and dropped
-                w[half * OUTPUTS + o] = w[half * OUTPUTS + o - 1];
-                continue;
-            }
-            widen_scales(*matrix.codes, first + o, Coded::FACTOR, to, to + room);
-            w[half * OUTPUTS + o] = {static_cast<const uint8_t*>(matrix.weight) + (first + o) * matrix.weight_stride, to, to + room};
+            const int64_t output = first + std::min(o, count - 1);  // what is missing is computed with the last one, and dropped
+            widen_scales(*matrix.codes, output, Coded::FACTOR, to, to + room);
+            w[half * OUTPUTS + o] = {static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride, to, to + room};
         }
     }
 };
