@@ -1,7 +1,7 @@
 """A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from time import perf_counter
 
@@ -24,6 +24,8 @@ from ridgeline.models.network import Network
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
+from ridgeline.ops.matrix import Fp8Matrix, LaidOutMatrix
+from ridgeline.ops.matrix.fp8 import SCALE_NAMES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
 
@@ -83,7 +85,8 @@ def load_denoiser(
 def weight_bytes(model: Model) -> float:
     """Bytes that a model on meta takes once it is filled, a tied head counted once."""
     experts = sum(len(op.specs) * op.count for _, op in model.ops() if isinstance(op, Experts))
-    return bill(model).nbytes + experts * _MATRIX_OBJECT
+    repacked = sum(module.repacked_bytes for module in model.modules() if isinstance(module, LaidOutMatrix | Experts))
+    return bill(model).nbytes + repacked + experts * _MATRIX_OBJECT
 
 
 def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:
@@ -174,7 +177,9 @@ def fill(
         if place in places:
             if place in sources:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
-            _put(name, *places[place], tensor.to(model.storage.dtype) if converts else tensor)
+            module, own_name = places[place]
+            widens = tensor.dtype == model.widens and not module.keeps(own_name)
+            _put(name, module, own_name, tensor.to(model.storage.dtype) if converts or widens else tensor)
             sources[place] = name
         elif place in tied:
             repeated[name] = tied[place]
@@ -218,7 +223,9 @@ class Naming:
         with torch.device("meta"):
             model.expand()
         self._family, self._passed_over = family, model.passed_over
-        _lay_out_experts(model, family, names)
+        there = _own_names(family, names)
+        _lay_out_experts(model, there)
+        _name_scales(model, there)
         self.places: dict[str, tuple[Stored, str]] = model.tensors()
         self.tied = {model.checkpoint_name(path): model.checkpoint_name(source) for path, source in model.ties.items()}
 
@@ -233,11 +240,23 @@ class Naming:
         return any(re.fullmatch(pattern, name) for pattern in (*self._family.ignored, *self._passed_over))
 
 
-def _lay_out_experts(model: Network, family: Family, names: Iterable[str]) -> None:
+def _own_names(family: Family, names: Iterable[str]) -> Set[str]:
+    """What the model may call a checkpoint's tensors, with the trunk's name and without."""
+    places = [family.own_name(name) for name in names]
+    return {*places, *(family.trunk + place for place in places)}
+
+
+def _name_scales(model: Network, there: Set[str]) -> None:
+    """Scales of fp8 have one of two names."""
+    for path, matrix in model.named_modules():
+        if isinstance(matrix, Fp8Matrix):
+            named = (own for own in SCALE_NAMES if model.checkpoint_name(f"{path}.{own}") in there)
+            matrix.names = ("weight", next(named, SCALE_NAMES[0]))
+
+
+def _lay_out_experts(model: Network, there: Set[str]) -> None:
     """Mixtures have a tensor for each matrix of each expert, or, from newer tools, one for all of a layer's; so has
     Llama 4, turned or, where it was made to be quantised, each; gpt-oss has a layer's in two number formats."""
-    places = [family.own_name(name) for name in names]
-    there = {*places, *(family.trunk + place for place in places)}
     for path, op in model.ops():
         if not isinstance(op, Experts):
             continue

@@ -313,6 +313,7 @@ def build(
             assert isinstance(model, Model)
             if recipe.name:
                 _store(model, recipe, family)
+                model.passed_over = (*model.passed_over, *recipe.passed_over)
     except ModelRefused:
         raise
     except Indivisible as error:
@@ -359,19 +360,26 @@ def _store(model: Model, recipe: Recipe, family: Family) -> None:
 
 
 def build_to_run(fields: Fields, *, shard: Shard = WHOLE, family: Family | None = None) -> Model:
-    """As `build`, of a model that runs as its config says it is stored. Raises ModelRefused for one that is priced
-    only."""
+    """As `build`, of a model that runs as its config says it is stored. Of a quantised checkpoint numbers in fp16 are
+    widened to fp32, in which scales of fp16 are exact, as they are not in bf16. Raises ModelRefused for one that is
+    priced only."""
     family, recipe = family or family_of(fields), read_recipe(fields)
     if recipe.name in family.widens:
         recipe = PLAIN
-    narrowed = [f"weights stored as {recipe.name}"] if recipe.name else []
+    widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
+    model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
+    model.widens = widens
+    narrowed = [] if model.weights_run else [f"weights stored as {recipe.name}"]
     narrowed += [f"keys and values stored in {recipe.kv.name}"] if recipe.kv else []
     if narrowed:
         raise fields.refuse(
             f"{' and '.join(narrowed)} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
             "use the unquantised checkpoint"
         )
-    model = build(fields, shard=shard, recipe=recipe, family=family)
+    try:
+        model.refuse_division()
+    except Indivisible as error:
+        raise DivisionRefused(f"{fields.source}: {error}") from None
     model.fuse()
     return model
 

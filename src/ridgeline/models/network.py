@@ -13,7 +13,7 @@ from ridgeline.ops.attention import Attention
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
 from ridgeline.ops.linear import Head
-from ridgeline.ops.matrix import LowRank
+from ridgeline.ops.matrix import LaidOutMatrix, LowRank
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
@@ -27,13 +27,15 @@ class Network(nn.Module, ABC):
     """A tree of ops, filled or on meta.
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
-    path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own.
+    path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own. widens:
+    a dtype of the checkpoint's numbers that are widened to the model's as they are loaded.
     """
 
     storage: Storage
     spaces: tuple[Space, ...]
     ties: Mapping[str, str] = {}
     passed_over: tuple[str, ...] = ()
+    widens: torch.dtype | None = None
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
@@ -92,7 +94,18 @@ class Network(nn.Module, ABC):
     @property
     def runs(self) -> bool:
         """Whether it can run as it is stored, or is only priced."""
-        return self.storage.kv is None and all(m.runs for m in self.modules() if isinstance(m, Stored))
+        return self.storage.kv is None and self.weights_run
+
+    @property
+    def weights_run(self) -> bool:
+        """The same of its weights alone."""
+        return all(module.runs for module in self.modules() if isinstance(module, Stored))
+
+    def refuse_division(self) -> None:
+        """Raises Indivisible where ranks would cut what a checkpoint's quantiser stored in one piece."""
+        for module in self.modules():
+            if isinstance(module, LaidOutMatrix | Experts):
+                module.refuse_division()
 
     def expand(self) -> None:
         """Create the parameters that pricing does without, before a loader fills them."""

@@ -16,7 +16,7 @@ from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.kernels.experts import LayerExperts
 from ridgeline.ops.linear import native_product_kernel
-from ridgeline.ops.matrix import Matrix, MatrixSpec, matrix_of
+from ridgeline.ops.matrix import LaidOutMatrix, Matrix, MatrixSpec, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
@@ -96,6 +96,21 @@ class Experts(nn.ModuleList, Op):
         """As Stored.runs."""
         with torch.device("meta"):
             return all(matrix.runs for matrix in self.expert().values())
+
+    def refuse_division(self) -> None:
+        """As LaidOutMatrix.refuse_division, of one expert, as which all are stored."""
+        for matrix in self._laid_out():
+            matrix.refuse_division()
+
+    @property
+    def repacked_bytes(self) -> float:
+        """As LaidOutMatrix.repacked_bytes, of all experts."""
+        return self.count * sum(matrix.repacked_bytes for matrix in self._laid_out())
+
+    def _laid_out(self) -> list[LaidOutMatrix]:
+        """Those of one expert that checkpoints store in layouts of their own, on meta."""
+        with torch.device("meta"):
+            return [matrix for matrix in self.expert().values() if isinstance(matrix, LaidOutMatrix)]
 
     def expand(self) -> None:
         """Create every expert's parameters on the current device."""
@@ -251,7 +266,7 @@ class Experts(nn.ModuleList, Op):
         if isinstance(self.activation, ClampedGate):
             return self.activation(gate.product(x_RD), up.product(x_RD))
         of_gate, of_up = gate.operands, up.operands
-        if of_gate and of_up and (kernels := native(x_RD)):
+        if of_gate and of_up and gate.stored == up.stored and (kernels := native(x_RD)):
             return kernels.gated_products(x_RD, of_gate, of_up, self.activation)
         return ACTIVATIONS[self.activation](gate.product(x_RD)) * up.product(x_RD)
 

@@ -42,6 +42,10 @@ class Stored(nn.Module):
         another form."""
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
+    def keeps(self, name: str) -> bool:
+        """Whether a tensor of the checkpoint is taken in the dtype that it has there, whatever the model's is."""
+        return False
+
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """What this rank keeps of the checkpoint's tensor `name`, by parameter (by its path, of a module within).
         Raises ValueError for a tensor that cannot be kept so."""

@@ -19,6 +19,8 @@ from ridgeline.ops.formats import MXFP4, WeightFormat
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"
 _MAX_BITS, _MAX_GROUP = 8, 1 << 20
+# Scales of what products are given and of keys and values, which stay in the model's dtype.
+_INPUT_SCALES = (r".*\.(input_scale|activation_scale|input_scale_ub)", r".*\.(k|v|kv)_scale")
 
 # Keys that say how weights were quantised or how a library is to load them, not how they are stored.
 _ELSEWHERE = (
@@ -60,7 +62,8 @@ def _named(method: str, stored: WeightFormat) -> str:
 def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
     """One format for the matrices in the blocks, with the head or without, but for those that are kept."""
     kinds = LINEAR if head else BLOCKS
-    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept))
+    unread = _INPUT_SCALES if stored.code == "fp8" else ()
+    return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), passed_over=unread)
 
 
 def _unconverted(section: Fields, *names: str) -> Matcher:
@@ -78,16 +81,21 @@ def _fp8(section: Fields) -> Recipe:
         raise section.refuse(f"weight_block_size is {block}; it must be two sizes, outputs and inputs")
     static = section.text("activation_scheme", "dynamic") == "static"
     stored = (
-        WeightFormat(f"fp8 {block[0]}x{block[1]}", 8, (block[0], block[1]), 32, activations="fp8")
+        _float(f"fp8 {block[0]}x{block[1]}", (block[0], block[1]))
         if block
-        else WeightFormat("fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32 * static)
+        else replace(_float("fp8 tensor", (None, None)), matrix_bits=32 * static)
     )
     return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert", "ignored_layers"))
 
 
+def _float(name: str, block: tuple[int | None, int | None]) -> WeightFormat:
+    """e4m3 with a scale of 32 bits a block."""
+    return WeightFormat(name, 8, block, 32, activations="fp8", code="fp8", layout="fp8")
+
+
 def _fbgemm(section: Fields) -> Recipe:
     """A scale of 32 bits for each output."""
-    stored = WeightFormat("fp8 channel", 8, (1, None), 32, activations="fp8")
+    stored = _float("fp8 channel", (1, None))
     return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert"))
 
 

@@ -20,7 +20,7 @@ class Recipe:
 
     name: as it is said to people; "" where all is in the model's dtype. bits: of a number, as formats are ranked by
     width. choice: what chooses the format of each place in a model. kv: None for the model's dtype. unread: keys of a
-    config's section that nobody has read.
+    config's section that nobody has read. passed_over: patterns of tensors that the checkpoint has and nothing reads.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Recipe:
     choice: Callable[[Model], WeightChoice]
     kv: KVFormat | None = None
     unread: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
 
 def stored_in(

@@ -1,7 +1,12 @@
 """How matrices are stored: `matrix.py` is the contract, then a file a form."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
+from ridgeline.ops.matrix.fp8 import Fp8Matrix
+from ridgeline.ops.matrix.laid_out import LaidOutMatrix
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
@@ -9,6 +14,8 @@ from ridgeline.ops.matrix.quantised import QuantisedMatrix
 __all__ = [
     "AdaptedMatrix",
     "AdapterRows",
+    "Fp8Matrix",
+    "LaidOutMatrix",
     "LowRank",
     "Matrix",
     "MatrixSpec",
@@ -18,9 +25,14 @@ __all__ = [
     "matrix_of",
 ]
 
+LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType({"fp8": Fp8Matrix})
+"""How checkpoints lay tensors out, by `WeightFormat.layout`."""
+
 
 def matrix_of(spec: MatrixSpec, stored: WeightFormat | None = None) -> Matrix:
     """The matrix of a spec, its numbers stored in a format; None for the model's dtype."""
     if stored is None:
         return PlainMatrix(spec)
+    if stored.layout:
+        return LAYOUTS[stored.layout](spec, stored)
     return QuantisedMatrix(spec, stored) if stored.code else PricedMatrix(spec, stored)

@@ -29,8 +29,7 @@ class QuantisedMatrix(Matrix):
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
-        rows, group = stored.block
-        assert rows is not None
+        rows, group = stored.block[0] or self.outputs, stored.block[1]
         self.kind = stored.code
         self.group = min(group or self.inputs, self.inputs)
         groups = -(-self.inputs // self.group), -(-self.outputs // rows)
@@ -53,9 +52,7 @@ class QuantisedMatrix(Matrix):
     @property
     def _codes(self) -> Codes:
         zeros = self.zero if self.zero is not None else float(MIDDLE[self.kind])
-        rows, _ = self.stored_as.block
-        assert rows is not None
-        return Codes(self.kind, self.group, self.scale, zeros, rows)
+        return Codes(self.kind, self.group, self.scale, zeros, self.stored_as.block[0] or self.outputs)
 
     @property
     def stored_as(self) -> WeightFormat:
@@ -76,7 +73,7 @@ class QuantisedMatrix(Matrix):
     def dense(self) -> Tensor:
         """What the codes stand for: fp32 [O, I]."""
         codes_OI = unpacked(self.codes, self.kind)[:, : self.inputs]
-        rows = self.stored_as.block[0] or 1
+        rows = self.stored_as.block[0] or self.outputs
         own = self._codes.zeros_OG
         zero_OG = own.float() if isinstance(own, Tensor) else torch.full_like(self.scale, own, dtype=torch.float32)
         scale_OI, zero_OI = (
@@ -112,7 +109,8 @@ def row_bytes(inputs: int, kind: str) -> int:
 def packed(codes_OI: Tensor, kind: str) -> Tensor:
     """Codes (integers from 0 on; fp8) [O, I] -> uint8 [O, B], filled up with zeros."""
     own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8)
-    full = functional.pad(own, (0, -own.shape[1] % UNIT))
+    missing = -own.shape[1] % UNIT
+    full = functional.pad(own, (0, missing)) if missing else own  # whole units stay where they are, mapped
     return full[:, ::2] | (full[:, 1::2] << 4) if kind == "int4" else full
 
 

@@ -1,0 +1,42 @@
+"""Matrices of fp8 as checkpoints have them: `weight` in e4m3 (arXiv:2209.05433) beside its scales.
+
+A scale is of a block of outputs and inputs (DeepSeek-V3, arXiv:2412.19437, section 3.3.2: 128 x 128), of an output or
+of all of them. Those of the other factor, which static quantisation leaves beside it, are not used: rows stay wide.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.quantised import packed
+
+SCALE_NAMES = ("weight_scale_inv", "weight_scale")
+"""The scales' own name: of DeepSeek and transformers, which is no inverse; of all others."""
+_MOST = 128.0  # kernels widen by 2^120 times a scale, which has to stay within fp32
+
+
+class Fp8Matrix(LaidOutMatrix):
+    """`weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As LaidOutMatrix.layout_names; another of SCALE_NAMES may be put there."""
+        return "weight", SCALE_NAMES[0]
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As LaidOutMatrix.put."""
+        spec = self.spec
+        if name == "weight":
+            check_dtype(full, torch.float8_e4m3fn)
+            check_shape(full, spec.outputs, spec.inputs)
+            return {"codes": packed(self.of_inputs(self.of_outputs(full)), "fp8")}
+        rows, group = self.stored_as.block
+        shape = -(-spec.outputs // (rows or spec.outputs)), -(-spec.inputs // (group or spec.inputs))
+        if group is None and full.numel() == shape[0]:  # stored with one axis or none where it has no second
+            full = full.reshape(shape)
+        check_shape(full, *shape)
+        if full.abs().max() >= _MOST:
+            raise ValueError(f"holds {full.abs().max():.3g}; scales of fp8 are below {_MOST:.0f}")
+        own_OG = self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
+        return self.scales(own_OG)

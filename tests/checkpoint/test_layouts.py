@@ -1,0 +1,190 @@
+"""Quantised checkpoints run: their logits are those of a plain fp32 folder that holds what the tensors stand for, which
+numpy said from the layouts' specifications."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ridgeline.checkpoint import load_model, open_source
+from ridgeline.models import ModelRefused, build
+from ridgeline.models.bill import bill
+from ridgeline.ops.matrix import LaidOutMatrix
+from ridgeline.ops.shard import WHOLE, Shard
+from support.checkpoints import edit_config
+from support.engines import uncached_logits
+from support.layouts import Quantiser, fp8, write_pair
+
+IDS = [[3, 17, 60, 4, 22, 9, 41, 8, 0, 12], [5]]
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 61, "hidden_size": 48,
+    "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 12, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "torch_dtype": "float32",
+    "tie_word_embeddings": False, "attention_bias": True,
+}  # fmt: skip
+DIVIDES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+TIED = LLAMA | {"tie_word_embeddings": True}
+EXPERTS: dict[str, Any] = LLAMA | {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 3, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "decoder_sparse_step": 1, "norm_topk_prob": True, "attention_bias": False,
+}  # fmt: skip
+FUSED: dict[str, Any] = {k: v for k, v in LLAMA.items() if k != "attention_bias"} | {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "pad_token_id": 0, "head_dim": 12,
+}  # fmt: skip
+LATENT: dict[str, Any] = {k: v for k, v in LLAMA.items() if k not in ("attention_bias", "head_dim")} | {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "num_key_value_heads": 4,
+    "kv_lora_rank": 14, "q_lora_rank": 9, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2,
+    "topk_group": 1, "moe_intermediate_size": 16,
+}  # fmt: skip
+
+Pair = Callable[..., tuple[Path, Path]]
+
+
+def blocks(quantiser: Quantiser, *kept: str) -> Callable[[str], Quantiser | None]:
+    """One quantiser for the matrices of the blocks, but for routers and what is kept."""
+
+    def chosen(module: str) -> Quantiser | None:
+        exempt = "_proj" not in module or module.endswith(kept)
+        return None if exempt else quantiser
+
+    return chosen
+
+
+def off(folders: tuple[Path, Path], **how: Any) -> float:
+    """How far logits are apart, in parts of the largest."""
+    ours, theirs = (torch.cat(uncached_logits(load_model(str(each), **how), IDS)) for each in folders)
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def check_ranks(folder: Path) -> None:
+    """What two ranks hold of each matrix is what one holds."""
+    whole, *ranks = (load_model(str(folder), shard=shard) for shard in (WHOLE, Shard(0, 2), Shard(1, 2)))
+    checked = 0
+    for path, matrix in whole.named_modules():
+        if not isinstance(matrix, LaidOutMatrix):
+            continue
+        column = matrix.spec.split == "column"
+        held = [cast(LaidOutMatrix, rank.get_submodule(path)) for rank in ranks]
+        parts = [torch.split(own.values(), list(own.spec.own_parts)) for own in held]  # of each that is fused
+        together = [torch.cat(pair, 0 if column else 1) for pair in zip(*parts, strict=True)]
+        assert torch.equal(torch.cat(together), matrix.values()), path
+        checked += 1
+    assert checked
+
+
+def as_stored(folder: Path) -> float:
+    """Bytes of the tensors of a folder."""
+    return float(sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values()))
+
+
+BLOCK = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+
+
+def block(high: int, wide: int) -> dict[str, Any]:
+    """A section of fp8 in blocks."""
+    return BLOCK | {"weight_block_size": [high, wide]}
+
+
+FP8 = {
+    "qwen3-blocks-of-128": (LLAMA, block(128, 128), fp8(128, 128, "weight_scale_inv", dtype=torch.bfloat16)),
+    "blocks-that-do-not-divide": (LLAMA, block(20, 32), fp8(20, 32, "weight_scale_inv")),
+    "groups-of-no-kernel": (LLAMA, block(16, 20), fp8(16, 20, "weight_scale_inv")),
+    "tied": (TIED, block(32, 64), fp8(32, 64, "weight_scale_inv")),
+    "experts": (EXPERTS, block(16, 32), fp8(16, 32, "weight_scale_inv")),
+    "latent": (LATENT, block(16, 32), fp8(16, 32, "weight_scale_inv")),
+    "fused": (FUSED, block(24, 32), fp8(24, 32, "weight_scale_inv")),
+    "a-scale-a-matrix": (LLAMA, BLOCK, fp8(None, None, "weight_scale", flat=True)),
+    "a-scale-a-matrix-as-transformers": (LLAMA, BLOCK, fp8(None, None, "weight_scale_inv", flat=True)),
+    "fbgemm": (LLAMA, {"quant_method": "fbgemm_fp8"}, fp8(1, None, "weight_scale")),
+}
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_fp8(name: str, tmp_path: Path) -> None:
+    """Of blocks, rows and whole matrices; what is held is billed as it is stored."""
+    values, section, quantiser = FP8[name]
+    folders = write_pair(tmp_path, values, section, blocks(quantiser))
+    assert off(folders) < 1e-5
+    stored = bill(build(open_source(str(folders[0])).config)).nbytes
+    scales = sum(t.numel() for n, t in load_file(folders[0] / "model.safetensors").items() if "weight_scale" in n)
+    narrow = 2 * scales if name == "qwen3-blocks-of-128" else 0  # configs do not say that scales are in bf16
+    assert stored == as_stored(folders[0]) + narrow
+
+
+def test_side_by_side_in_other_formats(tmp_path: Path) -> None:
+    """A gate left in fp32 beside what it gates in fp8, of a layer and of experts; values beside queries and keys."""
+    for values in (LLAMA, EXPERTS):
+        kept = ["gate_proj", "v_proj", "lm_head"]
+        section = block(16, 32) | {"modules_to_not_convert": kept}
+        quantiser = blocks(fp8(16, 32, "weight_scale_inv"), *kept)
+        assert off(write_pair(tmp_path / values["model_type"], values, section, quantiser)) < 1e-5
+
+
+def test_scales_of_what_products_are_given_are_passed_over(tmp_path: Path) -> None:
+    """Static quantisation stores them, and scales of keys and values; rows and KV stay in the model's dtype."""
+    one, layer = torch.tensor(0.5), "model.layers.1.self_attn"
+    names = ("q_proj.input_scale", "o_proj.activation_scale", "k_proj.k_scale", "v_scale")
+    beside = {f"{layer}.{name}": one.clone() for name in names}
+    section = BLOCK | {"activation_scheme": "static"}
+    quantiser = blocks(fp8(None, None, "weight_scale", flat=True))
+    assert off(write_pair(tmp_path, LLAMA, section, quantiser, beside)) < 1e-5
+
+
+def test_a_checkpoint_of_fp16_runs_in_fp32(tmp_path: Path) -> None:
+    """Its plain numbers and scales are exact there."""
+    values = LLAMA | {"torch_dtype": "float16"}
+    folders = write_pair(tmp_path, values, block(16, 32), blocks(fp8(16, 32, "weight_scale_inv", dtype=torch.float16)))
+    assert load_model(str(folders[0])).storage.dtype == torch.float32
+    assert off(folders) < 1e-5
+
+
+def test_ranks_hold_their_part(tmp_path: Path) -> None:
+    """What two ranks hold is what one holds; ranks that would cut a block are refused in one line."""
+    for values in (LLAMA | DIVIDES, FUSED | DIVIDES, EXPERTS | DIVIDES | {"moe_intermediate_size": 96}):
+        folder, _ = write_pair(
+            tmp_path / values["model_type"], values, block(8, 16), blocks(fp8(8, 16, "weight_scale_inv"))
+        )
+        check_ranks(folder)
+        edit_config(folder, quantization_config=block(8, 96))
+        with pytest.raises(ModelRefused, match="do not divide over 2 devices without cutting groups") as caught:
+            load_model(str(folder), shard=Shard(0, 2))
+        assert len(str(caught.value).splitlines()) == 1
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (UP, lambda t: t[:, :-1].contiguous(), r"is \[104, 47\], the config wants \[104, 48\]"),
+        (UP, lambda t: t.float(), "is torch.float32, such weights are stored as torch.float8_e4m3fn"),
+        (f"{UP}_scale_inv", lambda t: t[:1], r"is \[1, 2\], the config wants \[7, 2\]"),
+        (f"{UP}_scale_inv", lambda t: t * float("nan"), "holds NaN or infinity"),
+        (f"{UP}_scale_inv", lambda t: t * 1e6, "scales of fp8 are below 128"),
+        (f"{UP}_scale_inv", lambda t: t.int(), "is torch.int32; scales are float32"),
+        (f"{UP}_scale_inv", lambda _: None, "lacks tensors of the model"),
+    ],
+    ids=["shape", "dtype", "scales", "nan", "large", "integers", "missing"],
+)
+def test_what_is_no_such_layout_is_refused(name: str, change: Any, said: str, tmp_path: Path) -> None:
+    """In one line that names the tensor."""
+    folder, _ = write_pair(tmp_path, LLAMA, block(16, 32), blocks(fp8(16, 32, "weight_scale_inv")))
+    check_refused(folder, {name: change}, said)
+
+
+def check_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
+    """A folder with other tensors is refused, the first of them by its name. changes: of each; None leaves it out."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    changed = {name: change(tensors[name]) for name, change in changes.items()}
+    save_file({name: own for name, own in (tensors | changed).items() if own is not None}, file)
+    with pytest.raises(ModelRefused, match=said) as caught:
+        load_model(str(folder))
+    assert next(iter(changes)) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
