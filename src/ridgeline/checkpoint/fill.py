@@ -24,7 +24,7 @@ from ridgeline.models.network import Network
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.matrix import Fp8Matrix, LaidOutMatrix
+from ridgeline.ops.matrix import Fp8Matrix, LaidOutMatrix, QuantisedMatrix
 from ridgeline.ops.matrix.fp8 import SCALE_NAMES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
@@ -44,16 +44,18 @@ def load_model(
     dummy_weights: bool = False,
     progress: Progress | None = None,
     draws: bool = False,
+    weights: str | None = None,
 ) -> Model:
     """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
     or with random ones.
 
     shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
-    image, where a folder holds one. Raises ModelRefused for anything that cannot become a model here, in one line.
+    image, where a folder holds one. weights: the format that plain weights are quantised to, as `build_to_run`. Raises
+    ModelRefused for anything that cannot become a model here, in one line.
     """
     source = as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
-    built = build_to_run(source.config, shard=shard, family=family)
+    built = build_to_run(source.config, shard=shard, family=family, weights=weights)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     return built
@@ -149,7 +151,8 @@ def _fill_measured(model: Model, folder: Path, family: Family, progress: Progres
     opened = perf_counter()
     fill(model, checkpoint, family, progress=progress)
     filled, now = perf_counter(), disk_bytes()
-    return Loading(checkpoint, opened - start, filled - opened, None if read is None or now is None else now - read)
+    from_disk = None if read is None or now is None else now - read
+    return Loading(checkpoint, opened - start, filled - opened, from_disk, quantised=quantises(model))
 
 
 def fill(
@@ -163,7 +166,9 @@ def fill(
     """Replace every meta parameter by its mapped tensor, or, where it `converts`, by a copy in the model's dtype if
     that is another. `progress(bytes done, bytes in all)` is called as it goes.
 
-    Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of another dtype or NaN.
+    Of a model whose weights are quantised on the way each is read, and let go of before the next, instead of mapped:
+    memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped, of
+    another dtype or NaN.
     """
     naming = Naming(model, family, checkpoint.entries)
     places, tied = naming.places, naming.tied
@@ -171,7 +176,7 @@ def fill(
     extra: list[str] = []
     repeated: dict[str, str] = {}
     done = 0
-    for name, tensor in checkpoint.tensors():
+    for name, tensor in checkpoint.tensors(mapped=not quantises(model)):
         place = naming.place(name)
         done += tensor.nbytes
         if place in places:
@@ -192,6 +197,11 @@ def fill(
     model.tie()
     for name, place in repeated.items():
         _check_repeated(checkpoint, name, sources[place])
+
+
+def quantises(model: Network) -> bool:
+    """Whether a plain weight becomes codes as it is taken."""
+    return any(isinstance(m, QuantisedMatrix) and not m.stored_as.layout for m in model.modules())
 
 
 def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint) -> None:
@@ -316,10 +326,13 @@ def fill_dummy(model: Network, seed: int = 0) -> None:
     with torch.device("meta"):
         model.expand()
     for module in model.modules():
+        codes = module.drawn(block) if isinstance(module, QuantisedMatrix) else {}
         for attribute, wanted in list(module.named_parameters(recurse=False)):
-            tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
-            if wanted.dim() > 1:
-                _repeat(block.to(wanted.dtype), tensor.view(-1))
+            tensor = codes.get(attribute)
+            if tensor is None:
+                tensor = torch.ones(wanted.shape, dtype=wanted.dtype)
+                if wanted.dim() > 1:
+                    _repeat(block.to(wanted.dtype), tensor.view(-1))
             setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
     model.tie()
 

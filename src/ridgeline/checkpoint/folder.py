@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -19,6 +20,11 @@ _SECOND_COPY = re.compile(
     r"consolidated(\W.*)?\.safetensors|(diffusion_pytorch_)?model\.(fp16|bf16|fp32|non_ema)(-\d+-of-\d+)?\.safetensors"
 )
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_TORCH = _DTYPES | {
+    "F64": torch.float64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32,
+    "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 _MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -39,6 +45,17 @@ class Checkpoint:
         pieces = (read_pieces(self.files[entry.name], entry) for entry in (one, other))
         return all(a == b for a, b in zip(*pieces, strict=True))
 
+    def _read(self, entry: TensorEntry) -> Tensor:
+        """A tensor in memory of its own. Raises ModelRefused."""
+        held = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
+        place, done = held.numpy(), 0
+        for piece in read_pieces(self.files[entry.name], entry):
+            place[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            done += len(piece)
+        if done < len(place):
+            raise ModelRefused(f"{self.files[entry.name]} is truncated in tensor {entry.name}; fetch it again")
+        return held.view(_TORCH[entry.dtype]).view(entry.shape)
+
     @property
     def dtype(self) -> torch.dtype:
         """What all tensors are stored in, where no config says it, counters left out. Raises ModelRefused where they
@@ -56,8 +73,13 @@ class Checkpoint:
         """Bytes of all tensors."""
         return sum(entry.end - entry.begin for entry in self.entries.values())
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor, memory-mapped, file by file."""
+    def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor, file by file: memory-mapped, or read into memory of its own, for whoever keeps another form of
+        it and wants no page of the file to stay."""
+        if not mapped:
+            for name, entry in self.entries.items():
+                yield name, self._read(entry)
+            return
         for path in dict.fromkeys(self.files.values()):
             try:
                 with safe_open(path, framework="pt", device="cpu") as file:

@@ -107,7 +107,11 @@ ALIASES: tuple[Alias, ...] = (
         "--enable-dp-attention; leave it out",
         flag=True, marks="--memory-utilization",
     ),
-    Same(("--quantization", "-q"), (), "weights run as the checkpoint stores them; leave it out"),
+    Same(
+        ("--quantization", "-q"), (),
+        "weights run as the checkpoint stores them, or in another format while it is loaded (--weights int8); leave it "
+        "out",
+    ),
     Same(("--load-format",), ("auto", "safetensors"), "weights are read from safetensors alone; give auto"),
     Same(("--enforce-eager",), ("true",), "steps are not captured as CUDA graphs; leave it out", flag=True),
     Same(

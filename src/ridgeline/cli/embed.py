@@ -34,6 +34,7 @@ def embed(
     prompt: Annotated[str | None, typer.Option("--prompt", help=_PROMPT)] = None,
     dimensions: Annotated[int | None, typer.Option(help=_CUT)] = None,
     dummy_weights: options.DummyWeights = False,
+    weights: options.RunWeights = None,
     max_batch_tokens: options.MaxBatchTokens = "2k",
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -47,7 +48,8 @@ def embed(
     if search and prompt is not None:
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
     every = _read(texts or [], input_file)
-    settings = EngineSettings(limits=Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens")))
+    limits = Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"))
+    settings = EngineSettings(limits=limits, weights=weights)
     with loading_bar(model) as progress:
         embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     for key in embedder.loaded.unread:

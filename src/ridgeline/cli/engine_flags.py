@@ -21,6 +21,7 @@ class EngineFlags:
     """The options of every command that runs a model."""
 
     dummy_weights: options.DummyWeights = False
+    weights: options.RunWeights = None
     dtype: options.Dtype = "auto"
     context: options.Context = None
     kv_memory: options.KVMemory = None
@@ -56,6 +57,7 @@ class EngineFlags:
                 chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
             ),
             page_size=self.page_size,
+            weights=self.weights,
             **more,
         )
 

@@ -27,6 +27,7 @@ from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import recipe_named
 
 lab = typer.Typer(help="Four experiments, each under a minute: run them, then read their code.")
 
@@ -50,13 +51,14 @@ Svg = Annotated[
 def kv_cache(
     model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
     tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "256",
+    weights: options.RunWeights = None,
     threads: options.Threads = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Generate with and without a KV cache, and count positions and seconds."""
     count = _fitting(tokens, "--tokens", model)
-    loaded, _ = _load(model, threads)
+    loaded, _ = _load(model, threads, weights)
     first = tokenizer_of(model, or_bytes=True).encode("Once", parse_special=False)[0]
     both = kv_cache_lab.compare(loaded, first, count)
     _give(kv_cache_lab.document(both), kv_cache_lab.as_json(both), svg, as_json)
@@ -88,12 +90,13 @@ def sampling(
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "Once upon a time, there was a little",
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: options.Seed = 1,
+    weights: options.RunWeights = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
     count = _fitting(tokens, "--tokens", model)
-    llm = LLM(model, EngineSettings(kv_bytes=64 << 20))
+    llm = LLM(model, EngineSettings(kv_bytes=64 << 20), weights=weights)
     written = sampling_lab.compare(llm, prompt, count, seed)
     page = sampling_lab.document(written, prompt, llm.tokenizer)
     _give(page, sampling_lab.as_json(written, prompt), svg, as_json)
@@ -104,21 +107,23 @@ def phases(
     model: Annotated[str, typer.Option(help=_MODEL)] = _BUILTIN,
     device: options.DeviceName = "this",
     context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
+    weights: options.RunWeights = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
     if device == "this":
-        both = _phases_here(model, length)
+        both = _phases_here(model, length, weights)
     else:
-        both = phases_lab.compare(build(read_config(model)), device_named(device), length)
+        recipe = None if weights is None else recipe_named(weights)
+        both = phases_lab.compare(build(read_config(model), recipe=recipe), device_named(device), length)
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
-def _phases_here(model: str, length: int) -> phases_lab.Comparison:
+def _phases_here(model: str, length: int, weights: str | None) -> phases_lab.Comparison:
     """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
-    loaded, threads = _load(model, None)
+    loaded, threads = _load(model, None, weights)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
 
@@ -142,10 +147,10 @@ def _check_writes(name: str) -> None:
         raise ValueError(f"{name} keeps its encoder's keys and values too; `ridgeline plan` counts both")
 
 
-def _load(name: str, threads: int | None) -> tuple[Model, int]:
+def _load(name: str, threads: int | None, weights: str | None) -> tuple[Model, int]:
     """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
     source = open_source(name)
-    model = load_model(source, dummy_weights=not source.has_weights)
+    model = load_model(source, dummy_weights=not source.has_weights, weights=weights)
     threads = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
     torch.set_num_threads(threads)
     return model, threads

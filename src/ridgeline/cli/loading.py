@@ -33,9 +33,10 @@ def _measured(loading: Loading) -> str:
     found, entries = loading.checkpoint.files, len(loading.checkpoint.entries)
     files = len(set(found.values()))
     disk = "" if loading.from_disk is None else f"; {say_gb(gb(loading.from_disk))} of it came from the disk"
+    how = "read and quantised" if loading.quantised else "mapped, every page touched"
     return (
         f"loading: {entries:,} tensors of {files:,} file{'s' * (files > 1)}, headers {say_seconds(loading.header)}; "
-        f"{say_gb(gb(loading.nbytes))} mapped, every page touched, {say_seconds(loading.mapped)}: "
+        f"{say_gb(gb(loading.nbytes))} {how}, {say_seconds(loading.mapped)}: "
         f"{_speed(loading.speed)}{disk}"
     )
 

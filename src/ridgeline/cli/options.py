@@ -72,8 +72,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of t
 # -- what is priced ---------------------------------------------------------------------------------------------------
 
 _WEIGHTS = (
-    "bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4 or mxfp4 (weights alone); a mix of llama.cpp like "
-    "q4_k_m. By default as the config says."
+    "bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4, int4-g64, int4-g32 or mxfp4 (weights alone), with "
+    "+head the embedding and the head too; a mix of llama.cpp like q4_k_m. By default as the config says."
 )
 
 
@@ -93,6 +93,12 @@ def _workload(text: str) -> Any:
 def _lora(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="Adapters", **more)
 
+
+_RUN_WEIGHTS = (
+    "Quantise the matrices of a plain checkpoint while it is loaded: int8 (a scale a row), int4, int4-g64 or int4-g32 "
+    "(groups of 128, 64, 32 with a zero), fp8; int8+head the embedding and the head too. Other than vLLM's "
+    "--quantization, of weights alone."
+)
 
 Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
 KV = Annotated[str | None, _setup("KV cache in bf16, fp8, int8 or nvfp4; by default as the config says.", "--kv")]
@@ -214,6 +220,7 @@ Context = Annotated[
     str | None, _engine("Positions a request may have, prompt and text together; by default the model's. 1k is 1,024.")
 ]
 Dtype = Annotated[str, _engine(_DTYPE)]
+RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_lower)]
 KVDtype = Annotated[str, _engine(_KV_DTYPE)]
 MaxRequests = Annotated[int, _engine("Requests under way at a time; further ones wait.")]
 MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]

@@ -159,8 +159,8 @@ class Priced:
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:
-        """Refuse what only a priced request has. Raises ValueError."""
-        given = _changed(self)
+        """Refuse what only a priced request has: both have a format of the weights. Raises ValueError."""
+        given = [name for name in _changed(self) if name != "--weights"]
         if given:
             raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
 
@@ -205,10 +205,10 @@ def trace(
     files.check()
     text = read_prompt(prompt)
     if open_source(model).pipeline:
-        _show_drawn(model, text, device, look, sampling, drawing, running, files, as_json=as_json)
+        _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
     refuse_of_pictures(model, drawing.given())
-    _show_written(model, text, device, look, sampling, running, files, as_json=as_json)
+    _show_written(model, text, device, look, sampling, running, files, priced.weights, as_json=as_json)
 
 
 def _show_drawn(
@@ -220,6 +220,7 @@ def _show_drawn(
     drawing: Drawing,
     running: Running,
     files: Files,
+    priced: Priced,
     *,
     as_json: bool,
 ) -> None:
@@ -229,20 +230,22 @@ def _show_drawn(
     looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
     drawn = [name for name in _changed(sampling) if name != "--seed"]
     others = [name for name in _changed(running) if name not in ("--repeats", "--threads")]
+    others += ["--weights"] * (priced.weights is not None)
     refuse_of_texts(model, [*looks, *drawn, *others])
     asked = Asked(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
     show_picture(model, prompt, sampling.seed, drawing, asked)
 
 
 def _show_written(
-    model: str, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files, *,
-    as_json: bool,
+    model: str, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
+    weights: str | None, *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Trace what a language model writes and show it. Raises ValueError."""
+    """Trace what a language model writes and show it. weights: the format that they are quantised to, None for none.
+    Raises ValueError."""
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
-    dummy, settings = running.dummy_weights, dataclasses.replace(_SETTINGS, adapters=adapters)
+    dummy, settings = running.dummy_weights, dataclasses.replace(_SETTINGS, adapters=adapters, weights=weights)
     llm = load(model, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)

@@ -31,6 +31,7 @@ def translate(
     *,
     sampling: SamplingFlags,
     dummy_weights: options.DummyWeights = False,
+    weights: options.RunWeights = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
@@ -41,7 +42,7 @@ def translate(
     """
     asked = _lines(texts)
     _check_translates(model)
-    llm = load(model, EngineSettings(), dummy_weights=dummy_weights, threads=threads)
+    llm = load(model, EngineSettings(weights=weights), dummy_weights=dummy_weights, threads=threads)
     say_unfollowed(llm)
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:

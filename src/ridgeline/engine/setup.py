@@ -48,6 +48,8 @@ class EngineSettings:
     whole_context: refuse KV memory in which a sequence of the whole context has no room. adapters: folders of LoRA
     adapters by the names that requests choose them by. adapter_rank: the most that one of them may have. memory: bytes
     that are available to all of it, where other models are to have the rest; None for what the machine has free.
+    weights: the format that plain weights are quantised to while they are loaded (int8, int4, int4-g64, int4-g32, fp8;
+    int8+head for the embedding and the head too); None to leave them as they are stored.
     """
 
     kv_bytes: float | None = None
@@ -64,6 +66,7 @@ class EngineSettings:
     adapters: Mapping[str, str] = field(default_factory=dict)
     adapter_rank: int | None = None
     memory: float | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -175,7 +178,11 @@ def load_engine(
     settings, source = settings or EngineSettings(), as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
-    built = build_to_run(source.config, family=family) if draws else model_of(source, said)
+    built = (
+        build_to_run(source.config, family=family, weights=settings.weights)
+        if draws
+        else model_of(source, said, settings.weights)
+    )
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)

@@ -49,11 +49,19 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
 from ridgeline.models.kin import KIN, Kin, kin_of
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN, SECTIONS, Recipe, read_recipe
+from ridgeline.models.recipes import (
+    PLAIN,
+    SECTIONS,
+    WITH_HEAD,
+    Recipe,
+    read_recipe,
+    recipe_named,
+    running_names,
+)
 from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
 from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
-from ridgeline.ops.formats import MXFP4
+from ridgeline.ops.formats import FORMATS, MXFP4, format_of
 from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 # In this order: a name that one rename gives may be what the one before it takes.
@@ -359,12 +367,17 @@ def _store(model: Model, recipe: Recipe, family: Family) -> None:
     model.store(lambda place: choose(replace(place, name=family.checkpoint_name(place.name))))
 
 
-def build_to_run(fields: Fields, *, shard: Shard = WHOLE, family: Family | None = None) -> Model:
-    """As `build`, of a model that runs as its config says it is stored. Of a quantised checkpoint numbers in fp16 are
-    widened to fp32, in which scales of fp16 are exact, as they are not in bf16. Raises ModelRefused for one that is
-    priced only."""
+def build_to_run(
+    fields: Fields, *, shard: Shard = WHOLE, family: Family | None = None, weights: str | None = None
+) -> Model:
+    """As `build`, of a model that runs as its config says it is stored, or whose plain weights are quantised to the
+    format `weights` while they are loaded. Of what is quantised numbers in fp16 are widened to fp32, in which scales of
+    fp16 are exact, as they are not in bf16. Raises ModelRefused for one that is priced only, ValueError for no format
+    that there is."""
     family, recipe = family or family_of(fields), read_recipe(fields)
-    if recipe.name in family.widens:
+    if weights is not None:
+        recipe = _quantised_to(weights, fields, recipe)
+    elif recipe.name in family.widens:
         recipe = PLAIN
     widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
     model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
@@ -382,6 +395,31 @@ def build_to_run(fields: Fields, *, shard: Shard = WHOLE, family: Family | None 
         raise DivisionRefused(f"{fields.source}: {error}") from None
     model.fuse()
     return model
+
+
+def _quantised_to(weights: str, fields: Fields, stated: Recipe) -> Recipe:
+    """The recipe of plain weights that are quantised while they are loaded. Raises ModelRefused for weights that are
+    quantised already, ValueError for a format that they are not quantised to."""
+    if stated.name:
+        raise fields.refuse(
+            f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
+            "or give the unquantised checkpoint"
+        )
+    plain = {name: known for known in FORMATS for name in (known.name, known.long)}
+    if weights in plain and plain[weights].dtype == fields.dtype:
+        return stated
+    if weights in plain:
+        raise ValueError(
+            f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
+            f"to another full format; leave it out, or give one of {', '.join(running_names())}"
+        )
+    recipe = recipe_named(weights)
+    if weights.removesuffix(WITH_HEAD) not in running_names():
+        raise ValueError(
+            f"--weights is {weights!r}, which is priced (ridgeline plan, trace --priced) and does not run yet; give "
+            f"one of {', '.join(running_names())}"
+        )
+    return recipe
 
 
 def stored_dtype(fields: Fields) -> torch.dtype:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Attention
+from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
 from ridgeline.ops.linear import Head
@@ -74,7 +75,11 @@ class Network(nn.Module, ABC):
         """Make tied parameters one, again after a loader has put new ones there."""
         for path, source in self.ties.items():
             module, _, name = path.rpartition(".")
-            setattr(self.get_submodule(module), name, self.get_parameter(source))
+            owner, _, of_source = source.rpartition(".")
+            table = self.get_submodule(owner)
+            held = table.held() if isinstance(table, Embedding) else {of_source: table.get_parameter(of_source)}
+            for own, parameter in held.items():
+                setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
     def module_name(self, path: str) -> str:
         """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
@@ -134,7 +139,7 @@ class Network(nn.Module, ABC):
             for path, module in self.named_modules()
             if isinstance(module, Stored) and not path.startswith(within)
             for name in module.tensors()
-            if f"{path}.{name}" not in self.ties
+            if name == "bias" or f"{path}.weight" not in self.ties
         }
 
     def checkpoint_name(self, path: str) -> str:

@@ -3,13 +3,14 @@
 from collections.abc import Hashable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
+from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.op import Op
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share, weight
@@ -18,8 +19,9 @@ from ridgeline.ops.stored import Share, weight
 class Embedding(Op):
     """Gathers rows of a table [entries, width]: token embeddings, or learned positions (GPT-2).
 
-    scale: what rows are multiplied with, in the table's dtype (Gemma). Of a shard's entries the others' rows are zero,
-    for an AllReduce to add up. stored: a narrower format of the table, priced but not run.
+    scale: what rows are multiplied with, in the model's dtype (Gemma). Of a shard's entries the others' rows are zero,
+    for an AllReduce to add up. stored: a narrower format of the table. table: of codes, which stands in for `weight`
+    where ops run on the format; a head may be the same.
     """
 
     kind = "embedding"
@@ -28,24 +30,42 @@ class Embedding(Op):
         self, entries: int, width: int, dtype: torch.dtype, shard: Shard = WHOLE, *, scale: float | None = None
     ) -> None:
         super().__init__()
-        self.entries, self.width, self.shard, self.scale = entries, width, shard, scale
-        self.stored: WeightFormat | None = None
-        self.weight = weight(shard.part(entries, "embeddings"), width, dtype=dtype)
+        self.entries, self.width, self.dtype, self.shard, self.scale = entries, width, dtype, shard, scale
+        self.own_entries = shard.part(entries, "embeddings")
+        self.store(None)
 
     def store(self, stored: WeightFormat | None) -> None:
         """As Linear.store."""
         self.stored = stored
+        self.weight: nn.Parameter | None = None
+        self.table: QuantisedMatrix | None = None
+        if stored is not None and stored.code:
+            spec = MatrixSpec(self.width, self.entries, self.dtype, split="column", shard=self.shard)
+            table = matrix_of(spec, stored)
+            assert isinstance(table, QuantisedMatrix)
+            table.unnamed = True
+            self.table = table
+        else:
+            self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
     @property
     def runs(self) -> bool:
         """As Stored.runs."""
-        return self.stored is None
+        return self.stored is None or self.table is not None
+
+    def held(self) -> dict[str, nn.Parameter]:
+        """The parameters of its rows, by the names that a matrix has for them."""
+        return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares."""
-        entries, width = self.weight.shape
-        nbytes = self.weight.nbytes if self.stored is None else self.stored.nbytes(entries, width)
-        return (Share(self.stored, self.weight.numel(), float(nbytes)),)
+        if self.table is not None:
+            return self.table.shares()
+        count = self.own_entries * self.width
+        nbytes = (
+            count * self.dtype.itemsize if self.stored is None else self.stored.nbytes(self.own_entries, self.width)
+        )
+        return (Share(self.stored, count, float(nbytes)),)
 
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
         """As Stored.take."""
@@ -54,20 +74,24 @@ class Embedding(Op):
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, width]."""
         if ids_T.is_meta:
-            return self.weight.new_empty(len(ids_T), self.weight.shape[1])
+            return torch.empty(len(ids_T), self.width, dtype=self.dtype, device="meta")
         x_TD = self._gather(ids_T)
         return x_TD if self.scale is None else x_TD * torch.tensor(self.scale, dtype=x_TD.dtype)
 
     def _gather(self, ids_T: Tensor) -> Tensor:
         if self.shard.size == 1:
-            weight = self.weight
-            if kernels := native(weight):
-                return kernels.gather(weight, ids_T)
-            return functional.embedding(ids_T, weight)
-        entries = self.weight.shape[0]
-        local_T = ids_T - self.shard.rank * entries
-        own_T = (local_T >= 0) & (local_T < entries)
-        return functional.embedding(local_T.clamp(0, entries - 1), self.weight) * own_T[:, None]
+            return self._rows(ids_T)
+        local_T = ids_T - self.shard.rank * self.own_entries
+        own_T = (local_T >= 0) & (local_T < self.own_entries)
+        return self._rows(local_T.clamp(0, self.own_entries - 1)) * own_T[:, None]
+
+    def _rows(self, ids_T: Tensor) -> Tensor:
+        if self.table is not None:
+            return self.table.dense(ids_T).to(self.dtype)
+        assert self.weight is not None
+        if self.shard.size == 1 and (kernels := native(self.weight)):
+            return kernels.gather(self.weight, ids_T)
+        return functional.embedding(ids_T, self.weight)
 
     @property
     def runs_natively(self) -> bool:
@@ -76,20 +100,20 @@ class Embedding(Op):
 
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
-        row = self.weight.shape[1] * self.weight.element_size()
-        read = row if self.stored is None else self.stored.nbytes(1, self.weight.shape[1])
+        row = self.width * self.dtype.itemsize
+        read = row if self.stored is None else self.stored.nbytes(1, self.width)
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
 
     @property
     def number_format(self) -> str:
         """As Op.number_format."""
-        return format_of(self.weight.dtype).name
+        return format_of(self.dtype).name
 
     def signature(self) -> Hashable:
-        return tuple(self.weight.shape), self.weight.dtype, self.stored, self.shard.size, self.scale is None
+        return self.own_entries, self.width, self.dtype, self.stored, self.shard.size, self.scale is None
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]} x {self.weight.shape[1]}"
+        return f"{self.own_entries} x {self.width}"
 
 
 class IndexedEmbedding(Embedding):

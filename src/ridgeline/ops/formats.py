@@ -83,16 +83,19 @@ BF16 = Format("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
 
 # fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
-# 128 with a scale and a zero, as AWQ and GPTQ store them. nvfp4: weights and activations, groups of 16 with a scale of
-# 8 bits. mxfp4: weights alone, groups of 32 with an exponent (Open Compute Project, Microscaling Formats 1.0).
+# 128, 64 or 32 with a scale and a zero, which takes a byte, as it is held where they run (AWQ and GPTQ pack two into
+# one). nvfp4: weights and activations, groups of 16 with a scale of 8 bits. mxfp4: weights alone, groups of 32 with an
+# exponent (Open Compute Project, Microscaling Formats 1.0).
 INT8 = WeightFormat("int8", 8, (1, None), 16, code="int8")
 NVFP4 = WeightFormat("nvfp4", 4, (1, 16), 8, activations="fp4", matrix_bits=64)
 MXFP4 = WeightFormat("mxfp4", 4, (1, 32), 8)
 WEIGHT_FORMATS = (
-    WeightFormat("fp8", 8, (1, None), 32, activations="fp8"),
+    WeightFormat("fp8", 8, (1, None), 32, activations="fp8", code="fp8"),
     INT8,
     WeightFormat("w8a8", 8, (1, None), 32, activations="int8"),
-    WeightFormat("int4", 4, (1, 128), 16, 4),
+    WeightFormat("int4", 4, (1, 128), 16, 8, code="int4"),
+    WeightFormat("int4-g64", 4, (1, 64), 16, 8, code="int4"),
+    WeightFormat("int4-g32", 4, (1, 32), 16, 8, code="int4"),
     NVFP4,
     MXFP4,
 )

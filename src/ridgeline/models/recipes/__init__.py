@@ -6,6 +6,24 @@ mixes of GGUF files.
 """
 
 from ridgeline.models.recipes.config import SECTIONS, read_recipe
-from ridgeline.models.recipes.recipe import PLAIN, Recipe, recipe_named, recipe_names, uniform
+from ridgeline.models.recipes.recipe import (
+    PLAIN,
+    WITH_HEAD,
+    Recipe,
+    recipe_named,
+    recipe_names,
+    running_names,
+    uniform,
+)
 
-__all__ = ["PLAIN", "SECTIONS", "Recipe", "read_recipe", "recipe_named", "recipe_names", "uniform"]
+__all__ = [
+    "PLAIN",
+    "SECTIONS",
+    "WITH_HEAD",
+    "Recipe",
+    "read_recipe",
+    "recipe_named",
+    "recipe_names",
+    "running_names",
+    "uniform",
+]

@@ -45,6 +45,10 @@ def uniform(stored: WeightFormat) -> Recipe:
     return Recipe(stored.name, stored.bits, lambda _: stored_in(stored))
 
 
+WITH_HEAD = "+head"
+"""After the name of a weight format: the embedding and the head are in it too."""
+
+
 PLAIN = Recipe("", None, lambda _: lambda _: None)
 """Everything in the model's dtype."""
 
@@ -55,11 +59,19 @@ def recipe_names() -> tuple[str, ...]:
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of this name: a weight format for the matrices in the blocks, or a mix of llama.cpp. Raises ValueError
-    with the names there are."""
-    stored = next((known for known in WEIGHT_FORMATS if known.name == name), None)
-    if stored is not None:
-        return uniform(stored)
+    """The recipe of this name: a weight format for the matrices in the blocks, `int8+head` for the embedding and the
+    head too, or a mix of llama.cpp, which says itself what they are in. Raises ValueError with the names there are."""
     if name in MIXES:
         return Recipe(name, MIXES[name].base.bits, lambda model: mix(name, model))
-    raise ValueError(f"unknown weight format {name!r}; use one of {', '.join(recipe_names())}")
+    stored = next((known for known in WEIGHT_FORMATS if known.name == name.removesuffix(WITH_HEAD)), None)
+    if stored is None:
+        names = ", ".join(recipe_names())
+        raise ValueError(f"unknown weight format {name!r}; use one of {names}; a format may end in {WITH_HEAD}")
+    if name == stored.name:
+        return uniform(stored)
+    return Recipe(name, stored.bits, lambda _: stored_in(stored, LINEAR | {"embedding"}))
+
+
+def running_names() -> tuple[str, ...]:
+    """The formats that a plain checkpoint is quantised to while it is loaded."""
+    return tuple(known.name for known in WEIGHT_FORMATS if known.code)

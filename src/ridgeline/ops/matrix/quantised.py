@@ -17,6 +17,9 @@ from ridgeline.ops.stored import Share, weight
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
 """The code of zero where all groups have the same."""
 
+_LARGEST = {"int8": 127, "int4": 7, "fp8": 448}
+_PIECE = 1 << 18  # numbers that are quantised at a time: what that takes in fp32 is little beside a matrix
+
 
 class QuantisedMatrix(Matrix):
     """code x scale - zero x scale, widened on the way into the product.
@@ -39,8 +42,11 @@ class QuantisedMatrix(Matrix):
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """Of the scales: the model's."""
-        return self.spec.dtype
+        """Of the scales: as wide as the format says. Those of 16 bits are the model's, bf16 in one of fp32: fp16 does
+        not hold scales of small weights in full."""
+        if self.stored_as.scale_bits == 32:
+            return torch.float32
+        return self.spec.dtype if self.spec.dtype.itemsize == 2 else torch.bfloat16
 
     @property
     def operands(self) -> Operands | None:
@@ -70,17 +76,31 @@ class QuantisedMatrix(Matrix):
         """As Matrix.values."""
         return self.dense().to(self.spec.dtype)
 
-    def dense(self) -> Tensor:
-        """What the codes stand for: fp32 [O, I]."""
-        codes_OI = unpacked(self.codes, self.kind)[:, : self.inputs]
+    def dense(self, picked_R: Tensor | None = None) -> Tensor:
+        """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
+        codes_RB = self.codes if picked_R is None else self.codes[picked_R]
+        codes_RI = unpacked(codes_RB, self.kind)[:, : self.inputs]
         rows = self.stored_as.block[0] or self.outputs
         own = self._codes.zeros_OG
         zero_OG = own.float() if isinstance(own, Tensor) else torch.full_like(self.scale, own, dtype=torch.float32)
-        scale_OI, zero_OI = (
-            each.float().repeat_interleave(rows, 0)[: self.outputs].repeat_interleave(self.group, 1)[:, : self.inputs]
+        every_R = torch.arange(self.outputs) if picked_R is None else picked_R
+        scale_RI, zero_RI = (
+            each.float()[every_R // rows].repeat_interleave(self.group, 1)[:, : self.inputs]
             for each in (self.scale, zero_OG)
         )
-        return codes_OI * scale_OI - zero_OI * scale_OI
+        return codes_RI * scale_RI - zero_RI * scale_RI
+
+    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+        """Its parameters at random, but for a bias: codes of a block of numbers, over and over, of one scale."""
+        scale = float(block.float().abs().max()) / _LARGEST[self.kind]
+        steps = block.float().view(1, -1) / scale
+        codes = steps.to(torch.float8_e4m3fn) if self.kind == "fp8" else (steps + MIDDLE[self.kind]).round()
+        bytes_B = packed(codes, self.kind).view(-1)
+        filled = bytes_B.repeat(-(-self.codes.numel() // len(bytes_B)))[: self.codes.numel()].view(self.codes.shape)
+        made = {"codes": filled, "scale": torch.full(self.scale.shape, scale, dtype=self.scale.dtype)}
+        if self.zero is not None:
+            made["zero"] = torch.full(self.zero.shape, MIDDLE[self.kind], dtype=torch.uint8)
+        return made
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
@@ -96,8 +116,14 @@ class QuantisedMatrix(Matrix):
         if full.dtype != self.spec.dtype:
             raise ValueError(f"is {full.dtype}, the config says {self.spec.dtype}; correct its torch_dtype")
         assert self.stored_as.block[0] == 1, "a plain weight is quantised with scales for each output"
-        rows_OI = (own.t() if self.spec.transposed else own).float()
-        return quantised(rows_OI, self.kind, self.group, self.scale_dtype, zeros=self.zero is not None)
+        rows_OI = own.t() if self.spec.transposed else own
+        if rows_OI.shape != (self.outputs, self.inputs):
+            wanted = [self.inputs, self.outputs] if self.spec.transposed else [self.outputs, self.inputs]
+            raise ValueError(f"is {list(own.shape)}, the config wants {wanted}")
+        made = quantised(rows_OI, self.kind, self.group, self.scale_dtype, zeros=self.zero is not None)
+        if not torch.isfinite(made["scale"]).all():
+            raise ValueError("holds NaN or infinity; the checkpoint is broken, fetch it again")
+        return made
 
 
 def row_bytes(inputs: int, kind: str) -> int:
@@ -126,15 +152,24 @@ def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
 
 
 def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
-    """fp32 [O, I] to the nearest codes, and the scales of its groups in a dtype: `codes`, `scale`, and `zero` if there
-    are to be zeros.
+    """Numbers [O, I] to the nearest codes, and the scales of their groups in a dtype: `codes`, `scale`, and `zero` if
+    there are to be zeros.
 
     A group's largest magnitude, or with zeros its range (0 included), takes all codes. The scale is rounded to its
     dtype first, so that what is divided by is what is multiplied with.
     """
+    pieces = [
+        _quantised(piece_OI.float(), kind, group, dtype, zeros=zeros)
+        for piece_OI in torch.split(rows_OI, max(1, _PIECE // rows_OI.shape[1]))
+    ]
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
+    """As `quantised`, of fp32, at once."""
     outputs, inputs = rows_OI.shape
     grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)
-    largest = {"int8": 127, "int4": 7, "fp8": 448}[kind]
+    largest = _LARGEST[kind]
     if zeros:
         assert kind == "int4", "zeros are of integers of 4 bits"
         low_OG, high_OG = grouped_OGI.amin(-1).clamp(max=0), grouped_OGI.amax(-1).clamp(min=0)

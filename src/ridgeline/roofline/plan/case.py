@@ -11,9 +11,18 @@ from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
 from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN, Recipe, read_recipe, recipe_named, recipe_names
+from ridgeline.models.recipes import PLAIN, WITH_HEAD, Recipe, read_recipe, recipe_named, recipe_names
 from ridgeline.ops.experts import Experts
-from ridgeline.ops.formats import BF16, FORMATS, FP16, KV_FORMATS, format_named, format_of, kv_format_named
+from ridgeline.ops.formats import (
+    BF16,
+    FORMATS,
+    FP16,
+    KV_FORMATS,
+    WEIGHT_FORMATS,
+    format_named,
+    format_of,
+    kv_format_named,
+)
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.work import Segment, Work, adapter_space
 from ridgeline.roofline.device import NARROW, Device
@@ -334,12 +343,13 @@ def _computed_in(dtype: torch.dtype, device: Device) -> torch.dtype:
 
 def check_formats(weights: str | None, kv: str | None) -> None:
     """Raises ValueError with the names there are for a format that there is not."""
-    plain = [known.name for known in FORMATS]
+    plain, formats = [known.name for known in FORMATS], [known.name for known in WEIGHT_FORMATS]
     for option, name, narrow in (
         ("--weights", weights, recipe_names()),
         ("--kv", kv, tuple(known.name for known in KV_FORMATS)),
     ):
-        if name is not None and name not in (*plain, *narrow):
+        known = name in (*plain, *narrow) or (option == "--weights" and str(name).removesuffix(WITH_HEAD) in formats)
+        if name is not None and not known:
             raise ValueError(f"{option} is {name!r}; it must be one of {', '.join((*plain, *narrow))}")
 
 
