@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ridgeline.checkpoint import load_model, open_source
-from ridgeline.models import ModelRefused, build
+from ridgeline.checkpoint.fill import weight_bytes
+from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
 from ridgeline.ops.matrix import LaidOutMatrix
 from ridgeline.ops.shard import WHOLE, Shard
 from support.checkpoints import edit_config
 from support.engines import uncached_logits
-from support.layouts import Quantiser, fp8, write_pair
+from support.layouts import Quantiser, awq, fp8, gptq, write_pair
 
 IDS = [[3, 17, 60, 4, 22, 9, 41, 8, 0, 12], [5]]
 LLAMA: dict[str, Any] = {
@@ -116,6 +117,70 @@ def test_fp8(name: str, tmp_path: Path) -> None:
     assert stored == as_stored(folders[0]) + narrow
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}
+FP16 = LLAMA | {"torch_dtype": "float16"}
+INTEGERS = {
+    "gptq": (FP16, GPTQ, gptq(4, 16)),
+    "gptq-v2": (LLAMA, GPTQ | {"checkpoint_format": "gptq_v2"}, gptq(4, 16, version=2)),
+    "gptq-symmetric": (TIED, GPTQ | {"group_size": 32, "sym": True}, gptq(4, 32, symmetric=True)),
+    "gptq-of-8-bits": (LLAMA, GPTQ | {"bits": 8, "group_size": 32}, gptq(8, 32)),
+    "gptq-in-an-order": (FP16, GPTQ | {"desc_act": True}, gptq(4, 16, act_order=True)),
+    "gptq-of-8-bits-in-an-order": (LLAMA, GPTQ | {"bits": 8, "desc_act": True}, gptq(8, 16, act_order=True)),
+    "gptq-in-an-order-of-one-group": (LLAMA, GPTQ | {"group_size": -1, "desc_act": True}, gptq(4, None)),
+    "gptq-experts": (EXPERTS, GPTQ, gptq(4, 16)),
+    "gptq-experts-in-an-order": (EXPERTS, GPTQ | {"desc_act": True}, gptq(4, 16, act_order=True)),
+    "gptq-fused": (FUSED, GPTQ | {"desc_act": True}, gptq(4, 16, act_order=True)),
+    "gptq-groups-of-no-kernel": (LLAMA, GPTQ | {"group_size": 24}, gptq(4, 24)),
+    "awq": (FP16, AWQ, awq(16)),
+    "awq-tied": (TIED, AWQ | {"group_size": 32}, awq(32)),
+    "awq-of-one-group": (LLAMA, AWQ | {"group_size": -1}, awq(None)),
+    "awq-experts": (EXPERTS, AWQ, awq(16)),
+    "awq-fused": (FUSED, AWQ, awq(16)),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_in_words(name: str, tmp_path: Path) -> None:
+    """GPTQ's and AWQ's. They are billed as they are stored, and memory is asked for as they are held."""
+    values, section, quantiser = INTEGERS[name]
+    folders = write_pair(tmp_path, values, section, blocks(quantiser))
+    assert off(folders) < 1e-5
+    fields = open_source(str(folders[0])).config
+    assert bill(build(fields)).nbytes == as_stored(folders[0])
+    if "experts" not in name:  # for which their objects are counted too
+        held = {id(parameter): parameter.nbytes for parameter in load_model(str(folders[0])).parameters()}
+        assert weight_bytes(build_to_run(fields)) == sum(held.values())
+
+
+def test_modules_with_bits_of_their_own(tmp_path: Path) -> None:
+    """GPTQModel's `dynamic`: a gate in 8 bits and in an order beside what it gates in 4, values left alone."""
+    section = GPTQ | {"dynamic": {"-:.*v_proj": {}, "+:.*gate_proj": {"bits": 8, "group_size": 32, "desc_act": True}}}
+
+    def chosen(module: str) -> Quantiser | None:
+        wide, plain = gptq(8, 32, act_order=True), blocks(gptq(4, 16), "v_proj")
+        return wide if module.endswith("gate_proj") else plain(module)
+
+    assert off(write_pair(tmp_path, LLAMA, section, chosen)) < 1e-5
+
+
+def test_random_codes_run(tmp_path: Path) -> None:
+    """Of an order of inputs too."""
+    folder, _ = write_pair(tmp_path, LLAMA, GPTQ | {"desc_act": True}, blocks(gptq(4, 16, act_order=True)))
+    (logits_TV, _) = uncached_logits(load_model(str(folder), dummy_weights=True), IDS)
+    assert logits_TV.isfinite().all()
+    assert (logits_TV[0] != logits_TV[1]).any()
+
+
+def test_a_head_in_integers(tmp_path: Path) -> None:
+    """GPTQ's `lm_head`."""
+    values = LLAMA | {"vocab_size": 64}
+    folders = write_pair(
+        tmp_path, values, GPTQ | {"lm_head": True}, lambda m: gptq(4, 16) if "embed" not in m else None
+    )
+    assert off(folders) < 1e-5
+
+
 def test_side_by_side_in_other_formats(tmp_path: Path) -> None:
     """A gate left in fp32 beside what it gates in fp8, of a layer and of experts; values beside queries and keys."""
     for values in (LLAMA, EXPERTS):
@@ -143,14 +208,22 @@ def test_a_checkpoint_of_fp16_runs_in_fp32(tmp_path: Path) -> None:
     assert off(folders) < 1e-5
 
 
-def test_ranks_hold_their_part(tmp_path: Path) -> None:
-    """What two ranks hold is what one holds; ranks that would cut a block are refused in one line."""
-    for values in (LLAMA | DIVIDES, FUSED | DIVIDES, EXPERTS | DIVIDES | {"moe_intermediate_size": 96}):
-        folder, _ = write_pair(
-            tmp_path / values["model_type"], values, block(8, 16), blocks(fp8(8, 16, "weight_scale_inv"))
-        )
+RANKS = {
+    "fp8": (block(8, 16), fp8(8, 16, "weight_scale_inv"), block(8, 96)),
+    "gptq": (GPTQ, gptq(4, 16), GPTQ | {"group_size": 32}),
+    "gptq-of-8-bits": (GPTQ | {"bits": 8, "group_size": -1}, gptq(8, None), GPTQ | {"desc_act": True}),
+    "awq": (AWQ, awq(16), AWQ | {"group_size": 96}),
+}
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_hold_their_part(name: str, tmp_path: Path) -> None:
+    """What two ranks hold is what one holds; ranks that would cut a group are refused in one line."""
+    section, quantiser, cut = RANKS[name]
+    for values in (LLAMA, FUSED, EXPERTS | {"moe_intermediate_size": 96}):
+        folder, _ = write_pair(tmp_path / values["model_type"], values | DIVIDES, section, blocks(quantiser))
         check_ranks(folder)
-        edit_config(folder, quantization_config=block(8, 96))
+        edit_config(folder, quantization_config=cut)
         with pytest.raises(ModelRefused, match="do not divide over 2 devices without cutting groups") as caught:
             load_model(str(folder), shard=Shard(0, 2))
         assert len(str(caught.value).splitlines()) == 1
@@ -188,3 +261,44 @@ def check_refused(folder: Path, changes: dict[str, Any], said: str) -> None:
         load_model(str(folder))
     assert next(iter(changes)) in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+GATE = "model.layers.0.mlp.gate_proj"
+
+
+@pytest.mark.parametrize(
+    ("change", "act_order", "said"),
+    [
+        ({f"{GATE}.qweight": lambda t: t[:5].contiguous()}, False, r"is \[5, 104\], the config wants \[6, 104\]"),
+        ({f"{GATE}.qzeros": lambda t: t.float()}, False, "is torch.float32, such weights are stored as torch.int32"),
+        ({f"{GATE}.scales": lambda t: t[:2].contiguous()}, False, r"is \[2, 104\], the config wants \[3, 104\]"),
+        ({f"{GATE}.g_idx": lambda t: t.flip(0)}, False, "in another order than theirs; correct desc_act"),
+        ({f"{GATE}.g_idx": lambda t: t.clamp(max=1)}, True, "puts other than 16 inputs into a group"),
+        ({f"{GATE}.g_idx": lambda _: None}, True, "lacks tensors of the model"),
+    ],
+    ids=["shape", "dtype", "scales", "order", "groups", "missing"],
+)
+def test_what_is_not_as_gptq_packs_is_refused(
+    change: dict[str, Any], act_order: bool, said: str, tmp_path: Path
+) -> None:
+    """In one line that names the tensor."""
+    section = GPTQ | {"desc_act": act_order}
+    folder, _ = write_pair(tmp_path, LLAMA, section, blocks(gptq(4, 16, act_order=act_order)))
+    check_refused(folder, change, said)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        (GPTQ | {"bits": 3}, "gptq int3 g16"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "gptq int4 g16"),
+        (AWQ | {"version": "gemv"}, "awq gemv int4 g16"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes fp4"),
+    ],
+)
+def test_what_is_priced_only_is_refused(section: dict[str, Any], name: str) -> None:
+    """In one line, with what works; it is priced."""
+    fields = Fields(LLAMA | {"quantization_config": section}, "config.json")
+    with pytest.raises(ModelRefused, match=f"weights stored as {name} are priced .* use the unquantised checkpoint"):
+        build_to_run(fields)
+    assert not build(fields).runs

@@ -409,8 +409,10 @@ def test_ranks_share_what_one_card_holds(name: str) -> None:
 
 def test_what_is_stored_so_does_not_run() -> None:
     """It is said in one line, with what works; plain weights run."""
-    with pytest.raises(ModelRefused, match=r"stored as awq int4 g128 are priced \(ridgeline plan, .* do not run yet"):
-        build_to_run(quantised(AWQ))
+    with pytest.raises(
+        ModelRefused, match=r"stored as bitsandbytes fp4 are priced \(ridgeline plan, .* do not run yet"
+    ):
+        build_to_run(quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}))
     assert build_to_run(Fields(SMALL, "c")).runs
     runs = [name for name in recipe_names() if build(Fields(SMALL, "c"), recipe=recipe_named(name)).runs]
     assert runs == list(running_names()) == ["fp8", "int8", "int4", "int4-g64", "int4-g32"]

@@ -92,3 +92,92 @@ def fp8(
         return {"weight": torch.from_numpy(codes).view(torch.float8_e4m3fn), name: tensor}, stands_for
 
     return quantise
+
+
+# -- integers ----------------------------------------------------------------------------------------------------------
+
+Integers = npt.NDArray[np.int64]
+
+
+def rounded(
+    numbers: Numbers, bits: int, group: int, dtype: torch.dtype, *, symmetric: bool, groups_I: Integers | None = None
+) -> tuple[Integers, Numbers, Integers, Numbers]:
+    """Codes [O, I] from 0 on, scales [O, G] that a dtype holds, zeros [O, G], and what these stand for: (code - zero) x
+    scale. groups_I: the group of each input, side by side if it is not given."""
+    if not symmetric:  # zeros of 0 too
+        numbers = np.concatenate([np.abs(numbers[:3]), numbers[3:]])
+    if groups_I is None:
+        groups_I = np.arange(numbers.shape[1]) // group
+    most = 2**bits - 1
+    codes, stands_for = np.zeros(numbers.shape, np.int64), np.zeros_like(numbers)
+    scales = np.zeros((len(numbers), groups_I.max() + 1), np.float32)
+    zeros = np.zeros(scales.shape, np.int64)
+    for number in range(scales.shape[1]):
+        own = numbers[:, groups_I == number]
+        low, high = np.minimum(own.min(1), 0), np.maximum(own.max(1), 0)
+        if symmetric:
+            high = np.maximum(high, -low)
+            low = -high
+        scale = torch.from_numpy((high - low) / most).to(dtype).float().numpy()
+        zero = (
+            np.full(len(own), (most + 1) // 2)
+            if symmetric
+            else np.clip(np.rint(-low / scale), 0, most).astype(np.int64)
+        )
+        code = np.clip(np.rint(own / scale[:, None]) + zero[:, None], 0, most).astype(np.int64)
+        scales[:, number], zeros[:, number], codes[:, groups_I == number] = scale, zero, code
+        stands_for[:, groups_I == number] = (code - zero[:, None]).astype(np.float32) * scale[:, None]
+    return codes, scales, zeros, stands_for
+
+
+def words(integers: Integers, bits: int, axis: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """int32, in each as many integers along an axis as it has room for: the first of `order` in the lowest bits."""
+    moved = np.moveaxis(integers, axis, -1)
+    room = 32 // bits
+    moved = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, -moved.shape[-1] % room)])
+    parted = moved.reshape(*moved.shape[:-1], -1, room).astype(np.uint64)
+    packed = np.zeros(parted.shape[:-1], np.uint64)
+    for place, which in enumerate(order or range(room)):
+        packed |= parted[..., which] << np.uint64(bits * place)
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(packed.astype(np.uint32).view(np.int32), -1, axis)))
+
+
+def gptq(
+    bits: int, group: int | None, *, version: int = 1, act_order: bool = False, symmetric: bool = False,
+    dtype: torch.dtype = torch.float16,
+) -> Quantiser:  # fmt: skip
+    """GPTQ's tensors; with act-order a random order decides which inputs are of a group."""
+
+    def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
+        inputs = numbers.shape[1]
+        groups_I = np.arange(inputs) // (group or inputs)
+        if act_order:
+            np.random.default_rng(inputs).shuffle(groups_I)
+        codes, scales, zeros, stands_for = rounded(
+            numbers, bits, group or inputs, dtype, symmetric=symmetric, groups_I=groups_I
+        )
+        return {
+            "qweight": words(codes.T, bits, 0),
+            "qzeros": words(zeros.T, bits, 1) - (words(np.ones(32 // bits, int), bits, 0) if version == 1 else 0),
+            "scales": torch.from_numpy(scales.T.copy()).to(dtype),
+            "g_idx": torch.from_numpy(groups_I.astype(np.int32)),
+        }, stands_for
+
+    return quantise
+
+
+def awq(group: int | None) -> Quantiser:
+    """AWQ's tensors for GEMM: eight outputs a word, the even ones in its lower half."""
+
+    def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
+        codes, scales, zeros, stands_for = rounded(
+            numbers, 4, group or numbers.shape[1], torch.float16, symmetric=False
+        )
+        order = (0, 2, 4, 6, 1, 3, 5, 7)
+        return {
+            "qweight": words(codes.T, 4, 1, order),
+            "qzeros": words(zeros.T, 4, 1, order),
+            "scales": torch.from_numpy(scales.T.copy()).half(),
+        }, stands_for
+
+    return quantise

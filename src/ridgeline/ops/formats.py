@@ -41,7 +41,8 @@ class WeightFormat:
     for the model's dtype, to which weights are widened on the way. input_bits: of each input (GPTQ's order of columns,
     a scale of the input). matrix_bits: of the whole matrix (a second scale). code: what numbers are stored as where ops
     run on them (int8, int4, fp8; `ops/matrix/quantised.py`); "" where they are only priced. layout: of their tensors in
-    a checkpoint; "" where it has the plain weight.
+    a checkpoint; "" where it has the plain weight. ordered: whether a group is not of inputs side by side, but of those
+    that the checkpoint says.
     """
 
     name: str
@@ -54,6 +55,7 @@ class WeightFormat:
     matrix_bits: int = 0
     code: str = ""
     layout: str = ""
+    ordered: bool = False
 
     def nbytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a matrix with its scales."""

@@ -106,24 +106,33 @@ def _group(section: Fields, *names: str) -> int | None:
     return None if size == -1 else section.count(name, 128, most=_MAX_GROUP)
 
 
-def _integer(bits: int, group: int | None, input_bits: int = 0) -> WeightFormat:
-    """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product."""
+def _integer(bits: int, group: int | None, layout: str) -> WeightFormat:
+    """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product. layout: ""
+    for one that is only priced."""
     shared = "channel" if group is None else f"g{group}"
-    return WeightFormat(f"int{bits} {shared}", bits, (1, group), 16, bits, input_bits=input_bits)
+    code = {4: "int4", 8: "int8"}.get(bits, "") if layout else ""
+    stored = WeightFormat(f"int{bits} {shared}", bits, (1, group), 16, bits)
+    return replace(stored, code=code, layout=layout) if code else stored
 
 
 def _awq(section: Fields) -> Recipe:
     bits = section.count("w_bit" if section.has("w_bit") else "bits", 4, most=_MAX_BITS)
-    stored = _integer(bits, _group(section, "group_size", "q_group_size"))
-    return _uniform("awq", stored, contains(names_listed(section, "modules_to_not_convert")))
+    version = section.text("version", "gemm").lower()
+    runs = bits == 4 and version == "gemm" and section.text("backend", "autoawq") == "autoawq"
+    stored = _integer(bits, _group(section, "group_size", "q_group_size"), "awq" if runs else "")
+    return _uniform(
+        "awq" if version == "gemm" else f"awq {version}",
+        stored,
+        contains(names_listed(section, "modules_to_not_convert")),
+    )
 
 
 def _gptq(section: Fields) -> Recipe:
     """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
     none (`-:`) for modules that match a pattern."""
     section.refuse_if("modules_in_block_to_quantize")
-    bits, group = section.count("bits", most=_MAX_BITS), _group(section, "group_size")
-    stored, own = _integer(bits, group, input_bits=32), _dynamic(section, bits, group)
+    stored = _gptq_format(section, section)
+    own = _dynamic(section)
     kinds = LINEAR if section.flag("lm_head", False) else BLOCKS
 
     def choose(place: Place) -> WeightFormat | None:
@@ -134,14 +143,26 @@ def _gptq(section: Fields) -> Recipe:
     return Recipe(_named("gptq", stored), stored.bits, lambda _: choose)
 
 
-def _dynamic(section: Fields, bits: int, group: int | None) -> Sequence[tuple[re.Pattern[str], WeightFormat | None]]:
+def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
+    """Of a section, or of modules that have their own bits, groups and order."""
+
+    def says(name: str) -> Fields:
+        return own if own.has(name) else section
+
+    form = section.text("checkpoint_format", section.text("format", "gptq")).lower()
+    packed = section.text("pack_dtype", "int32") == "int32" and not section.flag("is_marlin_format", False)
+    bits = says("bits").count("bits", most=_MAX_BITS)
+    layout = form if form in ("gptq", "gptq_v2") and packed else ""
+    stored = _integer(bits, _group(says("group_size"), "group_size"), layout)
+    return replace(stored, input_bits=32, ordered=says("desc_act").flag("desc_act", False))
+
+
+def _dynamic(section: Fields) -> Sequence[tuple[re.Pattern[str], WeightFormat | None]]:
     """The patterns of `dynamic`, and what the modules that match are stored in; None for the model's dtype."""
     listed = section.section("dynamic")
     own: list[tuple[re.Pattern[str], WeightFormat | None]] = []
     for entry in listed.values:
-        other = listed.section(entry)
-        size = _group(other, "group_size") if other.has("group_size") else group
-        stored = _integer(other.count("bits", bits, most=_MAX_BITS), size, input_bits=32)
+        stored = _gptq_format(section, listed.section(entry))
         expression = entry.removeprefix("-:").removeprefix("+:")
         own.append((pattern(listed, expression, entry), None if entry.startswith("-:") else stored))
     return own

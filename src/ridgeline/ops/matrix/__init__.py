@@ -5,7 +5,9 @@ from types import MappingProxyType
 
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
+from ridgeline.ops.matrix.awq import AwqMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
+from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
 from ridgeline.ops.matrix.laid_out import LaidOutMatrix
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
@@ -25,7 +27,9 @@ __all__ = [
     "matrix_of",
 ]
 
-LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType({"fp8": Fp8Matrix})
+LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType(
+    {"fp8": Fp8Matrix, "gptq": GptqV1Matrix, "gptq_v2": GptqMatrix, "awq": AwqMatrix}
+)
 """How checkpoints lay tensors out, by `WeightFormat.layout`."""
 
 

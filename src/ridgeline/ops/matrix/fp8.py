@@ -39,4 +39,4 @@ class Fp8Matrix(LaidOutMatrix):
         if full.abs().max() >= _MOST:
             raise ValueError(f"holds {full.abs().max():.3g}; scales of fp8 are below {_MOST:.0f}")
         own_OG = self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
-        return self.scales(own_OG)
+        return self.put_scales(own_OG)

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.kernels import Operands, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
-from ridgeline.ops.matrix.quantised import QuantisedMatrix
+from ridgeline.ops.matrix.quantised import QuantisedMatrix, packed
+from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.shard import Indivisible
-from ridgeline.ops.stored import Share
+from ridgeline.ops.stored import Share, weight
 
 _BYTE = 2  # inputs of 4 bits
 _SCALES = (torch.float32, torch.bfloat16, torch.float16)
@@ -18,7 +21,11 @@ _SCALES = (torch.float32, torch.bfloat16, torch.float16)
 
 class LaidOutMatrix(QuantisedMatrix, ABC):
     """A QuantisedMatrix whose codes, scales and zeros are a checkpoint's, number by number; their order alone may
-    change. What they take is billed as the checkpoint stores it."""
+    change. What they take is billed as the checkpoint stores it.
+
+    `order`: int32 [I], the inputs group by group, where a group is not of inputs side by side. Codes are held in this
+    order, and rows brought into it.
+    """
 
     names: tuple[str, ...]
     """The checkpoint's tensors, but for the bias."""
@@ -26,6 +33,8 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
         self.names = self.layout_names()
+        self.order = weight(self.inputs, dtype=torch.int32) if stored.ordered else None
+        self._waiting: dict[str, Tensor] = {}
 
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
@@ -39,6 +48,30 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
     def scale_dtype(self) -> torch.dtype:
         """Of the scales, until a checkpoint says which it has."""
         return torch.float32 if self.stored_as.scale_bits > 16 else torch.float16
+
+    @property
+    def operands(self) -> Operands | None:
+        """As Matrix.operands; None where rows come in another order."""
+        return super().operands if self.order is None else None
+
+    def computed(self, x_TI: Tensor) -> Tensor:
+        """As Matrix.computed."""
+        if self.order is None:
+            return super().computed(x_TI)
+        x_TI = x_TI.index_select(1, self.order)
+        if (kernels := native(x_TI)) and (operands := super().operands):
+            return kernels.products(x_TI, (operands,))[0]
+        return functional.linear(x_TI, super().dense().to(x_TI.dtype), self.own_bias)
+
+    def dense(self, picked_R: Tensor | None = None) -> Tensor:
+        """As QuantisedMatrix.dense."""
+        held_RI = super().dense(picked_R)
+        return held_RI if self.order is None else torch.empty_like(held_RI).index_copy_(1, self.order.long(), held_RI)
+
+    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+        """As QuantisedMatrix.drawn; inputs stay side by side."""
+        order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
+        return super().drawn(block) | order
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors."""
@@ -64,16 +97,17 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
 
     def refuse_division(self) -> None:
         """Raises Indivisible where the ranks that share it would cut a group."""
-        spec, (rows, group) = self.spec, self.stored_as.block
+        spec, stored = self.spec, self.stored_as
+        rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:
             return
         if spec.split == "column":
             cut = rows is not None and any(part % rows for part in spec.own_parts)
         else:
-            cut = bool(self.inputs % (group or _BYTE))
+            cut = stored.ordered or bool(self.inputs % (group or _BYTE))
         if cut:
             raise Indivisible(
-                f"weights stored as {self.stored_as.name} do not divide over {spec.shard.size} devices without cutting "
+                f"weights stored as {stored.name} do not divide over {spec.shard.size} devices without cutting "
                 f"groups ({spec.inputs} inputs, {spec.outputs} outputs); give --devices 1"
             )
 
@@ -96,7 +130,42 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
-    def scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
+    @property
+    def whole_groups(self) -> int:
+        """Groups of inputs, of all ranks together."""
+        return -(-self.spec.inputs // (self.stored_as.block[1] or self.spec.inputs))
+
+    def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
+        """`codes` of this rank's, uint8, packed as they are held but for whole units; later, where their order is still
+        to come."""
+        if self.order is None:
+            missing = self.codes.shape[1] - own_OB.shape[1]
+            return {"codes": functional.pad(own_OB, (0, missing)) if missing else own_OB.contiguous()}
+        self._waiting["codes"] = own_OB
+        return self._put_in_order()
+
+    def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
+        """`order`, of the group of each input; nothing where there is no order but that of the inputs."""
+        inputs, group = self.spec.inputs, self.stored_as.block[1] or self.spec.inputs
+        wanted_I = torch.arange(inputs, dtype=groups_I.dtype) // group
+        order_I = groups_I.argsort(stable=True)
+        if self.order is None and not torch.equal(groups_I, wanted_I):
+            raise ValueError("puts inputs into groups in another order than theirs; correct desc_act in the config")
+        if not torch.equal(groups_I[order_I], wanted_I):
+            raise ValueError(f"puts other than {group} inputs into a group; the checkpoint is broken, fetch it again")
+        if self.order is None:
+            return {}
+        self._waiting["order"] = order_I.int()
+        return self._put_in_order()
+
+    def _put_in_order(self) -> Mapping[str, Tensor]:
+        if len(self._waiting) < 2:
+            return {}
+        codes_OB, order_I = self._waiting.pop("codes"), self._waiting.pop("order")
+        codes_OI = integers(codes_OB, self.stored_as.bits)
+        return {"codes": packed(codes_OI.index_select(1, order_I), self.kind), "order": order_I}
+
+    def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
         """`scale` of this rank's scales, which stay in the dtype that the checkpoint has them in."""
         if own_OG.dtype not in _SCALES:
             raise ValueError(f"is {own_OG.dtype}; scales are float32, bfloat16 or float16")

@@ -12,6 +12,7 @@ from torch.nn import functional
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import UNIT, Codes, Operands, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.stored import Share, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
@@ -134,7 +135,7 @@ def row_bytes(inputs: int, kind: str) -> int:
 
 def packed(codes_OI: Tensor, kind: str) -> Tensor:
     """Codes (integers from 0 on; fp8) [O, I] -> uint8 [O, B], filled up with zeros."""
-    own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8)
+    own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8).contiguous()
     missing = -own.shape[1] % UNIT
     full = functional.pad(own, (0, missing)) if missing else own  # whole units stay where they are, mapped
     return full[:, ::2] | (full[:, 1::2] << 4) if kind == "int4" else full
@@ -144,7 +145,7 @@ def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
     """The codes of `packed`, as fp32 numbers [O, whole units of I]."""
     match kind:
         case "int4":
-            return torch.stack((codes_OB & 15, codes_OB >> 4), dim=-1).flatten(1).float()
+            return integers(codes_OB, 4).float()
         case "fp8":
             return codes_OB.view(torch.float8_e4m3fn).float()
         case _:
