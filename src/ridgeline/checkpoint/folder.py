@@ -45,8 +45,9 @@ class Checkpoint:
         pieces = (read_pieces(self.files[entry.name], entry) for entry in (one, other))
         return all(a == b for a, b in zip(*pieces, strict=True))
 
-    def _read(self, entry: TensorEntry) -> Tensor:
+    def read(self, name: str) -> Tensor:
         """A tensor in memory of its own. Raises ModelRefused."""
+        entry = self.entries[name]
         held = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
         place, done = held.numpy(), 0
         for piece in read_pieces(self.files[entry.name], entry):
@@ -77,8 +78,8 @@ class Checkpoint:
         """Every tensor, file by file: memory-mapped, or read into memory of its own, for whoever keeps another form of
         it and wants no page of the file to stay."""
         if not mapped:
-            for name, entry in self.entries.items():
-                yield name, self._read(entry)
+            for name in self.entries:
+                yield name, self.read(name)
             return
         for path in dict.fromkeys(self.files.values()):
             try:

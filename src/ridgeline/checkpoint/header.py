@@ -26,6 +26,11 @@ _WIDTHS = {
 }  # fmt: skip
 
 
+def entry_width(dtype: str) -> int:
+    """Bytes of a number, by the format's name of its dtype."""
+    return _WIDTHS[dtype]
+
+
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
     """A tensor as its file's header describes it; `begin` and `end` are bytes from the start of the data."""

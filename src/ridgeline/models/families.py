@@ -376,7 +376,7 @@ def build_to_run(
     that there is."""
     family, recipe = family or family_of(fields), read_recipe(fields)
     if weights is not None:
-        recipe = _quantised_to(weights, fields, recipe)
+        recipe = quantised_recipe(weights, fields)
     elif recipe.name in family.widens:
         recipe = PLAIN
     widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
@@ -397,9 +397,10 @@ def build_to_run(
     return model
 
 
-def _quantised_to(weights: str, fields: Fields, stated: Recipe) -> Recipe:
-    """The recipe of plain weights that are quantised while they are loaded. Raises ModelRefused for weights that are
-    quantised already, ValueError for a format that they are not quantised to."""
+def quantised_recipe(weights: str, fields: Fields) -> Recipe:
+    """The recipe of plain weights that are quantised here; none for the format that they are in. Raises ModelRefused
+    for weights that are quantised already, ValueError for a format that they are not quantised to."""
+    stated = read_recipe(fields)
     if stated.name:
         raise fields.refuse(
             f"its weights are stored as {stated.name} already, and are quantised once; leave --weights {weights} out, "
