@@ -108,6 +108,7 @@ _WIDE_MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_s
 _CODED = {
     "int8": INT8,
     "int4": WeightFormat("int4 g32", 4, (1, 32), 16, 8, code="int4"),
+    "w8a8": WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8"),
     "fp8": WeightFormat("fp8 128x128", 8, (128, 128), 32, code="fp8"),
 }
 

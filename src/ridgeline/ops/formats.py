@@ -57,6 +57,11 @@ class WeightFormat:
     layout: str = ""
     ordered: bool = False
 
+    @property
+    def kind(self) -> str:
+        """What our kernels know it as: its code, or w8a8 where rows are rounded to int8 as well; "" for none."""
+        return "w8a8" if self.code == "int8" and self.activations == "int8" else self.code
+
     def nbytes(self, outputs: int, inputs: int) -> float:
         """Bytes of a matrix with its scales."""
         high, wide = (

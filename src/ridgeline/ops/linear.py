@@ -325,7 +325,7 @@ def _adapter_kernel(rows: int, natively: bool) -> str:
 def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = None) -> str:
     """Ours, of any number of matrices: one for one row, one for a few, one for more; of codes others."""
     name = f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
-    return f"{name}.{stored.code}" if stored and stored.code else name
+    return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "experts.h"
 #include "gather.h"
+#include "integers.h"
 #include "norm.h"
 #include "product.h"
 #include "rotary.h"
@@ -19,14 +20,21 @@ template <class Stored, class Call> void with_panels(const Matrix& matrix, Call&
     case INT8: return call.template operator()<CodedPanel<Stored, Bytes>>();
     case INT4: return call.template operator()<CodedPanel<Stored, HalfBytes>>();
     case FP8: return call.template operator()<CodedPanel<Stored, Fp8>>();
+    case INT8_BY_INT8: break;
     }
+}
+
+// The same, and for those of integers, which take a whole row to round it.
+template <class Stored, class Call> void with_all_panels(const Matrix& matrix, Call&& call) {
+    if (matrix.codes && matrix.codes->code == INT8_BY_INT8) return call.template operator()<IntegerPanel<Stored>>();
+    with_panels<Stored>(matrix, call);
 }
 
 void products_of(Pool& pool, const Rows& x, int count, const Matrix* matrices, DType out) {
     auto run = [&]<class Panel>() {
         (x.type == FP32 || out == FP32 ? products<Panel, float> : products<Panel, typename Panel::Stored>)(pool, x, count, matrices);
     };
-    (x.type == FP32 ? with_panels<float>(*matrices, run) : with_panels<bf16>(*matrices, run));
+    (x.type == FP32 ? with_all_panels<float>(*matrices, run) : with_all_panels<bf16>(*matrices, run));
 }
 
 void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* to, const void* weight, float eps,
@@ -36,7 +44,7 @@ void norms_of(Pool& pool, const Rows& x, const void* y, int64_t y_stride, void* 
 
 void gated_products_of(Pool& pool, const Rows& x, const Matrix& gate, const Matrix& up, const Gate& by) {
     auto run = [&]<class Panel>() { gated_products<Panel>(pool, x, gate, up, by); };
-    (x.type == FP32 ? with_panels<float>(gate, run) : with_panels<bf16>(gate, run));
+    (x.type == FP32 ? with_all_panels<float>(gate, run) : with_all_panels<bf16>(gate, run));
 }
 
 void route_of(Pool& pool, const Rows& x, const Matrix& matrix, DType logits, const Routing& rule, float* weights,

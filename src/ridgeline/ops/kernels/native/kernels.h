@@ -7,7 +7,7 @@ class Pool;
 
 enum DType : int { FP32, BF16, FP16 };  // FP16: of scales alone
 
-enum Code : int { INT8, INT4, FP8 };
+enum Code : int { INT8, INT4, FP8, INT8_BY_INT8 };  // the last of rows that are rounded to int8 too (integers.h)
 
 // How codes stand for a matrix's numbers (quantised.h). group, outputs: how many inputs and how many outputs share a scale.
 // groups: scales from one row of them to the next. zeros: an unsigned byte for each scale, or null, where all are `zero`.
@@ -180,4 +180,4 @@ struct Kernels {
     void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };
 
-extern const Kernels plain, avx2, avx512, avx512_bf16, neon;
+extern const Kernels plain, avx2, avx512, avx512_vnni, avx512_bf16, neon;

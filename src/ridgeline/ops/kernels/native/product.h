@@ -83,7 +83,7 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
         thread_local Scratch<Number> scratch;
         thread_local uint64_t held_call;
         thread_local int64_t held_block;
-        stride = padded(inputs);
+        stride = Panel::stride(inputs);
         Number* to = scratch.of(rows * stride);
         at = to;
         if (held_call == call && held_block == block) return;
@@ -99,6 +99,7 @@ template <class Stored_> struct Panel {
     static constexpr bool PACKS = !std::is_same_v<Stored, Number>;
     static constexpr int64_t NUMBER_BYTES = sizeof(Stored);  // what strides of W count
     static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
+    static int64_t stride(int64_t inputs) { return padded(inputs); }  // numbers of a packed row of x
     static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
     static int64_t place(int64_t input) { return packed_place<Stored, Number>(input); }  // where pack puts it
 
@@ -150,6 +151,7 @@ template <class Stored_, class Coded> struct CodedPanel {
     static constexpr bool PACKS = !std::is_same_v<Stored, Number> || std::is_same_v<Number, float>;
     static constexpr int64_t NUMBER_BYTES = 1;
     static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }
+    static int64_t stride(int64_t inputs) { return padded(inputs); }
     static void pack(const Stored* x, int64_t inputs, Number* to) {
         if constexpr (std::is_same_v<Stored, float>) pack_by_pairs(x, inputs, to);
         else ::pack(x, inputs, to);

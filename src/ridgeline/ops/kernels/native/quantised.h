@@ -71,8 +71,10 @@ struct Fp8 {
         Scaled(F scale, F) : scale(scale) {}
         UnitOfNumbers operator()(const uint8_t* codes) const {
             const U pairs = widened(reinterpret_cast<const uint16_t*>(codes));
-            return {from_bits((pairs & 0x80u) << 24 | (pairs & 0x7fu) << 20) * scale,
-                    from_bits((pairs & 0x8000u) << 16 | (pairs & 0x7f00u) << 12) * scale};
+            auto placed = [](U up) {  // with a byte at the top: its sign there, the rest after the three bits that are free
+                return from_bits(reinterpret_cast<U>(reinterpret_cast<I>(up) >> 4) & 0x87f00000u);
+            };
+            return {placed(pairs << 24) * scale, placed(pairs << 16) * scale};
         }
     };
 };

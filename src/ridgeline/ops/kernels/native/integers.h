@@ -1,0 +1,125 @@
+// Products of integers: rows are rounded to int8, each with a scale of its own (its largest magnitude is 127), and multiplied
+// with bytes of which each output has a scale. Sums are whole numbers, so that nothing depends on their order.
+//
+// y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits, which hold those of MAX_INPUTS.
+#pragma once
+
+#include <cmath>
+
+#include "product.h"
+
+namespace {
+
+constexpr int64_t INTEGER_STEP = 64;  // bytes: of a row of x, a whole number of these
+
+// What stands behind a row of x.
+struct RowScale {
+    float scale;
+    int32_t sum;
+};
+
+// The scale and the rounded numbers of a row, filled up with zeros.
+template <class Stored> inline void round_row(const Stored* x, int64_t inputs, int8_t* to, int64_t whole) {
+    float largest = 0, nothing = 0;  // the latter of numbers; NaN where one is none
+    for (int64_t i = 0; i < inputs; ++i) largest = std::max(largest, std::fabs(get(x + i))), nothing += 0 * get(x + i);
+    RowScale row{largest / 127 + nothing, 0};
+    const float by = row.scale > 0 ? 1 / row.scale : 0;
+    for (int64_t i = 0; i < inputs; ++i) {
+        // To the nearest, ties to even: adding 1.5 x 2^23 leaves the whole number in the lowest bits.
+        const float shifted = std::clamp(get(x + i) * by, -127.0f, 127.0f) + 12582912.0f;
+        int32_t bits;
+        std::memcpy(&bits, &shifted, 4);
+        to[i] = int8_t(bits), row.sum += int8_t(bits);
+    }
+    std::fill(to + inputs, to + whole, int8_t(0));
+    std::memcpy(to + whole, &row, sizeof(row));
+}
+
+// to[r][o] = the sum of x[r] * w[o] over bytes, for R rows and half a panel. count: bytes of W, a whole number of halves of
+// INTEGER_STEP; behind them x is zero.
+template <int R> inline void integer_tile(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count, int32_t (*to)[OUTPUTS]) {
+#ifdef __AVX512VNNI__
+    __m512i sum[R][OUTPUTS] = {};
+    for (int64_t i = 0; i < count; i += INTEGER_STEP) {
+        const __mmask64 there = count - i < INTEGER_STEP ? (uint64_t(1) << (count - i)) - 1 : ~uint64_t(0);
+        __m512i rows[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) rows[r] = _mm512_loadu_si512(x + r * x_stride + i);
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTPUTS; ++o) {
+            const __m512i own = _mm512_maskz_loadu_epi8(there, w[o] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) sum[r][o] = _mm512_dpbusd_epi32(sum[r][o], own, rows[r]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+        for (int o = 0; o < OUTPUTS; ++o) {
+            const I lanes = reinterpret_cast<I>(sum[r][o]);
+            to[r][o] = 0;
+            for (int lane = 0; lane < LANES; ++lane) to[r][o] += lanes[lane];
+        }
+#else
+    for (int r = 0; r < R; ++r)
+        for (int o = 0; o < OUTPUTS; ++o) {
+            int32_t sum = 0;
+            for (int64_t i = 0; i < count; ++i) sum += int32_t(x[r * x_stride + i]) * w[o][i];
+            to[r][o] = sum;
+        }
+#endif
+}
+
+// Up to 8 rows of bytes of W, with the scale and the zero of each.
+template <class Stored_> struct IntegerPanel {
+    using Stored = Stored_;
+    using Number = int8_t;
+    static constexpr bool PACKS = true;
+    static constexpr int64_t bytes(int64_t inputs) { return inputs; }
+    static int64_t whole(int64_t inputs) { return (inputs + INTEGER_STEP - 1) / INTEGER_STEP * INTEGER_STEP; }
+    static int64_t stride(int64_t inputs) { return whole(inputs) + INTEGER_STEP; }  // with what stands behind a row
+    static void pack(const Stored* x, int64_t inputs, int8_t* to) { round_row(x, inputs, to, whole(inputs)); }
+
+    const uint8_t* w[PANEL];
+    float scales[PANEL], zeros[PANEL];
+    int halves;
+    int64_t ahead;
+
+    IntegerPanel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
+
+    void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
+        for (int64_t o = 0; o < OUTPUTS; ++o) {
+            const int64_t output = first + std::min(o, count - 1), place = half * OUTPUTS + o;
+            w[place] = static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride;
+            float scale[LANES], low[LANES];
+            widen_scales(*matrix.codes, output, 1, scale, low);
+            scales[place] = scale[0];
+            zeros[place] = matrix.codes->zeros ? float(matrix.codes->zeros[output / matrix.codes->outputs]) : matrix.codes->zero;
+        }
+    }
+};
+
+// As `multiply` of product.h.
+template <class Stored>
+inline void multiply(const TileRows<int8_t>& x, int64_t rows, const IntegerPanel<Stored>& panel, int64_t inputs, float* to) {
+    constexpr int ROWS = 4;
+    const int64_t count = (inputs + 31) / 32 * 32, whole = IntegerPanel<Stored>::whole(inputs);
+    for (int half = 0; half < panel.halves * OUTPUTS; half += OUTPUTS) {
+        for (int o = 0; o < OUTPUTS; ++o) prefetch(panel.w[half + o] + panel.ahead, count);
+        for (int64_t r = 0; r < rows; r += ROWS) {
+            const int64_t there = std::min<int64_t>(ROWS, rows - r);
+            int32_t sums[ROWS][OUTPUTS];
+            const auto tile = there == 1 ? integer_tile<1> : there == 2 ? integer_tile<2> : there == 3 ? integer_tile<3> : integer_tile<4>;
+            tile(x.at + r * x.stride, x.stride, panel.w + half, count, sums);
+            for (int64_t i = 0; i < there; ++i) {
+                RowScale row;
+                std::memcpy(&row, x.at + (r + i) * x.stride + whole, sizeof(row));
+                for (int o = 0; o < OUTPUTS; ++o) {
+                    const int32_t sum = sums[i][o] - int32_t(panel.zeros[half + o]) * row.sum;
+                    to[(r + i) * PANEL + half + o] = row.scale * panel.scales[half + o] * float(sum);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
