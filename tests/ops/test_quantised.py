@@ -1,6 +1,8 @@
 """Matrices of codes: our kernels and torch's way against numbers that numpy makes of the same bytes; a row alone
 against itself in any batch, bit for bit; and how near a plain weight its codes are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -118,6 +120,38 @@ def test_gated_products(kernels: Library, kind: str) -> None:
         assert off(kernels.gated_products(x_TI, gate, up, "silu"), exact) < 4 * ROUNDING[torch.float32]
 
 
+def rounded_to_int8(x_TI: Tensor) -> Tensor:
+    """Rows to the nearest of 255 steps, ties to even, in float64 but for the scale."""
+    scale = (x_TI.float().abs().amax(-1, keepdim=True) / 127).numpy()
+    by = np.divide(np.float32(1), scale, where=scale > 0, out=np.zeros_like(scale))
+    return torch.from_numpy(np.rint(np.clip(x_TI.float().numpy() * by, -127, 127)).astype(float) * scale)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BOTH)
+def test_products_of_integers(kernels: Library, dtype: torch.dtype) -> None:
+    """Rows are rounded as numpy rounds them; one of zeros gives the bias, one of NaN gives NaN; a row alone as in any
+    batch, on one thread or two; a gate too."""
+    for outputs, inputs in ((1, 1), (37, 96), (9, 40), (5, 1100), (130, 544), (12, 4000)):
+        own, exact = operands("int8", (outputs, inputs, inputs), torch.float32, dtype)
+        assert own.codes is not None
+        assert own.bias is not None
+        own = own._replace(codes=replace(own.codes, kind="w8a8"))
+        x_TI = rows_of(max(ROWS), inputs, dtype)
+        x_TI[1] = 0
+        wanted = rounded_to_int8(x_TI) @ exact.T + own.bias.double()
+        alone = torch.cat([kernels.products(x_I[None], [own], torch.float32)[0] for x_I in x_TI])
+        assert off(alone, wanted) < ROUNDING[torch.float32]
+        assert torch.equal(alone[1], own.bias.float())
+        for rows in ROWS:
+            kernels.threads(1 + rows % 2)
+            assert torch.equal(kernels.products(x_TI[:rows], [own], torch.float32)[0], alone[:rows])
+        gated = ACTIVATIONS["silu"](wanted) * wanted
+        assert off(kernels.gated_products(x_TI, own, own, "silu"), gated) < 4 * ROUNDING[dtype]
+        x_TI[0, -1] = float("nan")
+        assert kernels.products(x_TI, [own])[0][0].isnan().all()
+
+
 @needs_kernels
 def test_what_kernels_do_not_take_is_refused(kernels: Library) -> None:
     """Codes that are too short for their row, groups of no whole units, a call of several kinds."""
@@ -129,6 +163,7 @@ def test_what_kernels_do_not_take_is_refused(kernels: Library) -> None:
         own._replace(weight=own.weight[:, :32]),
         own._replace(codes=Codes("int8", 24, own.codes.scales_OG)),
         own._replace(codes=Codes("int8", 64, own.codes.scales_OG)),
+        own._replace(codes=Codes("w8a8", 32, own.codes.scales_OG)),
     ]
     for each in wrong:
         with pytest.raises(AssertionError):
@@ -138,6 +173,7 @@ def test_what_kernels_do_not_take_is_refused(kernels: Library) -> None:
 
 
 FORMATS = [
+    (WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8"), 1 / 254),
     (WeightFormat("int8", 8, (1, None), 16, code="int8"), 1 / 254),
     (WeightFormat("int8 g48", 8, (1, 48), 16, code="int8"), 1 / 254),
     (WeightFormat("int4", 4, (1, 32), 16, code="int4"), 1 / 14),
@@ -149,8 +185,8 @@ FORMATS = [
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("stored", "most"), FORMATS)
 def test_a_plain_weight_becomes_the_nearest_codes(stored: WeightFormat, most: float, *, transposed: bool) -> None:
-    """No number is farther from its own than half a step of its group (of fp8, of its size); kernels and torch agree;
-    a group of zeros stays zero."""
+    """No number is farther from its own than half a step of its group (of fp8, of its size); the product is that
+    of these numbers; a group of zeros stays zero."""
     outputs, inputs, group = 21, 144, stored.block[1] or 144
     matrix = QuantisedMatrix(MatrixSpec(inputs, outputs, torch.float32, transposed=transposed), stored)
     plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(3))
@@ -172,5 +208,6 @@ def test_a_plain_weight_becomes_the_nearest_codes(stored: WeightFormat, most: fl
     assert ((found - plain).abs() <= bound * rounded + 1e-7).all()
     assert (found[4] == 0).all()
     x_TI = rows_of(5, inputs, torch.float32)
-    assert off(matrix.product(x_TI), x_TI.double() @ found.double().T) < ROUNDING[torch.float32]
+    rows = rounded_to_int8(x_TI) if stored.activations else x_TI.double()
+    assert off(matrix.product(x_TI), rows @ found.double().T) < ROUNDING[torch.float32]
     assert matrix.stored_bytes() == sum(p.nbytes for p in matrix.parameters())

@@ -31,6 +31,12 @@ class ExpertSizes:
     width: int
 
 
+def _taken(matrix: Matrix) -> bool:
+    """Whether our kernel of experts takes a matrix: not where it would have to round rows that it is still making."""
+    own = matrix.operands if matrix.runs else None
+    return own is not None and (own.codes is None or own.codes.kind != "w8a8")
+
+
 class Experts(nn.ModuleList, Op):
     """The experts of one layer; a step reads the weights of each expert that some token picked, once.
 
@@ -85,7 +91,7 @@ class Experts(nn.ModuleList, Op):
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
             matrices = self.expert().values()
-        self._taken = len(set(self.stored.values())) == 1 and all(m.runs and m.operands for m in matrices)
+        self._taken = len(set(self.stored.values())) == 1 and all(map(_taken, matrices))
 
     def expert(self) -> dict[str, Matrix]:
         """The matrices of one expert by their names, new and on the current device."""

@@ -99,7 +99,7 @@ MXFP4 = WeightFormat("mxfp4", 4, (1, 32), 8)
 WEIGHT_FORMATS = (
     WeightFormat("fp8", 8, (1, None), 32, activations="fp8", code="fp8"),
     INT8,
-    WeightFormat("w8a8", 8, (1, None), 32, activations="int8"),
+    WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8"),
     WeightFormat("int4", 4, (1, 128), 16, 8, code="int4"),
     WeightFormat("int4-g64", 4, (1, 64), 16, 8, code="int4"),
     WeightFormat("int4-g32", 4, (1, 32), 16, 8, code="int4"),

@@ -3,6 +3,7 @@ ctypes. Ops ask `native` for them and run on torch where it has none; torch's pa
 
 from ridgeline.ops.kernels.library import (
     DTYPES,
+    MAX_INTEGERS,
     UNIT,
     Codes,
     Library,
@@ -17,6 +18,7 @@ from ridgeline.ops.kernels.library import (
 
 __all__ = [
     "DTYPES",
+    "MAX_INTEGERS",
     "UNIT",
     "Codes",
     "Library",

@@ -46,9 +46,10 @@ _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 class Codes:
     """What the codes of a matrix stand for: code x scale - zero x scale.
 
-    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3); w8a8 is
-    int8 with rows that are rounded to int8 too, each with a scale of its own, and one group. group: inputs that share a scale, a multiple of UNIT, or half of one, or all of them. scales_OG: fp32, bf16 or fp16, a row for
-    each output, or for each `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
+    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3); w8a8 is int8 with
+    rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
+    UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
+    `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
     """
 
     kind: str
@@ -262,7 +263,8 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
     assert weight.dtype == torch.uint8, "codes are bytes"
     assert weight.shape[1] == (row // 2 if codes.kind == "int4" else row), "a row has a whole number of units"
     assert codes.group % UNIT == 0 or codes.group in (UNIT // 2, inputs), "a group is a number of units, or half of one"
-    assert codes.kind != "w8a8" or inputs <= min(codes.group, MAX_INTEGERS), "integers have one group, whose sum fits 32 bits"
+    most = min(codes.group, MAX_INTEGERS)
+    assert codes.kind != "w8a8" or inputs <= most, "integers have one group, whose sum fits 32 bits"
     assert scales.is_contiguous(), "kernels read scales without gaps"
     assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "a scale a group"
     found = CodesOf(

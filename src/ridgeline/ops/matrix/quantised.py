@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import UNIT, Codes, Operands, native
+from ridgeline.ops.kernels import MAX_INTEGERS, UNIT, Codes, Operands, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.stored import Share, weight
@@ -54,12 +54,19 @@ class QuantisedMatrix(Matrix):
         """As Matrix.operands; None where groups are of a size that our kernels do not take."""
         if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
             return None
+        if self.rounds_rows and self.inputs > MAX_INTEGERS:
+            return None
         return Operands(self.codes, self.own_bias, self._codes)
 
     @property
     def _codes(self) -> Codes:
         zeros = self.zero if self.zero is not None else float(MIDDLE[self.kind])
-        return Codes(self.kind, self.group, self.scale, zeros, self.stored_as.block[0] or self.outputs)
+        return Codes(self.stored_as.kind, self.group, self.scale, zeros, self.stored_as.block[0] or self.outputs)
+
+    @property
+    def rounds_rows(self) -> bool:
+        """Whether rows are rounded to int8 on their way into the product (W8A8)."""
+        return self.stored_as.kind == "w8a8"
 
     @property
     def stored_as(self) -> WeightFormat:
@@ -107,6 +114,9 @@ class QuantisedMatrix(Matrix):
         """As Matrix.computed."""
         if (kernels := native(x_TI)) and (operands := self.operands):
             return kernels.products(x_TI, (operands,))[0]
+        if self.rounds_rows:
+            y_TO = functional.linear(rounded_rows(x_TI), self.dense()).to(x_TI.dtype)
+            return y_TO if self.own_bias is None else y_TO + self.own_bias
         return functional.linear(x_TI, self.dense().to(x_TI.dtype), self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
@@ -125,6 +135,14 @@ class QuantisedMatrix(Matrix):
         if not torch.isfinite(made["scale"]).all():
             raise ValueError("holds NaN or infinity; the checkpoint is broken, fetch it again")
         return made
+
+
+def rounded_rows(x_TI: Tensor) -> Tensor:
+    """Rows rounded to int8, each by a scale of its own, of which its largest magnitude is 127; what that stands for,
+    fp32."""
+    scale_T1 = x_TI.float().abs().amax(dim=-1, keepdim=True) / 127
+    steps_TI = x_TI.float() * torch.where(scale_T1 == 0, 0, 1 / scale_T1)
+    return steps_TI.round().clamp(-127, 127) * scale_T1
 
 
 def row_bytes(inputs: int, kind: str) -> int:
