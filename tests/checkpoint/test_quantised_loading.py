@@ -184,7 +184,7 @@ def test_memory_never_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("weights", "why"),
     [
-        ("w8a8", "does not run yet; give one of fp8, int8, int4, int4-g64, int4-g32"),
+        ("nvfp4", "does not run yet; give one of fp8, int8, w8a8, int4, int4-g64, int4-g32"),
         ("q4_k_m", "does not run yet; give one of"),
         ("int5", "unknown weight format 'int5'; use one of"),
         ("q8_0+head", "unknown weight format"),
