@@ -1,49 +1,16 @@
 """Quantisers' layouts in numpy, from their specifications: a matrix [O, I] becomes the tensors of a checkpoint, and
 what these stand for."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from support.checkpoints import random_tensors, write_folder
-
 Numbers = npt.NDArray[np.float32]
 Quantiser = Callable[[Numbers], tuple[dict[str, Tensor], Numbers]]
 """A matrix [O, I] -> the tensors of a checkpoint by their own names, and the matrix that they stand for."""
-
-
-def write_pair(
-    folder: Path,
-    values: Mapping[str, Any],
-    section: Mapping[str, Any],
-    quantiser: Callable[[str], Quantiser | None],
-    extra: Mapping[str, Tensor] | None = None,
-) -> tuple[Path, Path]:
-    """Two folders of one random model: quantised, and in fp32 what that stands for. quantiser: of a module, by its
-    name; what it leaves alone is in the dtype that `values` say. extra: tensors beside them in the quantised folder."""
-    given = random_tensors(dict(values))
-    stored: dict[str, Tensor] = dict(extra or {})
-    plain: dict[str, Tensor] = {}
-    for name, tensor in given.items():
-        module, _, own = name.rpartition(".")
-        quantise = quantiser(module) if own == "weight" and tensor.dim() == 2 else None
-        if quantise is None:
-            stored[name], plain[name] = tensor, tensor.float()
-            continue
-        tensors, numbers = quantise(tensor.float().numpy())
-        stored |= {f"{module}.{each}": own for each, own in tensors.items()}
-        plain[name] = torch.from_numpy(numbers)
-    folders = folder / "quantised", folder / "plain"
-    for each in folders:
-        each.mkdir(parents=True)
-    write_folder(folders[0], {**values, "quantization_config": dict(section)}, stored)
-    write_folder(folders[1], {**values, "torch_dtype": "float32"}, plain)
-    return folders
 
 
 def ceil(number: int, size: int) -> int:
@@ -99,15 +66,21 @@ def fp8(
 Integers = npt.NDArray[np.int64]
 
 
+def groups_of(inputs: int, group: int | None, *, shuffled: bool = False) -> Integers:
+    """The group of each input; None for one of all."""
+    groups_I = np.arange(inputs) // (group or inputs)
+    if shuffled:
+        np.random.default_rng(inputs).shuffle(groups_I)
+    return groups_I
+
+
 def rounded(
-    numbers: Numbers, bits: int, group: int, dtype: torch.dtype, *, symmetric: bool, groups_I: Integers | None = None
+    numbers: Numbers, bits: int, groups_I: Integers, dtype: torch.dtype, *, symmetric: bool
 ) -> tuple[Integers, Numbers, Integers, Numbers]:
     """Codes [O, I] from 0 on, scales [O, G] that a dtype holds, zeros [O, G], and what these stand for: (code - zero) x
-    scale. groups_I: the group of each input, side by side if it is not given."""
+    scale. groups_I: the group of each input."""
     if not symmetric:  # zeros of 0 too
         numbers = np.concatenate([np.abs(numbers[:3]), numbers[3:]])
-    if groups_I is None:
-        groups_I = np.arange(numbers.shape[1]) // group
     most = 2**bits - 1
     codes, stands_for = np.zeros(numbers.shape, np.int64), np.zeros_like(numbers)
     scales = np.zeros((len(numbers), groups_I.max() + 1), np.float32)
@@ -149,13 +122,8 @@ def gptq(
     """GPTQ's tensors; with act-order a random order decides which inputs are of a group."""
 
     def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
-        inputs = numbers.shape[1]
-        groups_I = np.arange(inputs) // (group or inputs)
-        if act_order:
-            np.random.default_rng(inputs).shuffle(groups_I)
-        codes, scales, zeros, stands_for = rounded(
-            numbers, bits, group or inputs, dtype, symmetric=symmetric, groups_I=groups_I
-        )
+        groups_I = groups_of(numbers.shape[1], group, shuffled=act_order)
+        codes, scales, zeros, stands_for = rounded(numbers, bits, groups_I, dtype, symmetric=symmetric)
         return {
             "qweight": words(codes.T, bits, 0),
             "qzeros": words(zeros.T, bits, 1) - (words(np.ones(32 // bits, int), bits, 0) if version == 1 else 0),
@@ -170,14 +138,52 @@ def awq(group: int | None) -> Quantiser:
     """AWQ's tensors for GEMM: eight outputs a word, the even ones in its lower half."""
 
     def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
-        codes, scales, zeros, stands_for = rounded(
-            numbers, 4, group or numbers.shape[1], torch.float16, symmetric=False
-        )
+        groups_I = groups_of(numbers.shape[1], group)
+        codes, scales, zeros, stands_for = rounded(numbers, 4, groups_I, torch.float16, symmetric=False)
         order = (0, 2, 4, 6, 1, 3, 5, 7)
         return {
             "qweight": words(codes.T, 4, 1, order),
             "qzeros": words(zeros.T, 4, 1, order),
             "scales": torch.from_numpy(scales.T.copy()).half(),
         }, stands_for
+
+    return quantise
+
+
+def packed(
+    bits: int, group: int | None, *, symmetric: bool = True, act_order: bool = False, dtype: torch.dtype = torch.float32
+) -> Quantiser:
+    """compressed-tensors' `pack-quantized`."""
+
+    def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
+        groups_I = groups_of(numbers.shape[1], group, shuffled=act_order)
+        codes, scales, zeros, stands_for = rounded(numbers, bits, groups_I, dtype, symmetric=symmetric)
+        tensors = {
+            "weight_packed": words(codes, bits, 1),
+            "weight_scale": torch.from_numpy(scales).to(dtype),
+            "weight_shape": torch.tensor(numbers.shape),
+        }
+        if not symmetric:
+            tensors["weight_zero_point"] = words(zeros, bits, 0)
+        if act_order:
+            tensors["weight_g_idx"] = torch.from_numpy(groups_I.astype(np.int32))
+        return tensors, stands_for
+
+    return quantise
+
+
+def signed(group: int | None, *, symmetric: bool = True, dtype: torch.dtype = torch.float32) -> Quantiser:
+    """compressed-tensors' `int-quantized`: bytes, signed."""
+
+    def quantise(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
+        groups_I = groups_of(numbers.shape[1], group)
+        codes, scales, zeros, stands_for = rounded(numbers, 8, groups_I, dtype, symmetric=symmetric)
+        tensors = {
+            "weight": torch.from_numpy((codes - 128).astype(np.int8)),
+            "weight_scale": torch.from_numpy(scales).to(dtype),
+        }
+        if not symmetric:
+            tensors["weight_zero_point"] = torch.from_numpy((zeros - 128).astype(np.int8))
+        return tensors, stands_for
 
     return quantise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.module_names import Matcher, is_or_matches, names_listed
-from ridgeline.models.recipes.recipe import LINEAR, Recipe
+from ridgeline.models.recipes.recipe import INPUT_SCALES, LINEAR, Recipe
 from ridgeline.models.storage import Place, PlaceKind
 from ridgeline.ops.formats import KVFormat, WeightFormat, kv_format_named
 
@@ -51,7 +51,9 @@ def read(section: Fields) -> Recipe:
         return by_name or next((group.stored for group in groups if place.kind in group.kinds), None)
 
     first = groups[0].stored
-    return Recipe(f"compressed-tensors {first.name}", first.bits, lambda _: choose, _kv(section))
+    return Recipe(
+        f"compressed-tensors {first.name}", first.bits, lambda _: choose, _kv(section), passed_over=INPUT_SCALES
+    )
 
 
 def _group(group: Fields, layout: str) -> _Group | None:
@@ -73,7 +75,8 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
         raise weights.refuse(f"{bits} bits of type {kind!r} are not known; int, and float of 4 or 8 bits, are")
     block, shape = _block(weights)
     known = {("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}.get((number, block[1] or 0))
-    symmetric, packed = weights.flag("symmetric", True), layout == _PACKED
+    symmetric, packed, ordered = weights.flag("symmetric", True), layout == _PACKED, weights.value("actorder")
+    runs = _runs(number, block, layout)
     return WeightFormat(
         known or f"{number} {shape}",
         bits,
@@ -81,10 +84,25 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
         _scale_bits(weights, small=known is not None),
         zero_bits=0 if symmetric else bits if packed else 8,
         activations=_activations(inputs),
-        input_bits=32 if weights.value("actorder") in ("group", True) else 0,
+        input_bits=32 if ordered in ("group", True) else 0,
         # Of packed integers the shape, two numbers of 64 bits; of NVFP4 a scale of its weights and one of its inputs.
         matrix_bits=128 if packed else 64 if known == "nvfp4" else 0,
+        code=number if runs else "",
+        layout=runs,
+        ordered=ordered in ("group", True),
     )
+
+
+def _runs(number: str, block: tuple[int | None, int | None], layout: str) -> str:
+    """How tensors are laid out in matrices that run; "" of those that are priced only."""
+    match number, layout:
+        case (("int4" | "int8"), "pack-quantized") if block[0] == 1:
+            return layout
+        case "int8", "int-quantized" | "naive-quantized":
+            return "int-quantized"
+        case "fp8", "float-quantized" | "naive-quantized":
+            return "fp8"
+    return ""
 
 
 def _number(scheme: Fields, kind: str = "int") -> str:

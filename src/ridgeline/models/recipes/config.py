@@ -12,15 +12,13 @@ from types import MappingProxyType
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes import compressed_tensors, modelopt
 from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, names_listed, pattern
-from ridgeline.models.recipes.recipe import BLOCKS, LINEAR, PLAIN, Recipe, stored_in
+from ridgeline.models.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, WeightFormat
 
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"
 _MAX_BITS, _MAX_GROUP = 8, 1 << 20
-# Scales of what products are given and of keys and values, which stay in the model's dtype.
-_INPUT_SCALES = (r".*\.(input_scale|activation_scale|input_scale_ub)", r".*\.(k|v|kv)_scale")
 
 # Keys that say how weights were quantised or how a library is to load them, not how they are stored.
 _ELSEWHERE = (
@@ -62,7 +60,7 @@ def _named(method: str, stored: WeightFormat) -> str:
 def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
     """One format for the matrices in the blocks, with the head or without, but for those that are kept."""
     kinds = LINEAR if head else BLOCKS
-    unread = _INPUT_SCALES if stored.code == "fp8" else ()
+    unread = INPUT_SCALES if stored.code == "fp8" else ()
     return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), passed_over=unread)
 
 

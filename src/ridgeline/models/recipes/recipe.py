@@ -13,6 +13,9 @@ BLOCKS: frozenset[PlaceKind] = frozenset({"matrix", "expert"})
 LINEAR: frozenset[PlaceKind] = frozenset({"matrix", "expert", "head"})
 """Those and the head."""
 
+INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input_scale_ub", r".*\.(k|v|kv)_scale")
+"""Tensors for what products are given and for keys and values, which stay in the model's dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:

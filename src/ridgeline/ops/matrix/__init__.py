@@ -6,6 +6,7 @@ from types import MappingProxyType
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
 from ridgeline.ops.matrix.awq import AwqMatrix
+from ridgeline.ops.matrix.compressed_tensors import PackedMatrix, SignedMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
 from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
 from ridgeline.ops.matrix.laid_out import LaidOutMatrix
@@ -27,9 +28,11 @@ __all__ = [
     "matrix_of",
 ]
 
-LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType(
-    {"fp8": Fp8Matrix, "gptq": GptqV1Matrix, "gptq_v2": GptqMatrix, "awq": AwqMatrix}
-)
+_BY_NAME: dict[str, type[LaidOutMatrix]] = {
+    "fp8": Fp8Matrix, "gptq": GptqV1Matrix, "gptq_v2": GptqMatrix, "awq": AwqMatrix, "pack-quantized": PackedMatrix,
+    "int-quantized": SignedMatrix,
+}  # fmt: skip
+LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType(_BY_NAME)
 """How checkpoints lay tensors out, by `WeightFormat.layout`."""
 
 

@@ -144,14 +144,21 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
         self._waiting["codes"] = own_OB
         return self._put_in_order()
 
+    def side_by_side(self) -> Tensor:
+        """The group of each input of all ranks, where groups are of inputs side by side: int32 [I]."""
+        inputs = self.spec.inputs
+        return torch.arange(inputs, dtype=torch.int32) // (self.stored_as.block[1] or inputs)
+
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
         """`order`, of the group of each input; nothing where there is no order but that of the inputs."""
-        inputs, group = self.spec.inputs, self.stored_as.block[1] or self.spec.inputs
-        wanted_I = torch.arange(inputs, dtype=groups_I.dtype) // group
+        wanted_I = self.side_by_side()
         order_I = groups_I.argsort(stable=True)
         if self.order is None and not torch.equal(groups_I, wanted_I):
-            raise ValueError("puts inputs into groups in another order than theirs; correct desc_act in the config")
+            raise ValueError(
+                "puts inputs into groups in another order than theirs; correct desc_act or actorder in the config"
+            )
         if not torch.equal(groups_I[order_I], wanted_I):
+            group = self.stored_as.block[1]
             raise ValueError(f"puts other than {group} inputs into a group; the checkpoint is broken, fetch it again")
         if self.order is None:
             return {}

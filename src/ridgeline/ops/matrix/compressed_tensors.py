@@ -1,0 +1,95 @@
+"""Matrices of integers as compressed-tensors stores them, packed into words or a byte each.
+
+The tensors are those of its compressors: `weight_packed` int32 [O, I / n], `weight_shape`, and `weight_zero_point`
+int32 [O / n, G] of n integers a word; or `weight` and `weight_zero_point` int8. `weight_scale` [O / rows, G];
+`weight_g_idx` [I]: the group of each input, where groups are not of inputs side by side.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.words import integers, words_for
+
+_SIGN = 0x80
+"""What makes an unsigned byte with zero at 128 of a signed one."""
+
+
+class SignedMatrix(LaidOutMatrix):
+    """A byte each, signed."""
+
+    weight_name, zero_name = "weight", "weight_zero_point"
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As LaidOutMatrix.layout_names."""
+        zeros = (self.zero_name,) if self.stored_as.zero_bits else ()
+        return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored_as.ordered else ()))
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As LaidOutMatrix.put."""
+        match name:
+            case "weight_scale":
+                return self.put_scales(self._of_scales(full))
+            case self.zero_name:
+                return {"zero": self._of_scales(self.zeros(full)).contiguous()}
+            case "weight_g_idx":
+                check_dtype(full, torch.int32)
+                check_shape(full, self.spec.inputs)
+                unordered = bool((full < 0).any())  # as it is before groups are given inputs
+                return self.put_groups(self.side_by_side() if unordered else full)
+        return self.put_codes(self.of_inputs(self.bytes_of(full)))
+
+    def bytes_of(self, full: Tensor) -> Tensor:
+        """Codes, as they are held, of this rank's outputs."""
+        check_dtype(full, torch.int8)
+        check_shape(full, self.spec.outputs, self.spec.inputs)
+        return self.of_outputs(full).contiguous().view(torch.uint8) ^ _SIGN
+
+    def zeros(self, full: Tensor) -> Tensor:
+        """Of all ranks, as they are held, a row for each of the scales."""
+        check_dtype(full, torch.int8)
+        return full.contiguous().view(torch.uint8) ^ _SIGN
+
+    def _of_scales(self, full: Tensor) -> Tensor:
+        rows = self.stored_as.block[0]
+        shape = -(-self.spec.outputs // (rows or self.spec.outputs)), self.whole_groups
+        if self.stored_as.block[1] is None and full.numel() == shape[0]:  # stored with one axis
+            full = full.reshape(shape)
+        check_shape(full, *shape)
+        return self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
+
+
+class PackedMatrix(SignedMatrix):
+    """In words, unsigned: the first in the lowest bits, which is how they are held."""
+
+    weight_name = "weight_packed"
+
+    def layout_names(self) -> tuple[str, ...]:
+        """As LaidOutMatrix.layout_names."""
+        return (*super().layout_names(), "weight_shape")
+
+    def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
+        """As LaidOutMatrix.put."""
+        if name != "weight_shape":
+            return super().put(name, full)
+        shape = [self.spec.outputs, self.spec.inputs]
+        if full.tolist() != shape:
+            raise ValueError(f"says {full.tolist()}, the config wants {shape}")
+        return {}
+
+    def bytes_of(self, full: Tensor) -> Tensor:
+        """As SignedMatrix.bytes_of."""
+        spec, bits = self.spec, self.stored_as.bits
+        check_dtype(full, torch.int32)
+        check_shape(full, spec.outputs, words_for(spec.inputs, bits))
+        whole = -(-spec.inputs * bits // 8)
+        return self.of_outputs(full).contiguous().view(torch.uint8)[:, :whole]
+
+    def zeros(self, full: Tensor) -> Tensor:
+        """As SignedMatrix.zeros."""
+        spec, bits = self.spec, self.stored_as.bits
+        check_dtype(full, torch.int32)
+        check_shape(full, words_for(spec.outputs, bits), self.whole_groups)
+        return integers(full.t(), bits)[:, : spec.outputs].t()
