@@ -2,14 +2,16 @@
 stand for, which numpy said from the layouts' specifications."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
-from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint import load_model, open_source
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
+from ridgeline.ops.matrix import LaidOutMatrix, PlainMatrix
 from support.layouts import Quantiser, fp8, packed, signed
 from support.quantised import (
     EXPERTS,
@@ -53,11 +55,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Quantiser]] = {
     ),
     "w4a16-channels": (LLAMA, section(PACKED, INT4 | {"strategy": "channel", "group_size": None}), packed(4, None)),
     "w8a16": (LLAMA, section(PACKED, INT8 | ASYMMETRIC), packed(8, None, symmetric=False)),
-    "w8a8": (LLAMA, section(SIGNED, INT8, DYNAMIC), signed(None)),
-    "w8a8-asymmetric": (
+    "w8a16-bytes": (
         FP16, section(SIGNED, INT8 | NARROW | ASYMMETRIC), signed(None, symmetric=False, dtype=torch.float16),
     ),
-    "w8a8-latent": (LATENT, section("naive-quantized", INT8, DYNAMIC), signed(None)),
+    "w8a16-latent": (LATENT, section("naive-quantized", INT8), signed(None)),
     "w8a16-groups": (EXPERTS, section(SIGNED, INT8 | {"strategy": "group", "group_size": 16}), signed(16)),
     "fp8-channels": (LLAMA, section(FLOAT, FLOAT8, DYNAMIC | {"type": "float"}), fp8(1, None, "weight_scale")),
     "fp8-tensor": (TIED, section(FLOAT, FLOAT8 | {"strategy": "tensor"}), fp8(None, None, "weight_scale")),
@@ -77,13 +78,43 @@ def test_schemes(name: str, tmp_path: Path) -> None:
     assert bill(build(open_source(str(folders[0])).config)).nbytes == as_stored(folders[0])
 
 
+W8A8 = {
+    "channels": (LLAMA, INT8, signed(None)),
+    "asymmetric": (EXPERTS, INT8 | ASYMMETRIC, signed(None, symmetric=False)),
+    "latent": (LATENT, INT8, signed(None)),
+    "groups": (LLAMA, INT8 | {"strategy": "group", "group_size": 16}, signed(16)),
+}
+
+
+@pytest.mark.parametrize("name", W8A8)
+def test_w8a8(name: str, tmp_path: Path) -> None:
+    """Each product is that of rows rounded to int8, each by its largest magnitude; weights are as they are stored."""
+    values, weights, quantiser = W8A8[name]
+    folders = write_pair(tmp_path, values, section(SIGNED, weights, DYNAMIC), blocks(quantiser))
+    ours, theirs = (load_model(str(folder)) for folder in folders)
+    generator, checked = torch.Generator().manual_seed(0), 0
+    for path, matrix in ours.named_modules():
+        if not isinstance(matrix, LaidOutMatrix):
+            continue
+        plain = cast(PlainMatrix, theirs.get_submodule(path))
+        assert torch.allclose(matrix.values(), plain.weight, rtol=1e-6, atol=1e-7), path
+        x_TI = torch.randn(5, matrix.inputs, generator=generator)
+        scale_T1 = x_TI.abs().amax(1, keepdim=True).numpy() / 127
+        wanted_TO = np.rint(x_TI.numpy() / scale_T1) * scale_T1 @ plain.weight.numpy().T
+        wanted_TO += 0 if plain.bias is None else plain.bias.numpy()
+        assert np.abs(matrix.product(x_TI).numpy() - wanted_TO).max() <= 1e-5 * np.abs(wanted_TO).max(), path
+        checked += 1
+    assert checked
+    assert 1e-5 < off(folders) < 0.1
+
+
 def test_groups_of_modules(tmp_path: Path) -> None:
-    """Queries and gates packed, the rest of the blocks in bytes, values and the second layer's attention left alone;
+    """Queries and gates packed, the rest of the blocks in fp8, values and the second layer's attention left alone;
     scales of static activations passed over."""
-    static = DYNAMIC | {"dynamic": False}
+    static = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
     groups = {
         "group_0": {"targets": ["re:.*q_proj", "re:.*gate_proj"], "weights": INT4, "format": PACKED},
-        "group_1": {"targets": ["Linear"], "weights": INT8, "input_activations": static, "format": SIGNED},
+        "group_1": {"targets": ["Linear"], "weights": FLOAT8, "input_activations": static, "format": FLOAT},
     }  # fmt: skip
     kept = ["lm_head", "re:.*v_proj", r"re:model\.layers\.1\.self_attn.*"]
     said = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": groups, "ignore": kept}
@@ -91,7 +122,9 @@ def test_groups_of_modules(tmp_path: Path) -> None:
     def chosen(module: str) -> Quantiser | None:
         if module.endswith("v_proj") or "layers.1.self_attn" in module:
             return None
-        return blocks(packed(4, 16) if module.endswith(("q_proj", "gate_proj")) else signed(None))(module)
+        return blocks(packed(4, 16) if module.endswith(("q_proj", "gate_proj")) else fp8(1, None, "weight_scale"))(
+            module
+        )
 
     own = "model.layers.0.self_attn.k_proj"
     beside = {f"{own}.input_scale": torch.tensor([0.5]), f"{own}.input_zero_point": torch.tensor([3], dtype=torch.int8)}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import Operands, native
+from ridgeline.ops.kernels import Operands
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.quantised import QuantisedMatrix, packed
 from ridgeline.ops.matrix.words import integers
@@ -58,10 +58,7 @@ class LaidOutMatrix(QuantisedMatrix, ABC):
         """As Matrix.computed."""
         if self.order is None:
             return super().computed(x_TI)
-        x_TI = x_TI.index_select(1, self.order)
-        if (kernels := native(x_TI)) and (operands := super().operands):
-            return kernels.products(x_TI, (operands,))[0]
-        return functional.linear(x_TI, super().dense().to(x_TI.dtype), self.own_bias)
+        return self.multiplied(x_TI.index_select(1, self.order), super().operands, super().dense)
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """As QuantisedMatrix.dense."""

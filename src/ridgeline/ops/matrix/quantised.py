@@ -3,7 +3,7 @@
 Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class QuantisedMatrix(Matrix):
         """As Matrix.operands; None where groups are of a size that our kernels do not take."""
         if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
             return None
-        if self.rounds_rows and self.inputs > MAX_INTEGERS:
+        if self.rounds_rows and self.inputs > min(self.group, MAX_INTEGERS):
             return None
         return Operands(self.codes, self.own_bias, self._codes)
 
@@ -112,12 +112,16 @@ class QuantisedMatrix(Matrix):
 
     def computed(self, x_TI: Tensor) -> Tensor:
         """As Matrix.computed."""
-        if (kernels := native(x_TI)) and (operands := self.operands):
+        return self.multiplied(x_TI, self.operands, self.dense)
+
+    def multiplied(self, x_TI: Tensor, operands: Operands | None, dense: Callable[[], Tensor]) -> Tensor:
+        """Rows times the matrix, by our kernels where they take its operands, else by torch, as fp32 [O, I]."""
+        if (kernels := native(x_TI)) and operands:
             return kernels.products(x_TI, (operands,))[0]
         if self.rounds_rows:
-            y_TO = functional.linear(rounded_rows(x_TI), self.dense()).to(x_TI.dtype)
+            y_TO = functional.linear(rounded_rows(x_TI), dense()).to(x_TI.dtype)
             return y_TO if self.own_bias is None else y_TO + self.own_bias
-        return functional.linear(x_TI, self.dense().to(x_TI.dtype), self.own_bias)
+        return functional.linear(x_TI, dense().to(x_TI.dtype), self.own_bias)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: a plain weight is quantised."""
