@@ -153,6 +153,26 @@ def test_products_of_integers(kernels: Library, dtype: torch.dtype) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", BOTH)
+@pytest.mark.parametrize("kind", [*KINDS, "w8a8"])
+def test_gather(kernels: Library, kind: str, dtype: torch.dtype) -> None:
+    """Rows of a table of codes, in any order, on two threads; one that is not there is a row of NaN."""
+    kernels.threads(2)
+    for size in SIZES if kind != "w8a8" else SIZES[-2:]:
+        own, exact = operands("int8" if kind == "w8a8" else kind, size, torch.float16, dtype)
+        assert own.codes is not None
+        own = own._replace(codes=replace(own.codes, kind=kind))
+        numbers = torch.tensor([size[0] - 1, 0, size[0] // 2, 0])
+        torch.testing.assert_close(
+            kernels.gather_codes(own, size[1], dtype, numbers).double(),
+            exact[numbers],
+            rtol=2**-8 if dtype == torch.bfloat16 else 1e-6,
+            atol=1e-6,
+        )
+        assert kernels.gather_codes(own, size[1], dtype, torch.tensor([-1, size[0]])).isnan().all()
+
+
+@needs_kernels
 def test_what_kernels_do_not_take_is_refused(kernels: Library) -> None:
     """Codes that are too short for their row, groups of no whole units, a call of several kinds."""
     own, _ = operands("int8", (4, 64, 32), torch.float32, torch.float32)

@@ -87,7 +87,7 @@ class Embedding(Op):
 
     def _rows(self, ids_T: Tensor) -> Tensor:
         if self.table is not None:
-            return self.table.dense(ids_T).to(self.dtype)
+            return self.table.rows(ids_T)
         assert self.weight is not None
         if self.shard.size == 1 and (kernels := native(self.weight)):
             return kernels.gather(self.weight, ids_T)
@@ -96,7 +96,8 @@ class Embedding(Op):
     @property
     def runs_natively(self) -> bool:
         """As Op.runs_natively."""
-        return self.shard.size == 1 and self.scale is None and self.stored is None
+        plain = self.stored is None or (self.table is not None and self.table.operands is not None)
+        return self.shard.size == 1 and self.scale is None and plain
 
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""

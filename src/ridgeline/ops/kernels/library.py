@@ -126,6 +126,9 @@ class Library:
         self._norms = self.function("norms", POINTER(RowsOf), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
         self._angles = self.function("angles", c_void_p, c_int64, c_void_p, c_int64, c_float, c_void_p, c_void_p)
         self._gather = self.function("gather", c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
+        self._gather_codes = self.function(
+            "gather_codes", POINTER(MatrixOf), c_int, c_int64, c_void_p, c_int64, c_void_p
+        )
         self._sample = self.function("sample", c_void_p, c_int, c_int64)
 
     @property
@@ -210,6 +213,14 @@ class Library:
         rows_ND = table_ED.new_empty(numbers_N.shape[0], width)
         nbytes = width * table_ED.element_size()
         self._gather(table_ED.data_ptr(), entries, nbytes, indices(numbers_N), numbers_N.shape[0], rows_ND.data_ptr())
+        return rows_ND
+
+    def gather_codes(self, table: Operands, width: int, dtype: torch.dtype, numbers_N: Tensor) -> Tensor:
+        """As `gather`, of a table of codes with `width` numbers a row: [N, width] in a dtype."""
+        assert table.codes is not None, "a table of codes"
+        rows_ND = torch.empty(0, dtype=dtype).new_empty(numbers_N.shape[0], width)
+        own = matrix_of(table, dtype, width)
+        self._gather_codes(own, DTYPES[dtype], width, indices(numbers_N), numbers_N.shape[0], rows_ND.data_ptr())
         return rows_ND
 
     def sample(self, rows: int, count: int, vocabulary: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.ops.formats import WeightFormat
-from ridgeline.ops.kernels import MAX_INTEGERS, UNIT, Codes, Operands, native
+from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, library, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.stored import Share, weight
@@ -83,6 +83,13 @@ class QuantisedMatrix(Matrix):
     def values(self) -> Tensor:
         """As Matrix.values."""
         return self.dense().to(self.spec.dtype)
+
+    def rows(self, picked_R: Tensor) -> Tensor:
+        """The numbers of some outputs (int64) in the model's dtype [R, I]."""
+        kernels = library() if self.codes.is_cpu and self.spec.dtype in DTYPES else None
+        if kernels and (operands := self.operands):
+            return kernels.gather_codes(operands, self.inputs, self.spec.dtype, picked_R)
+        return self.dense(picked_R).to(self.spec.dtype)
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""

@@ -6,6 +6,7 @@
 
 #include "kernels.h"
 #include "pool.h"
+#include "quantised.h"
 
 namespace {
 
@@ -20,6 +21,27 @@ void gather(Pool& pool, const void* table, int64_t entries, int64_t row_bytes, c
             else
                 std::memcpy(own, static_cast<const char*>(table) + numbers[i] * row_bytes, row_bytes);
         }
+    });
+}
+
+// The same of a table of codes, whose rows are widened to the type of a model's.
+template <class Stored, class Coded>
+void gather_codes(Pool& pool, const Matrix& table, int64_t width, const int64_t* numbers, int64_t count, Stored* to) {
+    pool.run(int(count), [&](int item) {
+        Stored* own = to + item * width;
+        const int64_t number = numbers[item];
+        if (number < 0 || number >= table.outputs) {
+            std::memset(own, 0xff, width * sizeof(Stored));
+            return;
+        }
+        thread_local Scratch<float> scratch;
+        const int64_t room = (table.codes->groups + LANES - 1) / LANES * LANES;
+        float* scales = scratch.of(2 * room + padded(width));
+        float *low = scales + room, *row = low + room;
+        widen_scales(*table.codes, number, Coded::FACTOR, scales, low);
+        const auto* codes = static_cast<const uint8_t*>(table.weight) + number * table.weight_stride;
+        widen_codes<Coded>(codes, scales, low, table.codes->group, 0, padded(width), row);
+        for (int64_t i = 0; i < width; ++i) put(own + i, row[packed_place<bf16, float>(i)]);
     });
 }
 

@@ -79,7 +79,22 @@ void rotate_of(Pool& pool, DType type, int64_t rows, const Heads* inputs, int co
     (type == FP32 ? rotate<float> : rotate<bf16>)(pool, rows, inputs, count, cos, sin, start, half);
 }
 
+template <class Stored>
+void gather_codes_as(Pool& pool, const Matrix& table, int64_t width, const int64_t* numbers, int64_t count, void* to) {
+    Stored* own = static_cast<Stored*>(to);
+    switch (table.codes->code) {
+    case INT8:
+    case INT8_BY_INT8: return gather_codes<Stored, Bytes>(pool, table, width, numbers, count, own);
+    case INT4: return gather_codes<Stored, HalfBytes>(pool, table, width, numbers, count, own);
+    case FP8: return gather_codes<Stored, Fp8>(pool, table, width, numbers, count, own);
+    }
+}
+
+void gather_codes_of(Pool& pool, const Matrix& table, DType type, int64_t width, const int64_t* numbers, int64_t count, void* to) {
+    (type == FP32 ? gather_codes_as<float> : gather_codes_as<bf16>)(pool, table, width, numbers, count, to);
+}
+
 }  // namespace
 
 extern const Kernels NAME = {NAME_IN_QUOTES, products_of, norms_of, gated_products_of, route_of, experts_of, attend_of,
-                             rotate_of, angles, gather, sample};
+                             rotate_of, angles, gather, gather_codes_of, sample};

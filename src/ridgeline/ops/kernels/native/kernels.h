@@ -176,6 +176,8 @@ struct Kernels {
     // to = the rows of a table of `entries` that have these numbers.
     void (*gather)(Pool&, const void* table, int64_t entries, int64_t row_bytes, const int64_t* numbers, int64_t count,
                    void* to);
+    // The same of a table of codes, `width` numbers a row, as numbers of this type.
+    void (*gather_codes)(Pool&, const Matrix& table, DType type, int64_t width, const int64_t* numbers, int64_t count, void* to);
     // A token for each of `count` rows of `vocabulary` logits.
     void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };

@@ -144,3 +144,7 @@ EXPORTED int ridgeline_gather(const void* table, int64_t entries, int64_t row_by
                               void* to) {
     return refusable([&](Pool& pool) { kernels->gather(pool, table, entries, row_bytes, numbers, count, to); });
 }
+
+EXPORTED int ridgeline_gather_codes(const Matrix* table, int type, int64_t width, const int64_t* numbers, int64_t count, void* to) {
+    return refusable([&](Pool& pool) { kernels->gather_codes(pool, *table, DType(type), width, numbers, count, to); });
+}
