@@ -12,8 +12,10 @@ from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
+from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.engines import uncached_logits
 from support.layouts import Quantiser, awq, fp8, gptq
+from support.planned import card
 from support.quantised import (
     EXPERTS,
     FUSED,
@@ -88,14 +90,17 @@ INTEGERS = {
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_in_words(name: str, tmp_path: Path) -> None:
-    """GPTQ's and AWQ's. They are billed as they are stored, and memory is asked for as they are held."""
+    """GPTQ's and AWQ's. They are billed as they are stored, memory is asked for as they are held, and a plan of a
+    processor has them as they run."""
     values, section, quantiser = INTEGERS[name]
     folders = write_pair(tmp_path, values, section, blocks(quantiser))
     assert off(folders) < 1e-5
-    fields = open_source(str(folders[0])).config
+    fields, model = open_source(str(folders[0])).config, load_model(str(folders[0]))
     assert bill(build(fields)).nbytes == as_stored(folders[0])
+    planned = ModelCache(fields).case(Setup(card(kind="cpu"))).model
+    assert (planned.storage, bill(planned)) == (model.storage, bill(model))
     if "experts" not in name:  # for which their objects are counted too
-        held = {id(parameter): parameter.nbytes for parameter in load_model(str(folders[0])).parameters()}
+        held = {id(parameter): parameter.nbytes for parameter in model.parameters()}
         assert weight_bytes(build_to_run(fields)) == sum(held.values())
 
 

@@ -11,12 +11,21 @@ from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
 from ridgeline.models.families import stored_dtype
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import PLAIN, WITH_HEAD, Recipe, read_recipe, recipe_named, recipe_names
+from ridgeline.models.recipes import (
+    PLAIN,
+    WITH_HEAD,
+    Recipe,
+    read_recipe,
+    recipe_named,
+    recipe_names,
+    running_names,
+)
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.formats import (
     BF16,
     FORMATS,
     FP16,
+    FP32,
     KV_FORMATS,
     WEIGHT_FORMATS,
     format_named,
@@ -254,7 +263,7 @@ class ModelCache:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
         data-parallel attention where there are no experts to divide."""
         asked = self._dtype(setup)
-        dtype = _computed_in(asked, setup.device)
+        dtype = _computed_in(asked, setup.device, narrows=self._narrows(setup))
         key = (setup.devices, setup.weights, setup.kv, dtype, setup.engine.own_attention)
         if key not in self._built:
             recipe = self._recipe(setup, dtype)
@@ -276,6 +285,12 @@ class ModelCache:
         """What is not narrowed by a recipe: as asked for, or as the config says."""
         plain = {known.name for known in FORMATS}
         return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
+
+    def _narrows(self, setup: Setup) -> bool:
+        """Whether matrices are narrower than all else, as the config says or as plain ones are quantised to run."""
+        if setup.weights is None:
+            return bool(read_recipe(self.fields).name)
+        return setup.weights.removesuffix(WITH_HEAD) in running_names()
 
     def _recipe(self, setup: Setup, dtype: torch.dtype) -> Recipe:
         """How the model is stored: as the config says, but for what the setup asks for."""
@@ -335,8 +350,11 @@ def _check_experts(model: Model, engine: EngineProfile) -> None:
         )
 
 
-def _computed_in(dtype: torch.dtype, device: Device) -> torch.dtype:
-    """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there."""
+def _computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.dtype:
+    """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there; on a
+    processor fp32 for the fp16 of what `narrows` matrices, as it runs here (`build_to_run`)."""
+    if narrows and dtype == FP16.dtype and device.kind == "cpu":
+        return FP32.dtype
     lacks = BF16.name not in device.peaks and FP16.name in device.peaks
     return FP16.dtype if dtype == BF16.dtype and lacks else dtype
 
