@@ -19,7 +19,8 @@ from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import bill
 from ridgeline.models.recipes import read_recipe
-from ridgeline.ops.matrix import QuantisedMatrix
+from ridgeline.ops.formats import WeightFormat
+from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from support.checkpoints import write_folder
 
 BF16 = SMALL | {"torch_dtype": "bfloat16"}
@@ -106,6 +107,20 @@ def test_shards_and_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not [*out.glob("*.bin"), *out.glob("*.py"), *tmp_path.glob(".*")]
 
 
+def test_int8_beside_rows_of_int8_is_not_packed() -> None:
+    """As the readers of W8A8 want it: signed bytes, scales of 32 bits, and rows rounded as they come."""
+    stored = WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8")
+    weight = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
+    tensors = quantise.compressed("x", QuantisedMatrix(MatrixSpec(40, 6, torch.float32), stored), weight)
+    scale = weight.double().abs().amax(1, keepdim=True) / 127
+    assert torch.allclose(tensors["x.weight_scale"].double(), scale, rtol=1e-6)
+    assert tensors["x.weight"].dtype == torch.int8
+    assert (tensors["x.weight"] * scale - weight).abs().max() <= scale.max() * 0.5001
+    (group,) = quantise.quantization_config(stored, ())["config_groups"].values()
+    assert (group["weights"]["type"], group["input_activations"]["type"]) == ("int", "int")
+    assert quantise.quantization_config(stored, ())["format"] == "int-quantized"
+
+
 def test_a_matrix_without_whole_groups_stays(tmp_path: Path) -> None:
     """The readers of groups want whole ones: a row of 64 is none of 128, one of 256 is two."""
     out = tmp_path / "out"
@@ -166,7 +181,7 @@ def test_models_and_formats_that_have_no_such_layout(tmp_path: Path) -> None:
         (fp8, "int8", "stored as fp8 128x128 already"),
         (gpt2, "int8", r"stores .*c_attn\.weight \[in, out\]"),
         (plain, "int8+head", r"leave \+head out"),
-        (plain, "w8a8", "does not run yet"),
+        (plain, "nvfp4", "does not run yet"),
         (plain, "q4_k_m", "does not run yet"),
         (plain, "fp32", "as the checkpoint is stored"),
         ("llama-3-8b", "int8", "without weights"),

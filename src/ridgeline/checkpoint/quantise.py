@@ -1,8 +1,9 @@
 """A plain checkpoint written anew with quantised weights, in the layout of compressed-tensors: other engines read it.
 
 Integers are `weight_packed` (int32 words, the first code in the lowest bits), `weight_scale`, `weight_shape` and, of
-groups with zeros, `weight_zero_point` (packed along the outputs); fp8 is `weight` and `weight_scale`: the
-`pack-quantized` and `float-quantized` compressors of compressed-tensors (https://github.com/vllm-project/compressed-tensors).
+groups with zeros, `weight_zero_point` (packed along the outputs); fp8, and int8 whose rows are narrowed too, `weight`
+and `weight_scale`: the `pack-quantized`, `float-quantized` and `int-quantized` compressors of compressed-tensors
+(https://github.com/vllm-project/compressed-tensors).
 """
 
 import json
@@ -33,6 +34,7 @@ from ridgeline.version import __version__
 
 _SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
 _WORD = 32
+_PACKED = "pack-quantized"
 _INDEX = "model.safetensors.index.json"
 _REWRITTEN = ("config.json", "README.md", _INDEX)
 _CARD_BEFORE = "README-unquantised.md"
@@ -159,20 +161,22 @@ def _kept(
 def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, Tensor]:
     """A weight [O, I] in the layout of compressed-tensors, by tensors' names behind `base`. Raises ValueError for
     numbers that cannot be quantised."""
-    made = matrix.take("weight", weight)
+    made, stored = matrix.take("weight", weight), matrix.stored_as
     outputs, inputs = matrix.outputs, matrix.inputs
-    scale = made["scale"] if matrix.kind == "fp8" else made["scale"].to(weight.dtype)
-    if matrix.kind == "fp8":
-        codes = made["codes"][:, :inputs].contiguous().view(torch.float8_e4m3fn)
+    scale = made["scale"] if stored.scale_bits == _WORD else made["scale"].to(weight.dtype)
+    if _layout(stored) != _PACKED:
+        bytes_OI = made["codes"][:, :inputs].contiguous()
+        # Of unsigned codes with their zero at 128 the first bit is turned.
+        codes = bytes_OI.view(torch.float8_e4m3fn) if stored.code == "fp8" else (bytes_OI ^ 128).view(torch.int8)
         return {f"{base}.weight": codes, f"{base}.weight_scale": scale}
-    words = -(-inputs * matrix.stored_as.bits // _WORD)
+    words = -(-inputs * stored.bits // _WORD)
     tensors = {
         f"{base}.weight_packed": made["codes"][:, : words * 4].contiguous().view(torch.int32),
         f"{base}.weight_scale": scale,
         f"{base}.weight_shape": torch.tensor([outputs, inputs]),
     }
     if "zero" in made:
-        tensors[f"{base}.weight_zero_point"] = _packed_zeros(made["zero"], matrix.stored_as.bits)
+        tensors[f"{base}.weight_zero_point"] = _packed_zeros(made["zero"], stored.bits)
     return tensors
 
 
@@ -192,11 +196,12 @@ def _nbytes(checkpoint: Checkpoint, name: str, matrices: Mapping[str, QuantisedM
         return entry.end - entry.begin
     matrix = matrices[name]
     groups = -(-matrix.inputs // (stored.block[1] or matrix.inputs))
-    scales = matrix.outputs * groups * (stored.scale_bits / 8 if stored.code == "fp8" else entry_width(entry.dtype))
-    if stored.code == "fp8":
-        return int(matrix.outputs * matrix.inputs + scales)
+    width = 4 if stored.scale_bits == _WORD else entry_width(entry.dtype)
+    scales = matrix.outputs * groups * width
+    if _layout(stored) != _PACKED:
+        return matrix.outputs * matrix.inputs + scales
     zeros = -(-matrix.outputs * stored.bits // _WORD) * groups * 4 if stored.zero_bits else 0
-    return int(matrix.outputs * -(-matrix.inputs * stored.bits // _WORD) * 4 + scales + zeros + 16)
+    return matrix.outputs * -(-matrix.inputs * stored.bits // _WORD) * 4 + scales + zeros + 16
 
 
 def _files(
@@ -289,8 +294,9 @@ def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str
         "group_size": group,
         "dynamic": False,
     }
-    rows = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
-    layout = "float-quantized" if stored.code == "fp8" else "pack-quantized"
+    number = "float" if stored.activations == "fp8" else "int"
+    rows = {"num_bits": 8, "type": number, "symmetric": True, "strategy": "token", "dynamic": True}
+    layout = _layout(stored)
     scheme = {
         "targets": ["Linear"],
         "weights": weights,
@@ -305,6 +311,14 @@ def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str
         "ignore": list(kept),
         "kv_cache_scheme": None,
     }
+
+
+def _layout(stored: WeightFormat) -> str:
+    """What compressed-tensors calls the layout of a format: integers beside rows that are narrowed too are not
+    packed."""
+    if stored.code == "fp8":
+        return "float-quantized"
+    return _PACKED if stored.activations is None else "int-quantized"
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
