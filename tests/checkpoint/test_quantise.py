@@ -39,7 +39,7 @@ def stands_for(tensors: Mapping[str, Tensor], base: str, bits: int) -> np.ndarra
     scale = tensors[f"{base}.weight_scale"].double().numpy()
     if f"{base}.weight" in tensors:
         codes = tensors[f"{base}.weight"]
-        assert codes.dtype == torch.float8_e4m3fn
+        assert codes.dtype in (torch.float8_e4m3fn, torch.int8)
         return codes.double().numpy() * scale
     outputs, inputs = tensors[f"{base}.weight_shape"].tolist()
     signed = unpacked(tensors[f"{base}.weight_packed"], bits, inputs) - 2 ** (bits - 1)
@@ -51,7 +51,7 @@ def stands_for(tensors: Mapping[str, Tensor], base: str, bits: int) -> np.ndarra
 
 
 @pytest.mark.parametrize("values", [SMALL, BF16, MODELS["tied"], EXPERTS], ids=["fp32", "bf16", "tied", "experts"])
-@pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4-g32", 4), ("fp8", 8)])
+@pytest.mark.parametrize(("name", "bits"), [("int8", 8), ("int4-g32", 4), ("fp8", 8), ("w8a8", 8)])
 def test_what_is_written_is_what_is_made_while_loading(
     name: str, bits: int, values: Mapping[str, Any], tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_what_is_written_is_what_is_made_while_loading(
     read = read_recipe(open_source(str(out)).config)
     assert read.bits == bits
     assert not read.unread
-    if values is BF16 and name != "fp8":  # scales of fp8 are of 32 bits, which a section does not say
+    if values is BF16 and name not in ("fp8", "w8a8"):  # their scales are of 32 bits, which a section does not say
         assert bill(build(open_source(str(out)).config)).nbytes == done.after
 
 

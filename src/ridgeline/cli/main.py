@@ -34,7 +34,7 @@ COMMANDS = {
     "check": "Look whether a model's folder is sound before anything depends on it: a line for each thing that is\n"
     "wrong, with its fix.",
     "quantize": "Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, "
-    "which\nvLLM, SGLang and transformers read.",
+    "which other\nengines read.",
     "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
     "env": "Say what this machine is and which versions are installed: what a bug report needs.",
     "completion": "Print the script with which a shell completes commands and options.",

@@ -13,7 +13,10 @@ from ridgeline.document.numbers import gb, say_gb
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
 _OUT = "The folder to write, which is not there yet."
-_WEIGHTS = "int8 (a scale a row), int4, int4-g64 or int4-g32 (groups of 128, 64, 32 with a zero), or fp8."
+_WEIGHTS = (
+    "int8 (a scale a row), int4, int4-g64 or int4-g32 (groups of 128, 64, 32 with a zero), fp8, or w8a8 (int8, and "
+    "rows of activations too)."
+)
 _FORCE = "Replace a model's folder that is there."
 
 
@@ -23,8 +26,8 @@ def quantize(
     weights: Annotated[str, typer.Option(help=_WEIGHTS, metavar="FORMAT")],
     force: Annotated[bool, typer.Option("--force", help=_FORCE)] = False,
 ) -> None:
-    """Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, which
-    vLLM, SGLang and transformers read.
+    """Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, which other
+    engines read.
 
     Numbers are those that --weights of the other commands makes while it loads: rounded to the nearest, without data.
     Embedding, head, norms and routers stay as they are; so does a matrix whose rows are no whole number of groups.
