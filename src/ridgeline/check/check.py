@@ -28,6 +28,8 @@ def check_model(name: str, progress: Progress | None = None) -> Report:
     source = open_source(name)
     if source.folder is None:
         raise ModelRefused(f"{name} is a config of the catalogue, without files; give a checkpoint folder")
+    if source.gguf is not None:
+        raise ModelRefused(f"{name} is a GGUF file, which is checked as it is loaded; give a folder of safetensors")
     fields = source.config
     report = Report(source.title)
     built: Model | None = None

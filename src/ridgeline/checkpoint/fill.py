@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
-from pathlib import Path
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
 from ridgeline.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
+from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.loading import Loading
 from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
@@ -127,7 +127,7 @@ def load_weights(
         )
     try:
         if not dummy_weights and source.folder is not None:
-            loading = _fill_measured(model, source.folder, family or family_of(source.config), progress)
+            loading = _fill_measured(model, source, family or family_of(source.config), progress)
             if isinstance(model, Embedder):
                 for name, folder in model.elsewhere.items():
                     _fill_stage(model.tensors_of(name), open_checkpoint(folder))
@@ -141,11 +141,12 @@ def load_weights(
         raise ModelRefused(f"{source.name}: {refused}") from None
 
 
-def _fill_measured(model: Model, folder: Path, family: Family, progress: Progress | None) -> Loading:
-    """As `fill`, from a folder."""
+def _fill_measured(model: Model, source: Source, family: Family, progress: Progress | None) -> Loading:
+    """As `fill`, from the folder or the file of a source."""
     read, start = disk_bytes(), perf_counter()
     try:
-        checkpoint = open_checkpoint(folder)
+        assert source.folder is not None
+        checkpoint = open_checkpoint(source.folder) if source.gguf is None else open_gguf_checkpoint(source.gguf)
     except NoWeights as error:
         raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
     opened = perf_counter()

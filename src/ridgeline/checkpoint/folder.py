@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ridgeline.checkpoint.header import TensorEntry, read_header, read_pieces
+from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header, read_pieces
 from ridgeline.host import out_of_memory
 from ridgeline.models.fields import ModelRefused, read_object
 
@@ -36,6 +37,11 @@ class Checkpoint:
     folder: Path
     entries: Mapping[str, TensorEntry]
     files: Mapping[str, Path]
+
+    def data_offset(self, file: BinaryIO) -> int:
+        """Where the data of one of its files begins, of which entries state their bytes; the file stands at its
+        start."""
+        return data_offset(file)
 
     def same(self, first: str, second: str) -> bool:
         """Whether two tensors are equal in dtype, shape and every byte, read piece by piece and not mapped."""

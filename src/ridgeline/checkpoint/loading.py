@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ridgeline.checkpoint.folder import Checkpoint
-from ridgeline.checkpoint.header import data_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def read_anew(checkpoint: Checkpoint, most: float) -> Reading:
     start = perf_counter()
     for path in dict.fromkeys(checkpoint.files.values()):
         with path.open("rb", buffering=0) as file:
-            first = data_offset(file)
+            first = checkpoint.data_offset(file)
             for name, entry in checkpoint.entries.items():
                 size = entry.end - entry.begin
                 if checkpoint.files[name] != path or not size or nbytes + size > most:

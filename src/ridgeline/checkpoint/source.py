@@ -16,6 +16,8 @@ from ridgeline.checkpoint.catalogue import (
     pipeline_entry,
     spelt_as,
 )
+from ridgeline.checkpoint.gguf_config import read_gguf_config
+from ridgeline.checkpoint.gguf_header import GGUFHeader, is_gguf, read_gguf_header
 from ridgeline.checkpoint.hub_cache import cached_folder, cached_ids, hub_cache, is_id, is_repository, snapshot_of
 from ridgeline.models.families import not_built
 from ridgeline.models.fields import Fields, ModelRefused, read_object
@@ -57,7 +59,8 @@ class Source:
 
     folder: where weights and tokenizer are; None for a config of the catalogue, which has neither. pipeline: the class
     of a pipeline of several components; "" for a folder that is one model. generation: its generation_config.json; of a
-    pipeline of the catalogue what its release is usually asked for.
+    pipeline of the catalogue what its release is usually asked for. gguf: the header of the GGUF file that is all of
+    it, which is its `folder` then.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Source:
     components: Mapping[str, Component]
     generation: Mapping[str, Any]
     pipeline: str = ""
+    gguf: GGUFHeader | None = None
 
     @property
     def title(self) -> str:
@@ -109,6 +113,8 @@ class Source:
     @property
     def has_weights(self) -> bool:
         """Whether there is a file of weights in its folder."""
+        if self.gguf is not None:
+            return True
         return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
 
     @property
@@ -131,8 +137,8 @@ class UnknownModel(ModelRefused):
 
 
 def open_source(name: str) -> Source:
-    """Find a model: a folder, a config.json, a built-in name, one of the catalogue, or an id in the cache of Hugging
-    Face's tools; read what describes it. A path comes before a name.
+    """Find a model: a folder, a config.json, a GGUF file, a built-in name, one of the catalogue, or an id in the cache
+    of Hugging Face's tools; read what describes it. A path comes before a name.
 
     A folder that nothing in it describes stands for no model that is known by its name.
 
@@ -145,7 +151,7 @@ def open_source(name: str) -> Source:
         folder = snapshot_of(path) if is_repository(path) else path
         return _of_folder(name, folder, folder / "config.json")
     if path.is_file():
-        return _of_folder(name, path.parent, path)
+        return _of_gguf(name, path) if is_gguf(path) else _of_folder(name, path.parent, path)
     return _named(name)
 
 
@@ -224,6 +230,16 @@ def _of_folder(name: str, folder: Path, config: Path) -> Source:
     return Source(name, folder, components, defaults)
 
 
+def _of_gguf(name: str, path: Path) -> Source:
+    """A file that is a model, with its tokenizer."""
+    header = read_gguf_header(path)
+    config = read_gguf_config(header)
+    ends = [header.metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
+    generation = {"eos_token_id": sorted({end for end in ends if type(end) is int})}
+    component = Component(MODEL, path, config.architecture, config)
+    return Source(name, path, {MODEL: component}, generation, gguf=header)
+
+
 def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]:
     """The components that a model_index.json of diffusers lists: {"vae": ["diffusers", "AutoencoderKL"]}."""
     components: dict[str, Component] = {}
@@ -286,7 +302,7 @@ def _nowhere(name: str) -> ModelRefused:
 def _wanted() -> str:
     """What may stand for a model."""
     return (
-        f"a config.json or its folder, a built-in model ({', '.join(builtin_names())}), "
+        f"a config.json or its folder, a GGUF file, a built-in model ({', '.join(builtin_names())}), "
         "or a name that `ridgeline plan --list` shows"
     )
 

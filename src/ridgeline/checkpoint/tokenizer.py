@@ -6,6 +6,7 @@ from ridgeline.checkpoint.source import MODEL, Source, as_source
 from ridgeline.models.fields import ModelRefused
 from ridgeline.text import ChatTemplates, Tokenizer, load_templates, load_tokenizer
 from ridgeline.text.bytes import BYTE_SYMBOLS
+from ridgeline.text.gguf import read_gguf_templates, read_gguf_tokenizer
 
 
 def tokenizer_of(model: Source | str, *, or_bytes: bool = False) -> Tokenizer:
@@ -18,6 +19,8 @@ def tokenizer_of(model: Source | str, *, or_bytes: bool = False) -> Tokenizer:
     if source.folder is None and not or_bytes:
         raise ModelRefused(f"the catalogue holds no tokenizer for {source.name}; give its checkpoint folder")
     try:
+        if source.gguf is not None:
+            return read_gguf_tokenizer(source.gguf.metadata, source.gguf.path)
         return load_tokenizer(source.folder or CATALOGUE, or_bytes=or_bytes or _symbols(source) == BYTE_SYMBOLS)
     except ValueError as error:
         raise ModelRefused(str(error)) from None
@@ -32,6 +35,8 @@ def _symbols(source: Source) -> object:
 def templates_of(source: Source, tokenizer: Tokenizer) -> ChatTemplates | None:
     """As `load_templates`. Raises ModelRefused for a broken template: the folder is at fault, not who asks."""
     try:
+        if source.gguf is not None:
+            return read_gguf_templates(source.gguf.metadata, tokenizer, source.gguf.path)
         return load_templates(source.folder or CATALOGUE, tokenizer)
     except ValueError as error:
         raise ModelRefused(str(error)) from None

@@ -24,11 +24,13 @@ _SAMPLING, _ENGINE = "Sampling", "Engine"
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
 _MODEL = (
-    "A checkpoint folder, a built-in model (tales, translate, mixture), an id in the Hugging Face cache, or with "
-    "--dummy-weights any config.json or catalogue name."
+    "A checkpoint folder, a GGUF file, a built-in model (tales, translate, mixture), an id in the Hugging Face cache, "
+    "or with --dummy-weights any config.json or catalogue name."
 )
 _PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
-_CONFIG = "A checkpoint folder, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
+_CONFIG = (
+    "A checkpoint folder, a GGUF file, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
+)
 DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
 
 

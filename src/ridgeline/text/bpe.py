@@ -16,7 +16,7 @@ from tokenizers.models import BPE
 from ridgeline.text.declared import Declared
 
 # Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
-_QWEN2 = (
+QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
@@ -78,7 +78,7 @@ def _qwen2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_QWEN2), behavior="isolated", invert=False),
+            pre_tokenizers.Split(Regex(QWEN2), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

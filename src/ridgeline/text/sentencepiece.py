@@ -17,8 +17,9 @@ class SentencePieceTokenizer(Tokenizer):
     """A `.model` file. Control tokens are placed by id only; text after one gets the model's dummy prefix again, as
     in the reference code of Llama and Mistral, which encode each text by itself."""
 
-    def __init__(self, path: Path, declared: Declared) -> None:
-        model, raw = _load(path, frozenset())
+    def __init__(self, path: Path, declared: Declared, model: bytes | None = None) -> None:
+        """model: its bytes, where the file at `path` holds other things too."""
+        model, raw = _load(path, frozenset(), model)
         size = raw.vocab_size()
         pieces = {raw.id_to_piece(index): index for index in range(size)}
         own = (("bos_token", raw.bos_id()), ("eos_token", raw.eos_id()), ("unk_token", raw.unk_id()))
@@ -123,9 +124,16 @@ def retype_as_control(model: bytes, literals: AbstractSet[str]) -> bytes:
             out += model[start:end]
             continue
         # In protobuf the last value of a field wins, so appending replaces the type.
-        message += bytes([_TYPE << 3, _CONTROL])
-        out += bytes([_PIECES << 3 | 2]) + _varint(len(message)) + message
+        message += written(_TYPE, _CONTROL)
+        out += written(_PIECES, message)
     return bytes(out)
+
+
+def written(number: int, value: int | bytes) -> bytes:
+    """A field of a message: a number or a flag, or bytes."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 def _is_wanted(message: bytes, wanted: AbstractSet[bytes]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.models.fields import Fields
-from ridgeline.models.recipes import compressed_tensors, modelopt
+from ridgeline.models.recipes import compressed_tensors, gguf, modelopt
 from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, names_listed, pattern
 from ridgeline.models.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.models.storage import Place
@@ -200,5 +200,6 @@ METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
         "bitsandbytes": _bitsandbytes,
         "mxfp4": _mxfp4,
         "modelopt": modelopt.read,
+        "gguf": gguf.read,
     }
 )

@@ -50,6 +50,7 @@ class Codes:
     rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
     UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
     `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
+    lows_OG: fp32, of each scale, what is added to code x scale in the place of the zero's share.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Codes:
     scales_OG: Tensor
     zeros_OG: Tensor | float = 0.0
     outputs: int = 1
+    lows_OG: Tensor | None = None
 
 
 class Operands(NamedTuple):
@@ -78,7 +80,7 @@ class CodesOf(Structure):
 
     _fields_ = (
         ("code", c_int), ("scale_type", c_int), ("group", c_int64), ("outputs", c_int64), ("groups", c_int64),
-        ("scales", c_void_p), ("zeros", c_void_p), ("zero", c_float),
+        ("scales", c_void_p), ("zeros", c_void_p), ("lows", c_void_p), ("zero", c_float),
     )  # fmt: skip
 
 
@@ -289,6 +291,11 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
         found.zeros = zeros.data_ptr()
     else:
         found.zero = zeros
+    if (lows := codes.lows_OG) is not None:
+        assert lows.shape == scales.shape, "a low a scale"
+        assert lows.dtype == torch.float32, "lows are fp32"
+        assert lows.is_contiguous(), "kernels read lows without gaps"
+        found.lows = lows.data_ptr()
     return found
 
 

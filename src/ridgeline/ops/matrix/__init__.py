@@ -8,6 +8,7 @@ from ridgeline.ops.matrix.adapted import AdaptedMatrix, AdapterRows, LowRank
 from ridgeline.ops.matrix.awq import AwqMatrix
 from ridgeline.ops.matrix.compressed_tensors import PackedMatrix, SignedMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
+from ridgeline.ops.matrix.gguf import BLOCKS, GGUFMatrix
 from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
 from ridgeline.ops.matrix.laid_out import LaidOutMatrix
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
@@ -18,6 +19,7 @@ __all__ = [
     "AdaptedMatrix",
     "AdapterRows",
     "Fp8Matrix",
+    "GGUFMatrix",
     "LaidOutMatrix",
     "LowRank",
     "Matrix",
@@ -30,7 +32,7 @@ __all__ = [
 
 _BY_NAME: dict[str, type[LaidOutMatrix]] = {
     "fp8": Fp8Matrix, "gptq": GptqV1Matrix, "gptq_v2": GptqMatrix, "awq": AwqMatrix, "pack-quantized": PackedMatrix,
-    "int-quantized": SignedMatrix,
+    "int-quantized": SignedMatrix, **dict.fromkeys(BLOCKS, GGUFMatrix),
 }  # fmt: skip
 LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType(_BY_NAME)
 """How checkpoints lay tensors out, by `WeightFormat.layout`."""

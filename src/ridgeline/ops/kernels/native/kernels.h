@@ -11,12 +11,14 @@ enum Code : int { INT8, INT4, FP8, INT8_BY_INT8 };  // the last of rows that are
 
 // How codes stand for a matrix's numbers (quantised.h). group, outputs: how many inputs and how many outputs share a scale.
 // groups: scales from one row of them to the next. zeros: an unsigned byte for each scale, or null, where all are `zero`.
+// lows: what is added to code * scale in the place of -zero * scale, for each scale, or null.
 struct Codes {
     Code code;
     DType scale_type;
     int64_t group, outputs, groups;
     const void* scales;
     const uint8_t* zeros;
+    const float* lows;
     float zero;
 };
 

@@ -108,12 +108,14 @@ inline void widen_scales(const Codes& codes, int64_t output, float factor, float
     };
     int64_t g = 0;
     for (; g + LANES <= codes.groups; g += LANES) widen(scales + g * bytes, zeros ? zeros + g : nullptr, to + g, low + g);
-    if (g == codes.groups) return;
-    float rest_of_scales[LANES] = {};
-    uint8_t rest_of_zeros[LANES] = {};
-    std::memcpy(rest_of_scales, scales + g * bytes, (codes.groups - g) * bytes);
-    if (zeros) std::memcpy(rest_of_zeros, zeros + g, codes.groups - g);
-    widen(rest_of_scales, zeros ? rest_of_zeros : nullptr, to + g, low + g);
+    if (g < codes.groups) {
+        float rest_of_scales[LANES] = {};
+        uint8_t rest_of_zeros[LANES] = {};
+        std::memcpy(rest_of_scales, scales + g * bytes, (codes.groups - g) * bytes);
+        if (zeros) std::memcpy(rest_of_zeros, zeros + g, codes.groups - g);
+        widen(rest_of_scales, zeros ? rest_of_zeros : nullptr, to + g, low + g);
+    }
+    if (codes.lows) std::memcpy(low, codes.lows + first, codes.groups * sizeof(float));
 }
 
 // One output's codes, and the scale of each group with what is added to its numbers.
