@@ -427,18 +427,18 @@ def logits_of(model: Model) -> Tensor:
 
 
 def test_a_matrix_is_stored_as_its_path_says(folder: Path) -> None:
-    """One tensor fills two parameters, numbers of 8 bits and a scale a row; the model is the one whose tensors have
-    these values."""
+    """One tensor fills two parameters, numbers of 8 bits and a scale of bf16 a row; the model is the one whose tensors
+    have these values."""
     int8 = weight_format_named("int8")
     model = filled(folder, lambda model: model.store(lambda place: int8 if place.name.endswith("down_proj") else None))
     tensors = load_file(folder / "model.safetensors")
     narrow = [name for name in tensors if name.endswith("down_proj.weight")]
     for name in narrow:
-        scale_O = tensors[name].abs().amax(dim=1) / 127
+        scale_O = (tensors[name].abs().amax(dim=1) / 127).bfloat16().float()
         matrix = model.get_submodule(name.removesuffix(".weight") + ".matrix")
-        assert matrix.weight.dtype == torch.int8
-        assert torch.equal(matrix.scale, scale_O)
-        tensors[name] = (tensors[name] / scale_O[:, None]).round() * scale_O[:, None]
+        assert matrix.codes.dtype == torch.uint8
+        assert torch.equal(matrix.scale[:, 0].float(), scale_O)
+        tensors[name] = (tensors[name] / scale_O[:, None]).round().clamp(-127, 127) * scale_O[:, None]
     assert narrow
     before = logits_of(load_model(str(folder)))
     save_file(tensors, folder / "model.safetensors")

@@ -415,7 +415,7 @@ def test_what_is_stored_so_does_not_run() -> None:
         build_to_run(quantised({"quant_method": "bitsandbytes", "load_in_4bit": True}))
     assert build_to_run(Fields(SMALL, "c")).runs
     runs = [name for name in recipe_names() if build(Fields(SMALL, "c"), recipe=recipe_named(name)).runs]
-    assert runs == list(running_names()) == ["fp8", "int8", "int4", "int4-g64", "int4-g32"]
+    assert runs == list(running_names()) == ["fp8", "int8", "w8a8", "int4", "int4-g64", "int4-g32"]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
