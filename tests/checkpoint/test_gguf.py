@@ -54,7 +54,7 @@ SMALL_BLOCKS = {
     "ffn_gate": Type.Q4_0,
     "token_embd": Type.Q4_0,
 }
-LARGE_BLOCKS = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "token_embd": Type.Q6_K, "output": Type.Q6_K}
+LARGE_BLOCKS = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "output": Type.Q6_K}
 
 
 def mixed(types: Mapping[str, Type], other: Type) -> Choice:
