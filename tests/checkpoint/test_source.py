@@ -52,8 +52,6 @@ def folder(tmp_path: Path) -> Path:
         ("hf_quant_config.json", MODELOPT, "modelopt nvfp4", None),
         ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt fp8 tensor", None),
         ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}, "", "fp8"),
-        ("quantize_config.json", {"bits": 4, "group_size": 128}, "gptq int4 g128", None),
-        ("quant_config.json", {"w_bit": 4, "q_group_size": 128}, "awq int4 g128", None),
     ],
 )
 def test_weights_quantised_by_a_tool_that_says_so_in_a_file_of_its_own(
@@ -71,6 +69,23 @@ def test_weights_quantised_by_a_tool_that_says_so_in_a_file_of_its_own(
         load_model(str(folder), dummy_weights=True)
     write(folder / "config.json", LLAMA | {"quantization_config": {"quant_method": "fp8"}})
     assert read_recipe(read_config(str(folder))).name == "fp8 tensor"
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "named"),
+    [
+        ("quantize_config.json", {"bits": 4, "group_size": 32}, "gptq int4 g32"),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 32}, "awq int4 g32"),
+    ],
+)
+def test_a_tool_whose_weights_run(file: str, values: object, named: str, folder: Path) -> None:
+    """What its own file says is how tensors are looked for: those of a plain checkpoint are not the model's."""
+    write(folder / file, values)
+    config = read_config(str(folder))
+    assert read_recipe(config).name == named
+    assert build(config).runs
+    with pytest.raises(ModelRefused, match="has tensors that the model does not"):
+        load_model(str(folder))
 
 
 @pytest.mark.parametrize(
