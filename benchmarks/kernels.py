@@ -105,7 +105,8 @@ def attentions(kernels: Library, dtype: torch.dtype) -> list[Job]:
         k_PKSD, v_PKSD = cache_PKSD[:, :KV_HEADS], cache_PKSD[:, KV_HEADS:]
         tables = torch.randperm(pages).view(sequences, -1)
         q_THD = torch.randn(sequences * queries, HEADS, DIM).to(dtype)
-        attention = PagedAttention(kernels, HEADS, Scoring("causal", 0, DIM**-0.5, None, None), k_PKSD, v_PKSD, DIM)
+        scoring = Scoring("causal", 0, DIM**-0.5, None, None)
+        attention = PagedAttention(kernels, HEADS, scoring, k_PKSD, v_PKSD, DIM, k_PKSD.dtype)
         starts = [n * queries for n in range(sequences + 1)]
         step = Sequences(starts, [length] * sequences, [0] * sequences, tables.tolist())
         seen = sequences * (queries * length - queries * (queries - 1) / 2)

@@ -600,8 +600,8 @@ def test_a_flag_means_the_same_in_every_command() -> None:
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}
     # The help of the first has the default, 8 or 256; a plan prices the second, a model that runs has it already; a
     # server draws seeds from the third, and takes the key that a client gives. A model says what kind of model, a plan
-    # takes several batches, and of adapters some are run and some priced.
-    own = {"--max-tokens", "--dtype", "--seed", "--api-key", "--model", "--batch", "--lora"}
+    # takes several batches, and of adapters and formats some are run and some priced.
+    own = {"--max-tokens", "--dtype", "--kv", "--seed", "--api-key", "--model", "--batch", "--lora"}
     assert set(differing) <= own, differing
 
 

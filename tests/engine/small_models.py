@@ -1,7 +1,7 @@
 """Small random models, what they say without a cache, and the poison for pages that nobody should read."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.runner import Runner
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
+from ridgeline.models.recipes import PLAIN
+from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kv import NULL_PAGE
 from support.engines import uncached_logits
 
@@ -59,9 +61,11 @@ MAMBA = {name: value for name, value in _SIZES.items() if name not in ("rms_norm
 }  # fmt: skip
 
 
-def small_model(config: Mapping[str, Any], seed: int = 0) -> Model:
-    """The fp32 model of a config with weights from `seed`; scales of norms lie around 1."""
-    model = build(Fields(config, "test"))
+def small_model(config: Mapping[str, Any], seed: int = 0, kv: str | None = None) -> Model:
+    """The fp32 model of a config with weights from `seed`; scales of norms lie around 1. kv: the format of its keys and
+    values."""
+    recipe = None if kv is None else replace(PLAIN, kv=kv_format_named(kv))
+    model = build(Fields(config, "test"), recipe=recipe)
     with torch.device("meta"):
         model.expand()
     generator = torch.Generator().manual_seed(seed)

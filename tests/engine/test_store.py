@@ -64,9 +64,9 @@ def hand_over(source: Engine, target: Engine, tokens: Sequence[int]) -> None:
     for index, group in enumerate(source.ledger.groups):
         kept = range(given.passed[index] * group.page_size, len(tokens))
         for layer in group.layers:
-            k_KLD, v_KLD = source.executor.store.export_layer(layer, given.pages[index], kept)
-            assert k_KLD.shape == (group.spec.heads, len(kept), group.spec.k_dim)
-            target.executor.store.import_layer(layer, taken.pages[index], kept, k_KLD, v_KLD)
+            parts = source.executor.store.export_layer(layer, given.pages[index], kept)
+            assert parts[0].shape == (group.spec.heads, len(kept), group.spec.k_dim)
+            target.executor.store.import_layer(layer, taken.pages[index], kept, parts)
     target.ledger.settle(0, tokens, len(tokens))
     for ledger in (source.ledger, target.ledger):
         ledger.release(0)

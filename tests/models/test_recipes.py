@@ -395,7 +395,7 @@ def test_keys_and_values_as_the_checkpoint_says(section: dict[str, Any], kv: flo
     """Bytes a number of K or V, scales included: of a head of 32, NVFP4 has two of 8 bits, int8 one of 16."""
     model = build(quantised(section))
     assert model.kv_specs[0].bytes_per_token == 2 * 2 * 32 * (kv or 2)
-    assert model.runs == (kv is None)
+    assert model.runs == (model.weights_run and kv in (None, 1.0)), "of scales of a checkpoint those of fp8 are read"
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4", "nvfp4", "q4_k_m", "q8_0"])

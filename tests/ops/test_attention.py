@@ -17,7 +17,8 @@ from ridgeline.ops.attend import attend_padded, attend_segment, visible
 from ridgeline.ops.attention import Attention, KVContext, Uncached
 from ridgeline.ops.batch import Batch, Rows, Tables
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
-from ridgeline.ops.paged import LayerPages, PagedKV
+from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.ops.paged import PagedKV
 from ridgeline.ops.work import CAUSAL, Reach, Segment, Work, windowed
 
 F64 = NDArray[np.float64]

@@ -254,7 +254,7 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
 def test_attention_over_no_keys(kernels: Library) -> None:
     """Queries of an empty input of an encoder get zeros: where there is no block of keys, there is none to cut at."""
     k_PKSD, v_PKSW = normal(1, 1, 16, 32), normal(1, 1, 16, 32)
-    attention = PagedAttention(kernels, 1, Scoring("cross", 0, 1.0, None, None), k_PKSD, v_PKSW, 32)
+    attention = PagedAttention(kernels, 1, Scoring("cross", 0, 1.0, None, None), k_PKSD, v_PKSW, 32, k_PKSD.dtype)
     sequences, nothing = Sequences([0, 3], [0], [0], [[]]), torch.empty(0, dtype=torch.int64)
 
     def call() -> bool:

@@ -14,10 +14,11 @@ from torch import Tensor
 from ridgeline.ops.attend import attend_segment, value_of
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Rows, Tables
+from ridgeline.ops.formats import kv_format_named
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.kernels.attention import rotate
 from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
-from ridgeline.ops.paged import LayerPages
+from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_native import NativeKV, NativePages
 from ridgeline.ops.rotary import Rope, RotaryTable
 from ridgeline.ops.rotary import rotate as rotate_by_torch
@@ -41,10 +42,12 @@ class Case:
     scale: float | None = None
     page_size: int = 16
     dtype: torch.dtype = torch.float32
+    stored: str = ""
 
     def op(self) -> Attention:
         """The op; its sinks are random."""
-        spec = KVSpec(self.heads[0], self.dim, 0 if self.latent else self.width, self.reach, self.dtype)
+        stored = kv_format_named(self.stored) if self.stored else None
+        spec = KVSpec(self.heads[0], self.dim, 0 if self.latent else self.width, self.reach, self.dtype, stored)
         op = Attention(
             0, self.heads[0] * self.heads[1], spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
             value_dim=self.width if self.latent else None,
@@ -87,10 +90,10 @@ class Memory:
     def __init__(self, kernels: Library, case: Case, pages: int, seed: int = 0) -> None:
         self.case, self.op = case, case.op()
         self.group = KVGroup(self.op.spec, (0,), case.page_size)
-        page_bytes = int(case.page_size * self.op.spec.slot_bytes)
+        page_bytes = int(case.page_size * self.op.spec.slot_bytes)  # what is priced is what they take
         buffer = torch.full((pages + 1, -(-2 * page_bytes // 16) * 16), 0xFF, dtype=torch.uint8)
         buffer[NULL_PAGE] = 0
-        self.store = LayerPages(buffer, self.op.spec, case.page_size, place=1)
+        self.store = LayerPages(buffer, self.op.spec, case.page_size, place=1, layers=2)
         self.free = (torch.randperm(pages, generator=torch.Generator().manual_seed(seed)) + 1).tolist()
         self.tables: dict[int, list[int]] = {}
         self.native = NativePages(kernels, {0: self.store}, [self.group])
@@ -144,13 +147,22 @@ def steps(kernels: Library, case: Case, sequences: Sequence[Inputs], cuts: Seque
     return [torch.cat(own) for own in out]
 
 
+def read_back(x_LKD: Tensor, stored: str) -> Tensor:
+    """What is kept of K or V, number by number: of int8 the nearest multiple of a vector's largest magnitude over 127,
+    which is rounded to bf16; of fp8 the nearest e4m3."""
+    if stored == "int8":
+        step_LK1 = (x_LKD.abs().amax(-1, keepdim=True) / 127).bfloat16().float()
+        return (x_LKD / step_LK1).nan_to_num().round() * step_LK1
+    return x_LKD.to(torch.float8_e4m3fn).float() if stored == "fp8" else x_LKD
+
+
 def by_torch(case: Case, own: Inputs) -> Tensor:
     """The whole sequence by torch, in fp32 of the same numbers."""
-    op = replace(case, dtype=torch.float32).op()
+    op = replace(case, dtype=torch.float32, stored="").op()
     if op.sinks_H is not None:
         op.sinks_H.data = case.op().sinks_H.float()  # type: ignore[union-attr]
-    k_LKD = own.k_LKD.float()
-    v_LKW = value_of(op, k_LKD, None if own.v_LKW is None else own.v_LKW.float())
+    k_LKD = read_back(own.k_LKD.float(), case.stored)
+    v_LKW = value_of(op, k_LKD, None if own.v_LKW is None else read_back(own.v_LKW.float(), case.stored))
     return attend_segment(op, own.q_LHD.float(), k_LKD.transpose(0, 1), v_LKW.transpose(0, 1))
 
 
@@ -164,14 +176,15 @@ REACHES = [CAUSAL, Reach("window", 1), Reach("window", 100), Reach("chunked", 48
 CASES = st.builds(
     Case,
     heads=st.sampled_from([(1, 1), (2, 1), (1, 2), (3, 3), (2, 4), (1, 5), (1, 7), (1, 16)]),
-    dim=st.sampled_from([1, 4, 6, 20, 32, 64, 72, 128]),
-    width=st.sampled_from([1, 4, 10, 32, 48, 64, 80, 128]),
+    dim=st.sampled_from([1, 4, 6, 20, 32, 40, 64, 72, 96, 128]),
+    width=st.sampled_from([1, 4, 10, 32, 40, 48, 64, 80, 96, 128]),
     reach=st.sampled_from(REACHES),
     softcap=st.sampled_from([None, None, 2.0, 50.0]),
     sinks=st.booleans(),
     scale=st.sampled_from([None, 0.3]),
     page_size=st.sampled_from([1, 4, 16, 64]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    stored=st.sampled_from(["", "int8", "fp8"]),
 )
 CUTS = st.lists(st.sampled_from([1, 1, 2, 7, 33, 64, 150]), min_size=1, max_size=4)
 
@@ -179,7 +192,8 @@ CUTS = st.lists(st.sampled_from([1, 1, 2, 7, 33, 64, 150]), min_size=1, max_size
 @settings(max_examples=100)
 @given(case=CASES, cuts=st.lists(CUTS, min_size=1, max_size=4), encoded=st.integers(1, 200), latent=st.booleans())
 def test_attention_is_torchs(case: Case, cuts: list[list[int]], encoded: int, latent: bool) -> None:
-    """Every reach and all that an op says of itself, for first chunks, later ones and decodes of several sequences."""
+    """Every reach, all that an op says of itself and whatever keys and values are stored as, for first chunks, later
+    ones and decodes of several sequences."""
     if latent:
         case = replace(case, latent=True, width=min(case.width, case.dim))
     lengths = [sum(cut) for cut in cuts]
@@ -202,6 +216,9 @@ BITWISE = {
     "window": replace(PLAIN, reach=Reach("window", 77), dtype=torch.bfloat16),
     "chunked": replace(PLAIN, reach=Reach("chunked", 90)),
     "awkward": Case(heads=(1, 7), dim=72, width=20, softcap=5.0, sinks=True, page_size=4, dtype=torch.bfloat16),
+    "int8": replace(PLAIN, stored="int8", dtype=torch.bfloat16),
+    "int8 window": replace(PLAIN, stored="int8", dim=40, reach=Reach("window", 77), page_size=4),
+    "fp8": replace(PLAIN, stored="fp8", dim=80, width=96, sinks=True),
     "latent": Case(heads=(1, 16), dim=72, width=64, latent=True, dtype=torch.bfloat16),
 }
 
@@ -233,9 +250,10 @@ def test_two_threads_share_one_long_sequence(kernels: Library) -> None:
     assert close(shared, by_torch(case, own))
 
 
-def test_nan_is_not_hidden(kernels: Library) -> None:
+@pytest.mark.parametrize("stored", ["", "int8", "fp8"])
+def test_nan_is_not_hidden(stored: str, kernels: Library) -> None:
     """A query that is not a number gives no number, and no other row is touched; nor by keys that it does not see."""
-    case = replace(PLAIN, heads=(1, 1))
+    case = replace(PLAIN, heads=(1, 1), stored=stored)
     own = sequence(case, 40, 0)
     (sound,) = steps(kernels, case, [own], [[40]])
     own.q_LHD[17] = math.nan

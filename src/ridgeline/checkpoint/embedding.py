@@ -167,10 +167,10 @@ def _stage(kind: str, folder: Path, modules: Path) -> Stage:
     return Stage(folder, config.count("out_features"), config.flag("bias", True), _ACTIVATIONS[name])
 
 
-def model_of(source: Source, said: Embedding | None, weights: str | None = None) -> Model:
-    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights: as `build_to_run`.
+def model_of(source: Source, said: Embedding | None, weights: str | None = None, kv: str | None = None) -> Model:
+    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv: as `build_to_run`.
     Raises ModelRefused."""
-    trunk = build_to_run(source.config, weights=weights)
+    trunk = build_to_run(source.config, weights=weights, kv=kv)
     model = pooled(trunk, said)
     if model is not trunk:
         model.fuse()

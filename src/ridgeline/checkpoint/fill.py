@@ -35,6 +35,8 @@ _PAGE_BYTES = 4096
 # What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
 _HEAD = "lm_head.weight"
+# As compressed-tensors and, with a projection's name, ModelOpt call the scales of a layer's keys and values.
+_KV_SCALE = re.compile(r"(.*\.self_attn)(?:\.[kv]_proj)?\.([kv])_scale")
 
 
 def load_model(
@@ -242,13 +244,17 @@ class Naming:
 
     def place(self, name: str) -> str:
         """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out."""
+        if (scale := _KV_SCALE.fullmatch(name)) is not None:
+            name = f"{scale[1]}.attend.{scale[2]}_scale"
         own = self._family.own_name(name)
         whole = self._family.own_name(self._family.trunk + name)
         return whole if own not in self.places and whole in self.places else own
 
     def ignored(self, name: str) -> bool:
-        """Whether it is one of those that checkpoints carry and nothing reads."""
-        return any(re.fullmatch(pattern, name) for pattern in (*self._family.ignored, *self._passed_over))
+        """Whether it is one of those that checkpoints carry and nothing reads: scales of keys and values too, where
+        these are kept in another format than the checkpoint says."""
+        patterns = (*self._family.ignored, *self._passed_over, _KV_SCALE.pattern)
+        return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def _own_names(family: Family, names: Iterable[str]) -> Set[str]:

@@ -66,8 +66,7 @@ ALIASES: tuple[Alias, ...] = (
     Means(("--gpu-memory-utilization",), "--memory-share"),
     Means(("--gpu-memory-utilization",), "--memory-utilization"),
     Means(("--kv-cache-memory-bytes",), "--kv-memory"),
-    Means(("--kv-cache-dtype",), "--kv-dtype"),
-    Means(("--kv-cache-dtype",), "--kv", values={"auto": ""}),
+    Means(("--kv-cache-dtype", "--kv-dtype"), "--kv", values={"auto": "", "fp8_e4m3": "fp8"}),
     Means(("--block-size",), "--page-size"),
     Means(("--enable-prefix-caching",), "--prefix-cache", flag=True),
     Same(

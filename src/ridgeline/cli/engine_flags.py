@@ -26,7 +26,7 @@ class EngineFlags:
     context: options.Context = None
     kv_memory: options.KVMemory = None
     memory_share: options.MemoryShare = None
-    kv_dtype: options.KVDtype = "auto"
+    kv: options.RunKV = None
     max_batch_tokens: options.MaxBatchTokens = "2k"
     max_requests: options.MaxRequests = 256
     chunk: options.Chunk = None
@@ -43,10 +43,6 @@ class EngineFlags:
 
         stored = format_of(open_source(model).config.dtype)
         _check_format("--dtype", self.dtype, stored, f"{model} is stored in {stored.long}, and is never converted")
-        kept = (
-            f"{model} keeps keys and values in {stored.long}; others are priced (ridgeline plan --kv), and do not run"
-        )
-        _check_format("--kv-dtype", self.kv_dtype, stored, kept)
         return EngineSettings(
             kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
             memory_share=self.memory_share,
@@ -58,6 +54,7 @@ class EngineFlags:
             ),
             page_size=self.page_size,
             weights=self.weights,
+            kv=self.kv,
             **more,
         )
 

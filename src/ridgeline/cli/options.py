@@ -204,7 +204,10 @@ _PREFIX_CACHE = (
 )
 
 _DTYPE = "auto, or the format that the weights are stored in: they are never converted."
-_KV_DTYPE = "auto, or the model's own format: keys and values are kept in that."
+_RUN_KV = (
+    "Keep keys and values in int8 (a scale for each head of a token) or fp8 (e4m3), in half the memory of bf16; by "
+    "default as the config says. vLLM's --kv-cache-dtype."
+)
 _SHARE = "Share of the available memory that weights, a step, and keys and values take; instead of --kv-memory."
 
 KVMemory = Annotated[
@@ -223,7 +226,7 @@ Context = Annotated[
 ]
 Dtype = Annotated[str, _engine(_DTYPE)]
 RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_lower)]
-KVDtype = Annotated[str, _engine(_KV_DTYPE)]
+RunKV = Annotated[str | None, _engine(_RUN_KV, metavar="FORMAT", callback=_lower)]
 MaxRequests = Annotated[int, _engine("Requests under way at a time; further ones wait.")]
 MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]
 Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]

@@ -159,8 +159,9 @@ class Priced:
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:
-        """Refuse what only a priced request has: both have a format of the weights. Raises ValueError."""
-        given = [name for name in _changed(self) if name != "--weights"]
+        """Refuse what only a priced request has: both have formats of weights and of keys and values. Raises
+        ValueError."""
+        given = [name for name in _changed(self) if name not in ("--weights", "--kv")]
         if given:
             raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
 
@@ -208,7 +209,7 @@ def trace(
         _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
     refuse_of_pictures(model, drawing.given())
-    _show_written(model, text, device, look, sampling, running, files, priced.weights, as_json=as_json)
+    _show_written(model, text, device, look, sampling, running, files, priced, as_json=as_json)
 
 
 def _show_drawn(
@@ -230,7 +231,7 @@ def _show_drawn(
     looks = [name for name in _changed(look) if name not in ("--layer", "--attention")]
     drawn = [name for name in _changed(sampling) if name != "--seed"]
     others = [name for name in _changed(running) if name not in ("--repeats", "--threads")]
-    others += ["--weights"] * (priced.weights is not None)
+    others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
     refuse_of_texts(model, [*looks, *drawn, *others])
     asked = Asked(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
     show_picture(model, prompt, sampling.seed, drawing, asked)
@@ -238,14 +239,15 @@ def _show_drawn(
 
 def _show_written(
     model: str, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
-    weights: str | None, *, as_json: bool,
+    formats: Priced, *, as_json: bool,
 ) -> None:  # fmt: skip
-    """Trace what a language model writes and show it. weights: the format that they are quantised to, None for none.
+    """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
     Raises ValueError."""
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
-    dummy, settings = running.dummy_weights, dataclasses.replace(_SETTINGS, adapters=adapters, weights=weights)
+    dummy = running.dummy_weights
+    settings = dataclasses.replace(_SETTINGS, adapters=adapters, weights=formats.weights, kv=formats.kv)
     llm = load(model, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)

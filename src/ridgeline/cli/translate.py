@@ -32,6 +32,7 @@ def translate(
     sampling: SamplingFlags,
     dummy_weights: options.DummyWeights = False,
     weights: options.RunWeights = None,
+    kv: options.RunKV = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
 ) -> None:
@@ -42,7 +43,7 @@ def translate(
     """
     asked = _lines(texts)
     _check_translates(model)
-    llm = load(model, EngineSettings(weights=weights), dummy_weights=dummy_weights, threads=threads)
+    llm = load(model, EngineSettings(weights=weights, kv=kv), dummy_weights=dummy_weights, threads=threads)
     say_unfollowed(llm)
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:

@@ -59,16 +59,20 @@ class LLM:
         settings: EngineSettings | None = None,
         *,
         weights: str | None = None,
+        kv: str | None = None,
         dummy_weights: bool = False,
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`model`: a checkpoint folder or a built-in name. weights: as of EngineSettings, `LLM("tales",
-        weights="int8")`. threads: that torch computes with, in all of the process; by default all cores, and one for a
-        small model. The rest as `load_engine`, errors too. Raises ValueError for more threads than cores."""
+        """`model`: a checkpoint folder or a built-in name. weights, kv: as of EngineSettings,
+        `LLM("tales", weights="int8", kv="int8")`. threads: that torch computes with, in all of the process; by default
+        all cores, and one for a small model. The rest as `load_engine`, errors too. Raises ValueError for more threads
+        than cores."""
         self.name = model
         if weights is not None:
             settings = replace(settings or EngineSettings(), weights=weights)
+        if kv is not None:
+            settings = replace(settings or EngineSettings(), kv=kv)
         self.loaded, self.threads = load_with_threads(
             model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress
         )

@@ -49,7 +49,8 @@ class EngineSettings:
     adapters by the names that requests choose them by. adapter_rank: the most that one of them may have. memory: bytes
     that are available to all of it, where other models are to have the rest; None for what the machine has free.
     weights: the format that plain weights are quantised to while they are loaded (int8, int4, int4-g64, int4-g32, fp8;
-    int8+head for the embedding and the head too); None to leave them as they are stored.
+    int8+head for the embedding and the head too); None to leave them as they are stored. kv: the format that
+    keys and values are kept in, int8 or fp8; None for the one that the model's config says.
     """
 
     kv_bytes: float | None = None
@@ -67,6 +68,7 @@ class EngineSettings:
     adapter_rank: int | None = None
     memory: float | None = None
     weights: str | None = None
+    kv: str | None = None
 
     def __post_init__(self) -> None:
         if self.memory_share is not None:
@@ -178,10 +180,11 @@ def load_engine(
     settings, source = settings or EngineSettings(), as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
     said = None if draws else read_embedding(source)
+    weights, kv = settings.weights, settings.kv
     built = (
-        build_to_run(source.config, family=family, weights=settings.weights)
+        build_to_run(source.config, family=family, weights=weights, kv=kv)
         if draws
-        else model_of(source, said, settings.weights)
+        else model_of(source, said, weights, kv)
     )
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)

@@ -47,6 +47,7 @@ from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.family import Family
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
+from ridgeline.models.kept import check_kept, kept_in
 from ridgeline.models.kin import KIN, Kin, kin_of
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import (
@@ -368,27 +369,35 @@ def _store(model: Model, recipe: Recipe, family: Family) -> None:
 
 
 def build_to_run(
-    fields: Fields, *, shard: Shard = WHOLE, family: Family | None = None, weights: str | None = None
+    fields: Fields,
+    *,
+    shard: Shard = WHOLE,
+    family: Family | None = None,
+    weights: str | None = None,
+    kv: str | None = None,
 ) -> Model:
     """As `build`, of a model that runs as its config says it is stored, or whose plain weights are quantised to the
     format `weights` while they are loaded. Of what is quantised numbers in fp16 are widened to fp32, in which scales of
-    fp16 are exact, as they are not in bf16. Raises ModelRefused for one that is priced only, ValueError for no format
-    that there is."""
+    fp16 are exact, as they are not in bf16. kv: the format of keys and values where it is not to be the config's: the
+    model's own, int8 or fp8. Raises ModelRefused for one that is priced only, ValueError for no format that there
+    is."""
     family, recipe = family or family_of(fields), read_recipe(fields)
+    stated_kv = recipe.kv
     if weights is not None:
         recipe = quantised_recipe(weights, fields)
     elif recipe.name in family.widens:
         recipe = PLAIN
     widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
+    own = torch.float32 if widens else stored_dtype(fields)
+    recipe = replace(recipe, kv=kept_in(kv, fields, stated_kv, own))
     model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
     model.widens = widens
-    narrowed = [] if model.weights_run else [f"weights stored as {recipe.name}"]
-    narrowed += [f"keys and values stored in {recipe.kv.name}"] if recipe.kv else []
-    if narrowed:
+    if not model.weights_run:
         raise fields.refuse(
-            f"{' and '.join(narrowed)} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
+            f"weights stored as {recipe.name} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
             "use the unquantised checkpoint"
         )
+    check_kept(model, kv, fields)
     try:
         model.refuse_division()
     except Indivisible as error:

@@ -99,7 +99,7 @@ class Network(nn.Module, ABC):
     @property
     def runs(self) -> bool:
         """Whether it can run as it is stored, or is only priced."""
-        return self.storage.kv is None and self.weights_run
+        return (self.storage.kv is None or bool(self.storage.kv.code)) and self.weights_run
 
     @property
     def weights_run(self) -> bool:

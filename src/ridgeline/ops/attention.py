@@ -85,6 +85,8 @@ class Attention(Op):
         self.scale = 1 / math.sqrt(spec.k_dim) if scale is None else scale
         self.softcap, self.bias, self.value_dim = softcap, bias, spec.v_dim or value_dim or 0
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
+        stated = spec.stored is not None and spec.stored.stated
+        self.k_scale, self.v_scale = (weight(1, dtype=torch.float32) if stated else None for _ in range(2))
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
@@ -100,8 +102,20 @@ class Attention(Op):
         return self.spec.reach
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: the sinks of this rank's heads."""
-        return {name: self.shard.slice(full, 0)}
+        """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
+        ValueError for a scale that is not above 0."""
+        if name == "sinks_H":
+            return {name: self.shard.slice(full, 0)}
+        if full.numel() != 1 or not full.item() > 0:
+            raise ValueError("is to be one scale above 0 of a layer's keys or values; the checkpoint is broken")
+        return {name: full.reshape(1).float()}
+
+    @property
+    def kept_scales(self) -> tuple[float, float]:
+        """The layer's own scales of keys and of values, where a checkpoint has them; else 1."""
+        if self.k_scale is None or self.v_scale is None:
+            return 1.0, 1.0
+        return self.k_scale.item(), self.v_scale.item()
 
     @property
     def plain(self) -> bool:
@@ -239,9 +253,10 @@ class Attention(Op):
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
     def shares(self) -> tuple[Share, ...]:
-        """As Stored.shares, its bias included."""
+        """As Stored.shares, its bias included; scales are no parameters of the model."""
+        scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
-        return (Share(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
+        return (Share(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)
 
     def signature(self) -> Hashable:
         return self.heads, self.spec, self.value_dim, self.rope is None, self.softcap is None, self._weight_bytes

@@ -73,13 +73,19 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """A way to store keys and values narrower than the model's dtype. scale_bits: for each head's K or V of a token, or
-    for each `block` numbers of them."""
+    """A way to store keys and values narrower than the model's dtype.
+
+    scale_bits: for each head's K or V of a token, or for each `block` numbers of them. code: what numbers are stored as
+    where ops run on them (int8, fp8; `ops/kv_codes.py`); "" where they are only priced. stated: the checkpoint has a
+    scale for the keys of each layer, and one for its values.
+    """
 
     name: str
     bits: int
     scale_bits: int = 0
     block: int | None = None
+    code: str = ""
+    stated: bool = False
 
 
 F = TypeVar("F", WeightFormat, KVFormat)
@@ -106,7 +112,7 @@ WEIGHT_FORMATS = (
     NVFP4,
     MXFP4,
 )
-KV_FORMATS = (KVFormat("fp8", 8), KVFormat("int8", 8, 16), KVFormat("nvfp4", 4, 8, 16))
+KV_FORMATS = (KVFormat("fp8", 8, code="fp8"), KVFormat("int8", 8, 16, code="int8"), KVFormat("nvfp4", 4, 8, 16))
 
 
 @cache  # a price asks this for every op

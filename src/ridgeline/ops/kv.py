@@ -34,8 +34,8 @@ class KVSpec:
 
     v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those that look both
     ways are all in one step, so that nothing is kept. In cross-attention they are the encoder's, kept from the step
-    that runs it. stored: a narrower format than the model's dtype, priced but not run. at_once: whether sequences are
-    all in one step whatever the reach is.
+    that runs it. stored: a narrower format than the model's dtype, which runs where it has a code. at_once: whether
+    sequences are all in one step whatever the reach is.
     """
 
     heads: int
@@ -70,6 +70,16 @@ class KVSpec:
         vectors = self.heads * (2 if self.v_dim else 1)  # a latent is one
         scales = vectors if self.stored.block is None else numbers / self.stored.block
         return (numbers * self.stored.bits + scales * self.stored.scale_bits) / 8
+
+    @property
+    def code(self) -> str:
+        """What numbers are stored as, as KVFormat.code; "" for the model's dtype."""
+        return "" if self.stored is None else self.stored.code
+
+    @property
+    def scales(self) -> int:
+        """Scales of a head at one position, in a format that has one for a vector: of its key, and of its value."""
+        return 0 if self.stored is None or not self.stored.scale_bits else 2 if self.v_dim else 1
 
     @property
     def given_bytes(self) -> float:
@@ -255,7 +265,11 @@ class KVLayout:
     def holds(self) -> str:
         """What there is room for, in words. Where layers keep states, how many tokens fit depends on the requests that
         they are of: it is said what each takes."""
-        return self.taken() if self.state_bytes else f"{self.tokens:,} tokens"
+        stored = {
+            group.spec.stored.name for group in self.groups if isinstance(group.spec, KVSpec) and group.spec.stored
+        }
+        narrowed = "".join(f" in {name}" for name in stored)
+        return (self.taken() if self.state_bytes else f"{self.tokens:,} tokens") + narrowed
 
     def describe(self, context: int, encoded: int = 0) -> str:
         """vLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""

@@ -1,9 +1,9 @@
 """Attention over paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
 
-Shapes as in attention.py and batch.py, and P pages, S positions a page.
+Shapes as in attention.py and batch.py, and P pages, S positions a page. Keys and values that are stored as codes are
+read as such by the step that writes them too, so that a sequence's results do not depend on where its chunks end.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,68 +15,12 @@ from torch import Tensor
 from ridgeline.ops.attend import attend_each, attend_padded, attend_segment, value_of, visible
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch, Tables
-from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVLayout, KVSpec
+from ridgeline.ops.kv import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.layer_pages import LayerPages
 from ridgeline.ops.paged_state import StateGroup, StatePages
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.work import ENCODER, FEW
-
-
-class LayerPages:
-    """One layer's keys and values in a buffer of pages that it shares with others.
-
-    A page holds, for each layer in turn, its K [kv_heads, S, k_dim] and its V [kv_heads, S, v_dim]. `k` and `v` are
-    views of all pages: [pages, kv_heads, S, dim].
-    """
-
-    def __init__(self, buffer: Tensor, spec: KVSpec, page_size: int, place: int, group: int = 0) -> None:
-        """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page. group: the
-        number of its KV group."""
-        self.page_size, self.heads, self.group = page_size, spec.heads, group
-        numbers = buffer.view(spec.dtype)
-        keys, values = spec.heads * page_size * spec.k_dim, spec.heads * page_size * spec.v_dim
-        start = place * (keys + values)
-        self.k = numbers[:, start : start + keys].view(len(buffer), spec.heads, page_size, spec.k_dim)
-        self.v = numbers[:, start + keys : start + keys + values].view(len(buffer), spec.heads, page_size, spec.v_dim)
-        # The buffer as rows of so many numbers that K and V of one head in one page are whole rows.
-        self._row = math.gcd(page_size * spec.k_dim, page_size * spec.v_dim, start, numbers.shape[1])
-        self._rows = numbers.view(-1, self._row)
-        self._k_rows_KN = self._rows_of(start, page_size * spec.k_dim)
-        self._v_rows_KN = self._rows_of(start + keys, page_size * spec.v_dim)
-
-    def _rows_of(self, start: int, numbers: int) -> Tensor:
-        """The rows of every head's part in page 0: [kv_heads, rows]."""
-        first, count = start // self._row, numbers // self._row
-        return torch.arange(first, first + self.heads * count, device=self._rows.device).view(self.heads, count)
-
-    def write(self, slots_N: Tensor, k_NKD: Tensor, v_NKW: Tensor | None) -> None:
-        """Put row n of K, and of V where it is kept, into slot n, that is page x S + offset."""
-        page_N, offset_N = slots_N // self.page_size, slots_N % self.page_size
-        self.k[page_N, :, offset_N] = k_NKD
-        if v_NKW is not None:
-            self.v[page_N, :, offset_N] = v_NKW
-
-    def gather(self, pages_BP: Tensor) -> tuple[Tensor, Tensor]:
-        """Copy pages [B, P] of K and of V into a block each: [kv_heads, B, P x S, dim]."""
-        row_BP = pages_BP * (self.k.stride(0) // self._row)
-        return self._gather(row_BP, self._k_rows_KN, self.k), self._gather(row_BP, self._v_rows_KN, self.v)
-
-    def _gather(self, row_BP: Tensor, rows_KN: Tensor, half: Tensor) -> Tensor:
-        # Whole rows are copied: selecting along a transposed dimension would move single elements.
-        row_KBPN = row_BP[None, :, :, None] + rows_KN[:, None, None, :]
-        sequences, pages = row_BP.shape
-        rows = self._rows.index_select(0, row_KBPN.flatten())
-        return rows.view(self.heads, sequences, pages * self.page_size, half.shape[3])
-
-
-def layer_pages(buffer: Tensor, layout: KVLayout) -> dict[int, LayerPages]:
-    """The view of every layer that keeps K and V, of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
-    return {
-        layer: LayerPages(buffer, group.spec, group.page_size, place, index)
-        for index, group in enumerate(layout.groups)
-        if isinstance(group.spec, KVSpec)
-        for place, layer in enumerate(group.layers)
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +125,10 @@ class PagedKV:
         store = self.layers[op.layer]
         view = self.views[store.group]
         if k_NKD is not None:
-            store.write(view.slots_N, k_NKD, v_NKW)
+            k_NKD, v_NKW = store.write(view.slots_N, k_NKD, v_NKW, op.kept_scales)
         out_THW = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], op.value_dim)
         for decode in view.decodes:
-            k_KBLD, v_KBLW = store.gather(decode.pages_BP)
+            k_KBLD, v_KBLW = store.gather(decode.pages_BP, op.kept_scales)
             out_THW[decode.rows_B] = attend_padded(
                 op, q_THD[decode.rows_B], k_KBLD, value_of(op, k_KBLD, v_KBLW), decode.distance_BL, decode.visible_BL
             )
@@ -194,7 +138,7 @@ class PagedKV:
                 k_KLD = k_NKD[s.start : s.stop].transpose(0, 1)
                 v_KLW = None if v_NKW is None else v_NKW[s.start : s.stop].transpose(0, 1)
             else:
-                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P))
+                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P, op.kept_scales))
             out_THW[s.start : s.stop] = attend_segment(
                 op, q_THD[s.start : s.stop], k_KLD, value_of(op, k_KLD, v_KLW), s.first
             )
@@ -204,7 +148,7 @@ class PagedKV:
         """As KVContext.attend_latent."""
         store = self.layers[op.layer]
         view = self.views[store.group]
-        store.write(view.slots_N, kept_T1E, None)
+        kept_T1E, _ = store.write(view.slots_N, kept_T1E, None)
         one, few, many = op.expanded(self.batch.attention(op.reach))
         out_THW = q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
         for d in view.decodes:

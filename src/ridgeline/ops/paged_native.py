@@ -11,10 +11,11 @@ from torch import Tensor
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.batch import Batch
 from ridgeline.ops.kernels import Library
-from ridgeline.ops.kernels.attention import PagedAttention, Scoring, Sequences
+from ridgeline.ops.kernels.attention import KeptCodes, PagedAttention, Scoring, Sequences
 from ridgeline.ops.kv import KVGroup, KVSpec
 from ridgeline.ops.latent import LatentAttention
-from ridgeline.ops.paged import LayerPages, PagedKV
+from ridgeline.ops.layer_pages import LayerPages
+from ridgeline.ops.paged import PagedKV
 from ridgeline.ops.paged_state import StatePages
 from ridgeline.ops.recurrence import Recurrence
 
@@ -38,7 +39,10 @@ class NativePages:
         if op not in self._kernels:
             pages, reach = self.layers[op.layer], op.reach
             scoring = Scoring(reach.kind, reach.size, op.scale, op.softcap, op.sinks_H)
-            self._kernels[op] = PagedAttention(self.library, op.heads, scoring, pages.k, pages.v, op.value_dim)
+            codes = KeptCodes(pages.code, pages.k_scales, pages.v_scales, *op.kept_scales) if pages.code else None
+            self._kernels[op] = PagedAttention(
+                self.library, op.heads, scoring, pages.k, pages.v, op.value_dim, op.spec.dtype, codes
+            )
         return self._kernels[op]
 
 

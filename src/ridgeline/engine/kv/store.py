@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ridgeline.engine.kv.ledger import PageCopy
 from ridgeline.ops.kv import NULL_PAGE, KVLayout
-from ridgeline.ops.paged import layer_pages
+from ridgeline.ops.layer_pages import layer_pages
 from ridgeline.ops.paged_state import state_pages
 
 _ALIGNED = 16  # a page begins where a number of any format may
@@ -29,18 +29,19 @@ class KVStore:
         self.buffer[NULL_PAGE] = 0
         self.layers, self.states = layer_pages(self.buffer, layout), state_pages(self.buffer, layout)
 
-    def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, Tensor]:
+    def export_layer(self, layer: int, pages: Sequence[int], positions: range) -> tuple[Tensor, ...]:
         """Copies of some positions, counted from the first one in `pages`, in the order that every store speaks
-        whatever its own layout and page size: K [kv_heads, positions, k_dim], then V [kv_heads, positions, v_dim]."""
-        k_K1LD, v_K1LD = self.layers[layer].gather(self._tensor([pages]))
-        part = slice(positions.start, positions.stop)
-        return k_K1LD[:, 0, part].clone(), v_K1LD[:, 0, part].clone()
+        whatever its own layout and page size: K [kv_heads, positions, k_dim], then V [kv_heads, positions, v_dim];
+        where they are codes that have scales, those of either [kv_heads, positions, 1] too."""
+        kept, pages_1P = slice(positions.start, positions.stop), self._tensor([pages])
+        return tuple(part.gather(pages_1P)[:, 0, kept].clone() for part in self.layers[layer].parts)
 
-    def import_layer(self, layer: int, pages: Sequence[int], positions: range, k_KLD: Tensor, v_KLD: Tensor) -> None:
+    def import_layer(self, layer: int, pages: Sequence[int], positions: range, parts: Sequence[Tensor]) -> None:
         """Put what `export_layer` gave into positions of `pages`, counted likewise."""
         size = self.layers[layer].page_size
         slots_T = self._tensor([pages[position // size] * size + position % size for position in positions])
-        self.layers[layer].write(slots_T, k_KLD.transpose(0, 1), v_KLD.transpose(0, 1))
+        for part, x_KLD in zip(self.layers[layer].parts, parts, strict=True):
+            part.write(slots_T, x_KLD.transpose(0, 1))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
         """Make these copies, in order."""

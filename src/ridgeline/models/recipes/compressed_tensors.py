@@ -4,7 +4,7 @@ The fields are those of compressed_tensors' QuantizationConfig and QuantizationA
 compressors: `weight_packed` or `weight`, `weight_scale`, `weight_zero_point`, `weight_g_idx`, `weight_shape`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.module_names import Matcher, is_or_matches, names_listed
@@ -163,8 +163,15 @@ def _kv(section: Fields) -> KVFormat | None:
 
 
 def kv_scheme(scheme: Fields) -> KVFormat:
-    """What a `kv_cache_scheme` says: fp8 or int8. Raises ModelRefused."""
+    """What a `kv_cache_scheme` says: fp8 or int8, with a scale for a layer's keys and one for its values. Raises
+    ModelRefused."""
     number = _number(scheme, "float")
     if number not in ("fp8", "int8"):
         raise scheme.refuse(f"keys and values in {number} are not known; fp8 and int8 are")
-    return kv_format_named(number)
+    return stated_kv(number)
+
+
+def stated_kv(name: str) -> KVFormat:
+    """The KV format of this name where the checkpoint has its scales, which are read of fp8."""
+    known = kv_format_named(name)
+    return replace(known, code="fp8" if name == "fp8" else "", stated=True)

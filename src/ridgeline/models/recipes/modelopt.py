@@ -11,11 +11,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ridgeline.models.fields import Fields
-from ridgeline.models.recipes.compressed_tensors import kv_scheme
+from ridgeline.models.recipes.compressed_tensors import kv_scheme, stated_kv
 from ridgeline.models.recipes.module_names import globs, names_listed
 from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe
 from ridgeline.models.storage import Place
-from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat, kv_format_named
+from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat
 
 MIXED = "MIXED_PRECISION"
 _MAX_GROUP = 1 << 20
@@ -105,4 +105,4 @@ def _kv(section: Fields) -> KVFormat | None:
     algorithm = section.text("kv_cache_quant_algo")
     if algorithm not in ("FP8", "INT8", "NVFP4"):
         raise section.refuse(f"kv_cache_quant_algo {algorithm!r} is not known; FP8, INT8 and NVFP4 are")
-    return kv_format_named(algorithm.lower())
+    return stated_kv(algorithm.lower())

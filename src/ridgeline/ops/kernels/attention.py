@@ -4,7 +4,7 @@ Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim
 """
 
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int64, c_void_p, pointer
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -12,9 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import DTYPES, Library, RowsOf, indices
+from ridgeline.ops.kernels.library import CODES, DTYPES, Library, RowsOf, indices
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
+
+
+class _Codes(Structure):
+    _fields_ = (
+        ("code", c_int), ("k_scales", c_void_p), ("v_scales", c_void_p), ("stride", c_int64),
+        ("k_scale", c_float), ("v_scale", c_float),
+    )  # fmt: skip
 
 
 class _Layer(Structure):
@@ -23,6 +30,7 @@ class _Layer(Structure):
         ("heads", c_int64), ("kv_heads", c_int64), ("k_dim", c_int64), ("v_dim", c_int64),
         ("scale", c_float), ("softcap", c_float), ("sinks", c_void_p),
         ("k", c_void_p), ("v", c_void_p), ("page_stride", c_int64), ("page_size", c_int64),
+        ("codes", POINTER(_Codes)),
     )  # fmt: skip
 
 
@@ -84,14 +92,45 @@ class Scoring:
     sinks_H: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptCodes:
+    """What the codes of a layer's keys and values stand for (`ops/kv_codes.py`). kind: int8 or fp8. k_scales_PKS1,
+    v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the layer."""
+
+    kind: str
+    k_scales_PKS1: Tensor | None
+    v_scales_PKS1: Tensor | None
+    k_scale: float
+    v_scale: float
+
+    @property
+    def struct(self) -> _Codes:
+        """As kernels take them. Scales lie as pages do, a head's positions in one piece."""
+        found = _Codes(CODES[self.kind], k_scale=self.k_scale, v_scale=self.v_scale)
+        if (k_scales := self.k_scales_PKS1) is not None:
+            assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page are one piece"
+            found.k_scales, found.stride = k_scales.data_ptr(), k_scales.stride(0)
+            found.v_scales = None if self.v_scales_PKS1 is None else self.v_scales_PKS1.data_ptr()
+        return found
+
+
 class PagedAttention:
     """The attention of one layer, over its pages."""
 
     def __init__(
-        self, library: Library, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, value_dim: int
+        self,
+        library: Library,
+        heads: int,
+        scoring: Scoring,
+        k_PKSD: Tensor,
+        v_PKSW: Tensor,
+        value_dim: int,
+        dtype: torch.dtype,
+        codes: KeptCodes | None = None,
     ) -> None:
         """k_PKSD, v_PKSW: views of all pages, of S positions each; W 0 where the value is the first `value_dim` entries
-        of the key. Pages lie a fixed distance apart, each head's positions in one piece."""
+        of the key. Pages lie a fixed distance apart, each head's positions in one piece. dtype: of queries and results,
+        and of what is kept where it is not codes."""
         _, kv_heads, size, dim = k_PKSD.shape
         latent = v_PKSW.shape[3] == 0
         assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
@@ -99,13 +138,14 @@ class PagedAttention:
         self._attend = library.function(
             "attend", POINTER(_Layer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsOf), c_void_p
         )
-        self._number, self._scoring = DTYPES[k_PKSD.dtype], scoring
+        assert k_PKSD.dtype == (dtype if codes is None else torch.uint8), "pages hold what they are said to"
+        self._number, self._scoring = DTYPES[dtype], scoring
         self._q, self._k, self._v, self._out = (heads, dim), (kv_heads, dim), (kv_heads, value_dim), (heads, value_dim)
         sinks = None if scoring.sinks_H is None else scoring.sinks_H.data_ptr()
         self._layer = _Layer(
             self._number, _REACHES[scoring.reach], scoring.size, heads, kv_heads, dim, value_dim,
             scoring.scale, scoring.softcap or 0.0, sinks, k_PKSD.data_ptr(), None if latent else v_PKSW.data_ptr(),
-            k_PKSD.stride(0), size,
+            k_PKSD.stride(0), size, None if codes is None else pointer(codes.struct),
         )  # fmt: skip
 
     def attend(
@@ -128,7 +168,7 @@ class PagedAttention:
 
     def _checked(self, x_THD: Tensor, shape: tuple[int, int, int], what: str) -> Tensor:
         """With each row in one piece, of the shape and in the format that the kernel reads."""
-        assert DTYPES[x_THD.dtype] == self._number, f"{what} are in the format of the pages"
+        assert DTYPES[x_THD.dtype] == self._number, f"{what} are in the format of the layer"
         assert x_THD.shape == shape, f"{what} are {tuple(x_THD.shape)}, the step and the pages say {shape}"
         return _rows(x_THD)
 

@@ -50,22 +50,26 @@ inline void score_rows(const Number* q, int64_t row, int64_t rows, const Key* co
         if (row < rows) score_rows<Dots, R - 1>(q, row, rows, k, dim, scale, to);
 }
 
-// The attention of one layer in one step.
-template <class Stored> class Attend {
+// The attention of one layer in one step. Stored: of queries and results; Kept: of keys and values (kept.h). Codes are
+// multiplied as they are: the scale of a key is its score's, that of a value its weight's, so that products are exact even of
+// bf16.
+template <class Stored, class Kept> class Attend {
     using Dots = DotsOf<Stored>;
     using Number = typename Dots::Number;
     // Keys where they lie: those of another type than queries are packed in are widened on the way, with the same sums.
     using DotsInPlace = std::conditional_t<std::is_same_v<Stored, Number>, Dots, Widening>;
-    using Values = ValuesOf<Stored>;
+    using Values = ValuesOf<Stored, Kept>;
     using Weight = typename Values::Weight;
     using Register = typename Values::Register;
     static constexpr int64_t PAIR = Values::KEYS;
+    static constexpr bool SCALED = is_scaled<Kept>();  // each vector
     static constexpr int64_t ROW = BLOCK_KEYS * sizeof(float) / sizeof(Weight);  // of weights, in the place of scores
 
   public:
     Attend(const AttentionLayer& layer, const Sequences& sequences, const Rows& q, void* to)
         : layer(layer), sequences(sequences), q(q), out(static_cast<Stored*>(to)), sharers(layer.heads / layer.kv_heads),
-          dim(padded(layer.k_dim)), width(padded(layer.v_dim)), parts(layer, sequences, width) {}
+          dim(padded(layer.k_dim)), width(padded(layer.v_dim)), scale(layer.scale * (layer.codes ? layer.codes->k_scale : 1)),
+          value_scale(layer.codes ? layer.codes->v_scale : 1), parts(layer, sequences, width) {}
 
     void run(Pool& pool) {
         parts.cut(pool.threads());
@@ -78,10 +82,12 @@ template <class Stored> class Attend {
   private:
     // -- one item --
 
-    // A block of keys as an item sees it: [from, to) of those from position `start` on, and where they and their values are.
+    // A block of keys as an item sees it: [from, to) of those from position `start` on, where they and their values are, and
+    // the scales of either.
     struct Block {
         int64_t start, from, to;
-        const Stored *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
+        const Kept *keys[BLOCK_KEYS], *values[BLOCK_KEYS];
+        float key_scales[SCALED ? BLOCK_KEYS : 1], value_scales[SCALED ? BLOCK_KEYS : 1];
     };
 
     // The memory of a thread, for the rows in hand.
@@ -155,20 +161,30 @@ template <class Stored> class Attend {
     __attribute__((noinline)) void find(const Part& part, int64_t number, Block& block) const {
         const int64_t size = layer.page_size, first = sequences.firsts[part.sequence];
         const int32_t* pages = sequences.pages + sequences.offsets[part.sequence];
-        const Stored *k = static_cast<const Stored*>(layer.k), *v = static_cast<const Stored*>(layer.v);
+        const Kept *k = static_cast<const Kept*>(layer.k), *v = static_cast<const Kept*>(layer.v);
         block.start = number * BLOCK_KEYS;
         block.from = std::max<int64_t>(part.from - block.start, 0), block.to = std::min(part.to - block.start, BLOCK_KEYS);
         for (int64_t key = block.from; key < block.to;) {
             const int64_t entry = (block.start + key - first) / size, offset = (block.start + key - first) % size;
             const int64_t page = pages[entry] * layer.page_stride, slot = part.kv_head * size + offset;
             const int64_t stop = std::min(block.to, key + size - offset);
-            const Stored *own_k = k + page + slot * layer.k_dim, *own_v = v ? v + page + slot * layer.v_dim : own_k;
+            if constexpr (SCALED) find_scales(pages[entry] * layer.codes->stride + slot, key, stop, block);
+            const Kept *own_k = k + page + slot * layer.k_dim, *own_v = v ? v + page + slot * layer.v_dim : own_k;
             for (; key < stop; ++key, own_k += layer.k_dim, own_v += v ? layer.v_dim : layer.k_dim)
                 block.keys[key] = own_k, block.values[key] = own_v;
         }
         auto borrow = [&](int64_t key, int64_t of) { block.keys[key] = block.keys[of], block.values[key] = block.values[of]; };
         for (int64_t key = block.from / KEYS * KEYS; key < block.from; ++key) borrow(key, block.from);
         for (int64_t key = block.to; key % KEYS; ++key) borrow(key, block.to - 1);
+    }
+
+    // Of keys [key, stop), which lie together from `slot` on. Those of a block that are not among its keys are left: what is
+    // made of them is overwritten.
+    void find_scales(int64_t slot, int64_t key, int64_t stop, Block& block) const {
+        const auto* of_keys = static_cast<const bf16*>(layer.codes->k_scales) + slot;
+        const auto* of_values = layer.v ? static_cast<const bf16*>(layer.codes->v_scales) + slot : of_keys;
+        for (; key < stop; ++key, ++of_keys, ++of_values)
+            block.key_scales[key] = widen(*of_keys), block.value_scales[key] = widen(*of_values);
     }
 
     __attribute__((noinline)) void score(const Part& part, const Block& block, Memory& memory, float* scores) const {
@@ -178,24 +194,34 @@ template <class Stored> class Attend {
         for (int64_t key = block.from / KEYS * KEYS; key < block.to; key += KEYS) {
             for (int64_t own = key; own < key + KEYS; ++own) prefetch(block.values[own], layer.v_dim);
             const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(block.start + key - at, 0) * sharers;
-            if (in_place) {
-                score_rows<DotsInPlace>(queries, row, rows, block.keys + key, dim, layer.scale, scores + key);
-                continue;
-            }
+            if constexpr (!is_coded<Kept>)
+                if (in_place) {
+                    score_rows<DotsInPlace>(queries, row, rows, block.keys + key, dim, scale, scores + key);
+                    continue;
+                }
             Number* packed = memory.key.of(KEYS * dim);
             const Number* own[KEYS];
             for (int j = 0; j < KEYS; ++j) {
-                pack(block.keys[key + j], layer.k_dim, packed + j * dim);
+                pack_key(block.keys[key + j], packed + j * dim);
                 own[j] = packed + j * dim;
             }
-            score_rows<Dots>(queries, row, rows, own, dim, layer.scale, scores + key);
+            score_rows<Dots>(queries, row, rows, own, dim, scale, scores + key);
         }
+    }
+
+    void pack_key(const Kept* key, Number* to) const {
+        if constexpr (is_coded<Kept>)
+            pack_codes<Stored>(key, layer.k_dim, to);
+        else
+            pack(key, layer.k_dim, to);
     }
 
     // Scores of a row, which sees [first, stop) of the block, become their weights, in the same place.
     __attribute__((noinline)) void exponentiate(float* scores, const Block& block, int64_t first, int64_t stop, float& most,
                                           float& total) const {
         const int64_t begin = block.from / LANES * LANES, end = (block.to + LANES - 1) / LANES * LANES;
+        if constexpr (SCALED)
+            for (int64_t i = begin; i < end; i += LANES) store(scores + i, load(scores + i) * load(block.key_scales + i));
         if (layer.softcap > 0)
             for (int64_t i = begin; i < end; i += LANES)
                 store(scores + i, tanh_of(load(scores + i) / layer.softcap) * layer.softcap);
@@ -210,6 +236,8 @@ template <class Stored> class Attend {
         for (int64_t i = begin; i < end; i += LANES) {
             F weight = exponential(load(scores + i) - base);
             sum_of += weight;
+            // Where nothing weighs, there may be no scale.
+            if constexpr (SCALED) weight = where(weight == 0.0f, weight, weight * load(block.value_scales + i));
             store(weights + i, weight);
         }
         total = sum(sum_of);
@@ -252,7 +280,7 @@ template <class Stored> class Attend {
         }
     };
 
-    template <int R> static void weigh_in_place(const Weighing& own, const Stored* const* v, const Stored* const* next) {
+    template <int R> static void weigh_in_place(const Weighing& own, const Kept* const* v, const Kept* const* next) {
         if constexpr (R > 1)
             if (own.rows < R) return weigh_in_place<R - 1>(own, v, next);
         constexpr int C = units_of<R>();
@@ -268,7 +296,7 @@ template <class Stored> class Attend {
     }
 
     // For many rows, which share the work of packing values.
-    void weigh_packed(const Weighing& own, const Stored* const* v, const Stored* const* next, Memory& memory) const {
+    void weigh_packed(const Weighing& own, const Kept* const* v, const Kept* const* next, Memory& memory) const {
         constexpr int C = units_of<MAX_TILE_ROWS>();
         auto* panel = memory.panel.of(BLOCK_KEYS / PAIR * C * 2);
         for (int64_t column = 0; column < width; column += C * UNIT) {
@@ -292,12 +320,12 @@ template <class Stored> class Attend {
     }
 
     // A unit of columns of PAIR values, filled up with zeros where they end.
-    void read_unit(const Stored* const* v, int64_t column, Register& a, Register& b) const {
+    void read_unit(const Kept* const* v, int64_t column, Register& a, Register& b) const {
         if (column + UNIT <= layer.v_dim) return Values::read(v, column, a, b);
-        Stored rest[PAIR][UNIT] = {};
-        const Stored* own[PAIR];
+        Kept rest[PAIR][UNIT] = {};
+        const Kept* own[PAIR];
         for (int64_t j = 0; j < PAIR; ++j) {
-            std::memcpy(rest[j], v[j] + column, (layer.v_dim - column) * sizeof(Stored));
+            std::memcpy(rest[j], v[j] + column, (layer.v_dim - column) * sizeof(Kept));
             own[j] = rest[j];
         }
         Values::read(own, 0, a, b);
@@ -337,7 +365,7 @@ template <class Stored> class Attend {
                 const F factors = exponential(F{results.most[row] - most, sink - most});
                 share = factors[0], total = total * share + factors[1];
             }
-            share = total == 0 ? 0.0f : share / total;
+            share = total == 0 ? 0.0f : share / total * value_scale;
             float* values = results.values + row * width;
             for (int64_t i = 0; i < width; i += LANES) store(values + i, load(values + i) * share);
             unpack(values, layer.v_dim, out + (query * layer.heads + head) * layer.v_dim);
@@ -349,25 +377,36 @@ template <class Stored> class Attend {
     const Rows& q;
     Stored* out;
     const int64_t sharers, dim, width;
+    const float scale, value_scale;  // of scores; of results
     Parts parts;
     float* kept = nullptr;
 };
 
 // Put new rows of K and V into their slots.
-template <class Stored> void write_kv(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
+template <class Stored, class Kept> void write_kv(Pool& pool, const AttentionLayer& layer, const NewRows& rows) {
     constexpr int64_t ROWS_AN_ITEM = 16;
-    auto copy = [&](const void* from, int64_t stride, void* to, int64_t dim, int64_t row) {
+    auto write = [&](const Stored* from, int64_t dim, float by, Kept* to, bf16* scale) {
+        if constexpr (is_coded<Kept>) {
+            thread_local Scratch<float> wide;
+            write_codes(from, dim, wide.of(dim), by, to, scale);
+        } else {
+            std::memcpy(to, from, dim * sizeof(Stored));
+        }
+    };
+    auto put_row = [&](const void* from, int64_t stride, void* to, int64_t dim, void* scales, float by, int64_t row) {
         const int64_t page = rows.slots[row] / layer.page_size, offset = rows.slots[row] % layer.page_size;
         const Stored* own = static_cast<const Stored*>(from) + row * stride;
-        Stored* slot = static_cast<Stored*>(to) + page * layer.page_stride + offset * dim;
+        Kept* slot = static_cast<Kept*>(to) + page * layer.page_stride + offset * dim;
+        bf16* scale = scales ? static_cast<bf16*>(scales) + page * layer.codes->stride + offset : nullptr;
         for (int64_t head = 0; head < layer.kv_heads; ++head)
-            std::memcpy(slot + head * layer.page_size * dim, own + head * dim, dim * sizeof(Stored));
+            write(own + head * dim, dim, by, slot + head * layer.page_size * dim, scale + (scale ? head * layer.page_size : 0));
     };
+    const PageCodes none{INT8, nullptr, nullptr, 0, 1, 1}, &codes = layer.codes ? *layer.codes : none;
     pool.run(int((rows.count + ROWS_AN_ITEM - 1) / ROWS_AN_ITEM), [&](int item) {
         const int64_t end = std::min(rows.count, (item + 1) * ROWS_AN_ITEM);
         for (int64_t row = item * ROWS_AN_ITEM; row < end; ++row) {
-            copy(rows.k, rows.k_stride, layer.k, layer.k_dim, row);
-            if (layer.v) copy(rows.v, rows.v_stride, layer.v, layer.v_dim, row);
+            put_row(rows.k, rows.k_stride, layer.k, layer.k_dim, codes.k_scales, codes.k_scale, row);
+            if (layer.v) put_row(rows.v, rows.v_stride, layer.v, layer.v_dim, codes.v_scales, codes.v_scale, row);
         }
     });
 }

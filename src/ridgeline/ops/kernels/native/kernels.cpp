@@ -65,13 +65,16 @@ void experts_of(Pool& pool, const ExpertLayer& layer, const Rows& x, const Picks
 
 void attend_of(Pool& pool, const AttentionLayer& layer, const Sequences& sequences, const NewRows& rows, const Rows& q,
                void* to) {
-    if (layer.type == FP32) {
-        write_kv<float>(pool, layer, rows);
-        Attend<float>(layer, sequences, q, to).run(pool);
-    } else {
-        write_kv<bf16>(pool, layer, rows);
-        Attend<bf16>(layer, sequences, q, to).run(pool);
-    }
+    auto run = [&]<class Stored, class Kept>() {
+        write_kv<Stored, Kept>(pool, layer, rows);
+        Attend<Stored, Kept>(layer, sequences, q, to).run(pool);
+    };
+    auto of_type = [&]<class Stored>() {
+        if (!layer.codes) return run.template operator()<Stored, Stored>();
+        if (layer.codes->code == INT8) return run.template operator()<Stored, Int8>();
+        run.template operator()<Stored, E4m3>();
+    };
+    (layer.type == FP32 ? of_type.template operator()<float>() : of_type.template operator()<bf16>());
 }
 
 void rotate_of(Pool& pool, DType type, int64_t rows, const Heads* inputs, int count, const float* cos, const float* sin,

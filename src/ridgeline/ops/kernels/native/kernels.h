@@ -77,9 +77,19 @@ struct Picks {
 // of so many, or all.
 enum Reach : int { CAUSAL, WINDOW, CHUNKED, CROSS };
 
+// How keys and values are stored as codes. k_scales, v_scales: bf16 numbers, in each page one for each vector [kv_heads,
+// page_size], and as many numbers from page to page as `stride`; null where codes have none, and v_scales where the value is a
+// part of the key. k_scale, v_scale: of the layer, 1 where vectors have scales.
+struct PageCodes {
+    Code code;
+    void *k_scales, *v_scales;
+    int64_t stride;
+    float k_scale, v_scale;
+};
+
 // One layer's attention, and its pages: in each, K [kv_heads, page_size, k_dim] and V likewise. v: null where a value is
 // the first v_dim numbers of its key. page_stride: numbers from page to page. softcap: 0 for none. sinks: one a head, of
-// the type of all else, or null.
+// the type of all else, or null. codes: null where K and V are of that type too.
 struct AttentionLayer {
     DType type;
     Reach reach;
@@ -88,6 +98,7 @@ struct AttentionLayer {
     const void* sinks;
     void *k, *v;
     int64_t page_stride, page_size;
+    const PageCodes* codes;
 };
 
 // The sequences of a step. starts: count + 1 numbers, the rows of each. lengths: positions it has, the step's included, or

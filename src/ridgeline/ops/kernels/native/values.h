@@ -1,7 +1,7 @@
 // Values weighted and added: the other tile that attention is made of.
 #pragma once
 
-#include "dots.h"
+#include "kept.h"
 
 namespace {
 
@@ -40,10 +40,39 @@ struct Woven {
     }
     static F add(F sum, U w, U v) { return Pairs::add(sum, w, v); }
 };
-template <class Stored> using ValuesOf = std::conditional_t<std::is_same_v<Stored, bf16>, Woven, Wide<Stored>>;
-#else
-template <class Stored> using ValuesOf = Wide<Stored>;
+// The same of codes.
+template <class Kept> struct WovenCodes : Woven {
+    static void read(const Kept* const* v, int64_t column, U& a, U& b) {
+        const TwoRegisters first = by_pairs(v[0] + column), second = by_pairs(v[1] + column);
+        a = halves(first.first, second.first), b = halves(first.second, second.second);
+    }
+};
 #endif
+
+// Codes of one key at a time, as fp32, in the order in which values of type Stored are read.
+template <class Stored, class Kept> struct WideCodes : Wide<Stored> {
+    static void read(const Kept* const* v, int64_t column, F& a, F& b) {
+        const TwoRegisters own = std::is_same_v<Stored, float> ? in_order(*v + column) : by_pairs(*v + column);
+        a = own.first, b = own.second;
+    }
+};
+
+template <class Stored, class Kept> auto values_of() {
+#ifdef BF16_DOTS
+    if constexpr (std::is_same_v<Stored, bf16>) {
+        if constexpr (is_coded<Kept>)
+            return WovenCodes<Kept>{};
+        else
+            return Woven{};
+    } else
+#endif
+    if constexpr (is_coded<Kept>)
+        return WideCodes<Stored, Kept>{};
+    else
+        return Wide<Stored>{};
+}
+// How attention of type Stored reads values that are kept so.
+template <class Stored, class Kept> using ValuesOf = decltype(values_of<Stored, Kept>());
 
 // The units of columns that a tile of R rows has, so that its sums and what they are made of fill the registers.
 template <int R> constexpr int units_of() {

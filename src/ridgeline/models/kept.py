@@ -1,0 +1,39 @@
+"""Kept: what a model that runs keeps its keys and values in."""
+
+import torch
+
+from ridgeline.models.fields import Fields
+from ridgeline.models.model import Model
+from ridgeline.ops.formats import KV_FORMATS, KVFormat, format_of, kv_format_named
+from ridgeline.ops.kv import KVSpec
+
+
+def kept_in(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
+    """The format of keys and values that runs, as asked for or as the config says; None for the model's own, `dtype`.
+    Raises ModelRefused for one that the config says and that is priced only, ValueError for one that is asked for."""
+    running = [known.name for known in KV_FORMATS if known.code]
+    if kv is None:
+        if stated is not None and not stated.code:
+            raise fields.refuse(
+                f"keys and values stored in {stated.name} with the checkpoint's scales are priced (ridgeline plan, "
+                f"show, trace --priced) and do not run yet; give --kv {' or '.join(running)}"
+            )
+        return stated
+    own, priced_too = format_of(dtype), [known.name for known in KV_FORMATS]
+    if kv in (own.name, own.long):
+        return None
+    if kv not in running:
+        priced = "is priced (ridgeline plan --kv) and does not run" if kv in priced_too else "is no format of these"
+        names = ", ".join((own.name, *running))
+        raise ValueError(f"--kv is {kv!r}, which {priced}; keys and values of {fields.source} may be in {names}")
+    return kv_format_named(kv)
+
+
+def check_kept(model: Model, kv: str | None, fields: Fields) -> None:
+    """Raises ValueError for a format that is asked for where nothing is kept, ModelRefused for scales of a checkpoint
+    that nothing reads."""
+    kept = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
+    if kv is not None and not kept:
+        raise ValueError(f"{fields.source} keeps no keys and values; leave --kv {kv} out")
+    if model.storage.kv is not None and model.storage.kv.stated and not all(spec.v_dim for spec in kept):
+        raise fields.refuse("scales of latents in fp8 are not read; give --kv fp8, which does without")

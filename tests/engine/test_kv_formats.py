@@ -1,0 +1,178 @@
+"""Keys and values in fewer bits: what an engine says with them, whatever runs beside a request, and what they take."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.small_models import LATENT, LLAMA, MIXED, SLIDING, greedy, poison_free_pages, small_model
+from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint.fill import load_model, load_weights
+from ridgeline.engine.kv.store import KVStore
+from ridgeline.engine.llm import LLM
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.models import Fields, ModelRefused, build_to_run
+from ridgeline.models.model import Model
+from ridgeline.ops.attention import Attention, Uncached
+from ridgeline.ops.kernels import library
+from ridgeline.ops.kv import KVSpec, deal_layers
+from ridgeline.ops.latent import LatentAttention
+from ridgeline.ops.work import Segment
+from support.checkpoints import random_tensors, write_folder
+from support.engines import GREEDY, RecordingRunner, complete, token_engine
+
+PROMPTS = [[7 * p % 40 + 1 for p in range(28)], [3, 1, 4], [7 * p % 40 + 1 for p in range(20)], [9] * 9]
+SCALES = 0.25, 0.5  # as a checkpoint states them, of keys and of values
+
+
+def read_back(x_THD: Tensor, kv: str, scale: float = 1.0) -> Tensor:
+    """What is kept of keys or values, by arithmetic on whole tensors."""
+    if kv == "fp8":
+        return (x_THD / scale).to(torch.float8_e4m3fn).float() * scale
+    step_TH1 = (x_THD.abs().amax(-1, keepdim=True) / 127).bfloat16().float()
+    return (x_THD / step_TH1).round() * step_TH1
+
+
+class Narrowed(Uncached):
+    """A context that keeps nothing, and gives attention what would be read back."""
+
+    kv, scales = "", (1.0, 1.0)
+
+    def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
+        assert k_NKD is not None
+        assert v_NKW is not None
+        k_scale, v_scale = self.scales
+        return super().attend(op, q_THD, read_back(k_NKD, self.kv, k_scale), read_back(v_NKW, self.kv, v_scale))
+
+    def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
+        return super().attend_latent(op, q_THD, read_back(kept_T1E, self.kv))
+
+
+def narrowed_tokens(
+    model: Model, prompt: Sequence[int], kv: str, scales: tuple[float, float] = (1.0, 1.0)
+) -> list[int]:
+    """What it says greedily by a whole forward a token, none of which is a near thing."""
+
+    def logits_of(tokens: Sequence[int]) -> Tensor:
+        context = Narrowed([Segment(len(tokens), len(tokens))])
+        context.kv, context.scales = kv, scales
+        every_T = torch.arange(len(tokens))
+        with torch.inference_mode():
+            return model(torch.tensor(tokens), every_T, context, every_T)
+
+    answer = greedy(logits_of, prompt, GREEDY.max_tokens or 0)
+    assert answer.smallest_gap > 1e-4
+    return answer.tokens
+
+
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("config", [LLAMA, SLIDING, MIXED, LATENT], ids=["full", "window", "mixed", "latent"])
+def test_tokens_are_those_of_a_loop_that_narrows_by_itself(config: dict[str, Any], kv: str) -> None:
+    """Alone and in a batch, with prompts in chunks, prefixes found, and requests that give way and come again."""
+    model = small_model(config, kv=kv)
+    wanted = [narrowed_tokens(model, prompt, kv) for prompt in PROMPTS]
+    for more in ({}, {"limits": Limits(chunk=5)}, {"prefix_cache": True, "limits": Limits(requests=2)}):
+        engine = token_engine(model, **more)  # type: ignore[arg-type]
+        poison_free_pages(engine)
+        assert complete(engine, PROMPTS) == wanted
+        assert complete(engine, PROMPTS[::-1]) == wanted[::-1]
+    tight = token_engine(model, positions=80, prefix_cache=True)
+    assert complete(tight, PROMPTS) == wanted
+    assert tight.stats.preemptions > 0
+
+
+@pytest.mark.skipif(library() is None, reason="torch's products depend on how many rows there are")
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("config", [LLAMA, SLIDING], ids=["full", "window"])
+def test_a_row_is_the_same_however_it_is_run(config: dict[str, Any], kv: str) -> None:
+    """Logits of every position, bit for bit: prompts whole and in chunks, alone and in a batch, after prefixes that
+    were found and after a preemption."""
+    model = small_model(config, kv=kv)
+    model.fuse()
+    alone = token_engine(model, runner=RecordingRunner)
+    complete(alone, PROMPTS[:1])
+    wanted = {place: row for (_, place), row in alone.executor.logits.items()}  # type: ignore[attr-defined]
+    ways = ({}, {"limits": Limits(chunk=5)}, {"prefix_cache": True}, {"positions": 80})
+    for more in ways:
+        engine = token_engine(model, runner=RecordingRunner, **more)  # type: ignore[arg-type]
+        complete(engine, PROMPTS)
+        complete(engine, PROMPTS[:1])
+        logits = engine.executor.logits.items()  # type: ignore[attr-defined]
+        ids = [request for (request, _), _ in logits]
+        for asked in (min(ids), max(ids)):
+            rows = {place: row for (request, place), row in logits if request == asked}
+            assert len(rows) >= 15  # what was generated, if all of the prompt was found
+            assert all(torch.equal(row, wanted[place]) for place, row in rows.items()), more
+
+
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("config", [LLAMA, MIXED, LATENT], ids=["full", "mixed", "latent"])
+def test_what_they_take_is_what_is_priced(config: dict[str, Any], kv: str) -> None:
+    model = small_model(config, kv=kv)
+    layout = replace(deal_layers(model.kv_specs, 4, 100), pages=3)
+    store = KVStore(layout)
+    for group in layout.groups:
+        taken = sum(part.nbytes for layer in group.layers for part in store.layers[layer].parts)
+        assert taken == group.used_bytes == len(group.layers) * group.page_size * group.spec.slot_bytes
+    spec = model.kv_specs[0]
+    assert isinstance(spec, KVSpec)
+    vectors = 1 if config is LATENT else 2 * spec.heads
+    assert spec.slot_bytes == spec.heads * (spec.k_dim + spec.v_dim) + (2 * vectors if kv == "int8" else 0)
+
+
+# -- how they are asked for --------------------------------------------------------------------------------------------
+
+STATED: dict[str, dict[str, Any]] = {
+    "quantization_config": {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}
+}
+
+
+def stated_folder(folder: Path, *, projections: bool = False) -> Path:
+    """A checkpoint with scales of each layer's keys and values. projections: named after these, as ModelOpt does."""
+    tensors = random_tensors(LLAMA)
+    for layer in range(2):
+        for part, scale in zip("kv", SCALES, strict=True):
+            of = f"{part}_proj." if projections else ""
+            tensors[f"model.layers.{layer}.self_attn.{of}{part}_scale"] = torch.tensor(scale)
+    folder.mkdir()
+    return write_folder(folder, LLAMA | STATED, tensors)
+
+
+def test_a_checkpoints_scales_are_read(tmp_path: Path) -> None:
+    """Under either name; and passed over where keys and values are kept otherwise."""
+    model = load_model(str(stated_folder(tmp_path / "a")))
+    wanted = [narrowed_tokens(model, prompt, "fp8", SCALES) for prompt in PROMPTS]
+    assert complete(token_engine(model), PROMPTS) == wanted
+    other = load_model(str(stated_folder(tmp_path / "b", projections=True)))
+    assert complete(token_engine(other), PROMPTS) == wanted
+    source = open_source(str(tmp_path / "a"))
+    plain = build_to_run(source.config, kv="fp32")
+    assert plain.kv_specs[0].slot_bytes == 4 * model.kv_specs[0].slot_bytes
+    load_weights(plain, source)
+
+
+def test_pages_are_smaller(tmp_path: Path) -> None:
+    """A budget in bytes holds more positions, and it is said."""
+    folder, settings = str(write_folder(tmp_path, LLAMA)), EngineSettings(kv_bytes=1 << 14)
+    own, narrow = (LLM(folder, settings, kv=kv, dummy_weights=True, threads=1) for kv in (None, "int8"))
+    assert (own.loaded.layout.tokens, narrow.loaded.layout.tokens) == (64, 192)
+    assert "KV cache: 192 tokens in int8" in repr(narrow)
+    assert "int8" in narrow.loaded.layout.describe(100)
+
+
+def test_what_is_refused() -> None:
+    """In one line, with what works."""
+    fields = Fields(LLAMA, "c")
+    with pytest.raises(ValueError, match=r"^--kv is 'nvfp4', which is priced .* of c may be in fp32, fp8, int8$"):
+        build_to_run(fields, kv="nvfp4")
+    int8 = STATED["quantization_config"] | {"kv_cache_quant_algo": "INT8"}
+    with pytest.raises(ModelRefused, match=r"in int8 with the checkpoint's scales are priced .*; give --kv fp8 or"):
+        build_to_run(Fields(LLAMA | {"quantization_config": int8}, "c"))
+    with pytest.raises(ModelRefused, match="scales of latents in fp8 are not read; give --kv fp8"):
+        build_to_run(Fields(LATENT | STATED, "c"))
+    assert build_to_run(Fields(LATENT | STATED, "c"), kv="fp8").runs
