@@ -34,11 +34,12 @@ STEPS, ROUNDS = 48, 5
 
 @dataclass(frozen=True)
 class Cell:
-    """A way to store weights, None for the model's dtype. Activations, keys and values have that, but in w8a8 rows are
-    rounded to int8 before each product."""
+    """A way to store weights, and keys and values; None for the model's dtype. Activations have that but in w8a8, whose
+    rows are rounded to int8 before each product."""
 
     name: str
     weights: str | None = None
+    kv: str | None = None
 
 
 CELLS = (
@@ -48,6 +49,8 @@ CELLS = (
     Cell("fp8", "fp8"),
     Cell("int4", "int4"),
     Cell("int4-g32", "int4-g32"),
+    Cell("w8a8, KV int8", "w8a8", "int8"),
+    Cell("int4-g32, KV fp8", "int4-g32", "fp8"),
 )
 ALSO = (Cell("int4-g64", "int4-g64"), Cell("int8+head", "int8+head"), Cell("int4-g32+head", "int4-g32+head"))
 """Of which perplexity alone is taken."""
@@ -78,7 +81,7 @@ class Row:
 
 
 def loaded(model: str, cell: Cell, *, dummy: bool) -> LLM:
-    settings = EngineSettings(kv_bytes=256e6, prefix_cache=False, weights=cell.weights, seed=0)
+    settings = EngineSettings(kv_bytes=256e6, prefix_cache=False, weights=cell.weights, kv=cell.kv, seed=0)
     return LLM(model, settings, dummy_weights=dummy, threads=1)
 
 
