@@ -51,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
     [
         ("hf_quant_config.json", MODELOPT, "modelopt nvfp4", None),
         ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt fp8 tensor", None),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}, "", "fp8"),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"}}, "", "nvfp4"),
     ],
 )
 def test_weights_quantised_by_a_tool_that_says_so_in_a_file_of_its_own(

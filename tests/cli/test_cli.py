@@ -436,6 +436,7 @@ def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
         assert "vocabulary 260, fp8 channel and fp32, head" in " ".join(shown.out.split())
         assert "'quantization_config.rotations'" in shown.out
     assert ridgeline("show", own_folder, "--json").json["weights"] == "fp8 channel"
+    change_config(own_folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert_one_line(ridgeline("run", own_folder, "hi"), REFUSED, "priced (ridgeline plan, show, trace --priced)")
 
 

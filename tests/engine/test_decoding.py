@@ -15,7 +15,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
 from ridgeline.ops.embedding import Embedding
-from ridgeline.ops.kernels import library
+from ridgeline.ops.kernels import Operands, library
 from ridgeline.ops.kernels import recording as recording_module
 from ridgeline.ops.kernels.recording import MAX_RECORDED_BATCH, Memory, record
 from support.checkpoints import random_ours
@@ -129,12 +129,12 @@ def test_what_torch_computes_is_not_recorded() -> None:
     kernels = library()
     assert kernels is not None
     x, weight = torch.randn(2, 8), torch.randn(5, 8)
-    _, recording = record(kernels, Memory(), lambda: kernels.products(x, [(weight, None)])[0] + 1)
+    _, recording = record(kernels, Memory(), lambda: kernels.products(x, [Operands(weight, None)])[0] + 1)
     assert recording is None
-    result, recording = record(kernels, Memory(), lambda: kernels.products(x, [(weight, None)])[0].view(10))
+    result, recording = record(kernels, Memory(), lambda: kernels.products(x, [Operands(weight, None)])[0].view(10))
     assert recording is not None
     x.fill_(1)
-    assert torch.equal(recording.again(), kernels.products(x, [(weight, None)])[0].view(10))
+    assert torch.equal(recording.again(), kernels.products(x, [Operands(weight, None)])[0].view(10))
     assert recording.again().data_ptr() == result.data_ptr()
 
 
@@ -146,8 +146,8 @@ def test_calls_of_other_threads_are_not_recorded() -> None:
 
     def step() -> Tensor:
         with ThreadPoolExecutor(1) as other:
-            other.submit(kernels.products, x, [(weight, None)]).result()
-        return kernels.products(x, [(weight, None)])[0]
+            other.submit(kernels.products, x, [Operands(weight, None)]).result()
+        return kernels.products(x, [Operands(weight, None)])[0]
 
     _, recording = record(kernels, Memory(), step)
     assert recording is not None
