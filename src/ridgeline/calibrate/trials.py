@@ -16,7 +16,7 @@ from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
 from ridgeline.models.recipes.recipe import PLAIN, uniform
-from ridgeline.ops.formats import INT8, WeightFormat
+from ridgeline.ops.formats import INT8, WeightFormat, weight_format_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ _WIDE_MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_s
 # A format of each code that matrices run in, with groups as they are common.
 _CODED = {
     "int8": INT8,
-    "int4": WeightFormat("int4 g32", 4, (1, 32), 16, 8, code="int4"),
-    "w8a8": WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8"),
+    "int4": weight_format_named("int4-g32"),
+    "w8a8": weight_format_named("w8a8"),
     "fp8": WeightFormat("fp8 128x128", 8, (128, 128), 32, code="fp8"),
 }
 
