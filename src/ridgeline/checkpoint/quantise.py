@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn import functional
 
 from ridgeline.checkpoint.fill import Naming, Progress
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
@@ -30,10 +31,10 @@ from ridgeline.models.recipes import WITH_HEAD
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import QuantisedMatrix
+from ridgeline.ops.matrix.words import WORD, bytes_of, words_for
 from ridgeline.version import __version__
 
 _SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
-_WORD = 32
 _PACKED = "pack-quantized"
 _INDEX = "model.safetensors.index.json"
 _REWRITTEN = ("config.json", "README.md", _INDEX)
@@ -163,13 +164,13 @@ def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, 
     numbers that cannot be quantised."""
     made, stored = matrix.take("weight", weight), matrix.stored_as
     outputs, inputs = matrix.outputs, matrix.inputs
-    scale = made["scale"] if stored.scale_bits == _WORD else made["scale"].to(weight.dtype)
+    scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
     if _layout(stored) != _PACKED:
         bytes_OI = made["codes"][:, :inputs].contiguous()
         # Of unsigned codes with their zero at 128 the first bit is turned.
         codes = bytes_OI.view(torch.float8_e4m3fn) if stored.code == "fp8" else (bytes_OI ^ 128).view(torch.int8)
         return {f"{base}.weight": codes, f"{base}.weight_scale": scale}
-    words = -(-inputs * stored.bits // _WORD)
+    words = words_for(inputs, stored.bits)
     tensors = {
         f"{base}.weight_packed": made["codes"][:, : words * 4].contiguous().view(torch.int32),
         f"{base}.weight_scale": scale,
@@ -182,11 +183,8 @@ def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, 
 
 def _packed_zeros(zero_OG: Tensor, bits: int) -> Tensor:
     """Zeros uint8 [O, G] as words int32 [O / zeros of a word, G]."""
-    each = _WORD // bits
-    padded = torch.nn.functional.pad(zero_OG, (0, 0, 0, -len(zero_OG) % each)).to(torch.int64)
-    words = sum(padded[place::each] << (bits * place) for place in range(each))
-    assert isinstance(words, Tensor)
-    return torch.where(words >= 1 << (_WORD - 1), words - (1 << _WORD), words).to(torch.int32)
+    padded_GO = functional.pad(zero_OG.t(), (0, -len(zero_OG) % (WORD // bits)))
+    return bytes_of(padded_GO, bits).contiguous().view(torch.int32).t().contiguous()
 
 
 def _nbytes(checkpoint: Checkpoint, name: str, matrices: Mapping[str, QuantisedMatrix], stored: WeightFormat) -> int:
@@ -196,12 +194,12 @@ def _nbytes(checkpoint: Checkpoint, name: str, matrices: Mapping[str, QuantisedM
         return entry.end - entry.begin
     matrix = matrices[name]
     groups = -(-matrix.inputs // (stored.block[1] or matrix.inputs))
-    width = 4 if stored.scale_bits == _WORD else entry_width(entry.dtype)
+    width = 4 if stored.scale_bits == WORD else entry_width(entry.dtype)
     scales = matrix.outputs * groups * width
     if _layout(stored) != _PACKED:
         return matrix.outputs * matrix.inputs + scales
-    zeros = -(-matrix.outputs * stored.bits // _WORD) * groups * 4 if stored.zero_bits else 0
-    return matrix.outputs * -(-matrix.inputs * stored.bits // _WORD) * 4 + scales + zeros + 16
+    zeros = words_for(matrix.outputs, stored.bits) * groups * 4 if stored.zero_bits else 0
+    return matrix.outputs * words_for(matrix.inputs, stored.bits) * 4 + scales + zeros + 16
 
 
 def _files(

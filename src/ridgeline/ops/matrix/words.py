@@ -12,6 +12,11 @@ def integers(words: Tensor, bits: int) -> Tensor:
     return bytes_ if bits == 8 else torch.stack((bytes_ & 15, bytes_ >> 4), dim=-1).flatten(-2)
 
 
+def bytes_of(integers_xn: Tensor, bits: int) -> Tensor:
+    """What `integers` takes apart: uint8 [..., n], an even number of those of 4 bits -> bytes [..., n x bits / 8]."""
+    return integers_xn if bits == 8 else integers_xn[..., ::2] | (integers_xn[..., 1::2] << 4)
+
+
 def words_for(count: int, bits: int) -> int:
     """How many words hold so many integers."""
     return -(-count * bits // WORD)
