@@ -16,7 +16,7 @@ from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Codes
 from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.matrix import MatrixSpec
-from ridgeline.ops.matrix.quantised import packed, unpacked
+from ridgeline.ops.matrix.quantised import packed
 from ridgeline.ops.shard import Indivisible
 from ridgeline.ops.stored import weight
 
@@ -119,16 +119,6 @@ class GGUFMatrix(LaidOutMatrix):
     @property
     def _codes(self) -> Codes:
         return replace(super()._codes, zeros_OG=float(_ZERO[self.stored_as.layout]), lows_OG=self.low)
-
-    def dense(self, picked_R: Tensor | None = None) -> Tensor:
-        """As QuantisedMatrix.dense."""
-        codes_RB, scale_RG = (p if picked_R is None else p[picked_R] for p in (self.codes, self.scale))
-        if self.low is None:
-            low_RG = scale_RG.float() * -_ZERO[self.stored_as.layout]
-        else:
-            low_RG = self.low if picked_R is None else self.low[picked_R]
-        scale_RI, low_RI = (each.float().repeat_interleave(self.group, 1) for each in (scale_RG, low_RG))
-        return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As LaidOutMatrix.put: blocks are taken apart."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands, library, native
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
-from ridgeline.ops.matrix.words import integers
+from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
@@ -93,17 +93,22 @@ class QuantisedMatrix(Matrix):
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
         """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
-        codes_RB = self.codes if picked_R is None else self.codes[picked_R]
-        codes_RI = unpacked(codes_RB, self.kind)[:, : self.inputs]
-        rows = self.stored_as.block[0] or self.outputs
-        own = self._codes.zeros_OG
-        zero_OG = own.float() if isinstance(own, Tensor) else torch.full_like(self.scale, own, dtype=torch.float32)
+        own = self._codes
         every_R = torch.arange(self.outputs) if picked_R is None else picked_R
-        scale_RI, zero_RI = (
-            each.float()[every_R // rows].repeat_interleave(self.group, 1)[:, : self.inputs]
-            for each in (self.scale, zero_OG)
+        codes_RB = self.codes if picked_R is None else self.codes[picked_R]
+
+        def of_rows(each_OG: Tensor) -> Tensor:
+            return each_OG[every_R // own.outputs].float()
+
+        scale_RG, zeros = of_rows(own.scales_OG), own.zeros_OG
+        if own.lows_OG is not None:
+            low_RG = of_rows(own.lows_OG)
+        else:
+            low_RG = -scale_RG * (of_rows(zeros) if isinstance(zeros, Tensor) else zeros)
+        scale_RI, low_RI = (
+            each_RG.repeat_interleave(self.group, 1)[:, : self.inputs] for each_RG in (scale_RG, low_RG)
         )
-        return codes_RI * scale_RI - zero_RI * scale_RI
+        return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
         """Its parameters at random, but for a bias: codes of a block of numbers, over and over, of one scale."""
@@ -167,7 +172,7 @@ def packed(codes_OI: Tensor, kind: str) -> Tensor:
     own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8).contiguous()
     missing = -own.shape[1] % UNIT
     full = functional.pad(own, (0, missing)) if missing else own  # whole units stay where they are, mapped
-    return full[:, ::2] | (full[:, 1::2] << 4) if kind == "int4" else full
+    return bytes_of(full, 4) if kind == "int4" else full
 
 
 def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
