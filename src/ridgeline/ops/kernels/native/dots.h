@@ -45,15 +45,12 @@ struct Widening {
     static constexpr int ROWS = REGISTERS == 32 ? 4 : 3;
     static constexpr int64_t STEP = UNIT;
     static constexpr bool HOLDS_X = true;
-    struct Pair {
-        F evens, odds;
-    };
-    static Pair at(const float* from) { return {load(from), load(from + LANES)}; }
-    static Pair w_at(const bf16* from) {
+    static TwoRegisters at(const float* from) { return {load(from), load(from + LANES)}; }
+    static TwoRegisters w_at(const bf16* from) {
         const U pairs = load_pairs(from);
         return {evens(pairs), odds(pairs)};
     }
-    static F add(F sum, Pair x, Pair w) { return sum + x.evens * w.evens + x.odds * w.odds; }
+    static F add(F sum, TwoRegisters x, TwoRegisters w) { return sum + x.first * w.first + x.second * w.second; }
 };
 
 #ifdef BF16_DOTS

@@ -1,7 +1,8 @@
 // Products of integers: rows are rounded to int8, each with a scale of its own (its largest magnitude is 127), and multiplied
 // with bytes of which each output has a scale. Sums are whole numbers, so that nothing depends on their order.
 //
-// y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits, which hold those of MAX_INPUTS.
+// y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits, which hold those of MAX_INTEGERS
+// (library.py) inputs.
 #pragma once
 
 #include <cmath>
@@ -25,11 +26,8 @@ template <class Stored> inline void round_row(const Stored* x, int64_t inputs, i
     RowScale row{largest / 127 + nothing, 0};
     const float by = row.scale > 0 ? 1 / row.scale : 0;
     for (int64_t i = 0; i < inputs; ++i) {
-        // To the nearest, ties to even: adding 1.5 x 2^23 leaves the whole number in the lowest bits.
-        const float shifted = std::clamp(get(x + i) * by, -127.0f, 127.0f) + 12582912.0f;
-        int32_t bits;
-        std::memcpy(&bits, &shifted, 4);
-        to[i] = int8_t(bits), row.sum += int8_t(bits);
+        to[i] = int8_t(nearest(std::clamp(get(x + i) * by, -127.0f, 127.0f)));
+        row.sum += to[i];
     }
     std::fill(to + inputs, to + whole, int8_t(0));
     std::memcpy(to + whole, &row, sizeof(row));

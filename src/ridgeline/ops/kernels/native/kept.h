@@ -1,7 +1,6 @@
 // Keys and values as they lie in pages: numbers of the type that attention is computed in, or codes of 8 bits.
 #pragma once
 
-#include <bit>
 #include <limits>
 #include <type_traits>
 
@@ -41,9 +40,6 @@ inline F numbers_of(E4m3, U codes) {
     return from_bits(bits(whole) | (codes & 0x80u) << 24);
 }
 
-struct TwoRegisters {
-    F first, second;
-};
 // A unit of them in their order, or the numbers of even places, then those of odd ones.
 template <class Kept> inline TwoRegisters in_order(const Kept* from) {
     const auto* codes = reinterpret_cast<const uint8_t*>(from);
@@ -78,18 +74,13 @@ template <class Stored, class Kept, class Number> inline void pack_codes(const K
 
 // -- numbers as codes, as ops/kv_codes.py has them --------------------------------------------------------------------
 
-constexpr float LARGE = 12582912.0f;  // 1.5 x 2^23: added to a number, it leaves the nearest integer in the lowest bits
-
-inline uint8_t int8_of(float multiple) {
-    const float near = std::min(std::max(multiple, -127.0f), 127.0f);
-    return uint8_t(std::bit_cast<uint32_t>(near + LARGE) + 128);
-}
+inline uint8_t int8_of(float multiple) { return uint8_t(nearest(std::min(std::max(multiple, -127.0f), 127.0f)) + 128); }
 
 inline uint8_t e4m3_of(float x) {
     const float size = std::min(std::abs(x), 448.0f);
     const uint32_t u = std::bit_cast<uint32_t>(size);
     const uint32_t normal = ((u + 0x7ffffu + ((u >> 20) & 1u)) >> 20) - (120u << 3);
-    const uint32_t subnormal = std::bit_cast<uint32_t>(size * 512.0f + LARGE) & 0xffu;
+    const uint32_t subnormal = nearest(size * 512.0f);
     const uint32_t magnitude = x != x ? 0x7fu : size < 0x1p-6f ? subnormal : normal;
     return uint8_t(magnitude | (std::bit_cast<uint32_t>(x) >> 24 & 0x80u));
 }

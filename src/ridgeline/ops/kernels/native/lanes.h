@@ -3,6 +3,7 @@
 // setup.py).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -28,6 +29,15 @@ inline U bits(F x) { return reinterpret_cast<U>(x); }
 inline F from_bits(U x) { return reinterpret_cast<F>(x); }
 inline F where(I chosen, F x, F y) { return chosen ? x : y; }
 inline F maximum(F x, F y) { return x > y ? x : y; }
+
+// Two registers: a unit of numbers (dots.h) in their order, or those of even places, then those of odd ones.
+struct TwoRegisters {
+    F first, second;
+};
+
+// 1.5 x 2^23: added to a number, it leaves the nearest whole one, of two the even one, in the lowest bits.
+constexpr float LARGE = 12582912.0f;
+inline int32_t nearest(float x) { return std::bit_cast<int32_t>(x + LARGE) - std::bit_cast<int32_t>(LARGE); }
 
 // -- bf16: the upper half of an fp32 number ---------------------------------------------------------------------------
 
@@ -145,9 +155,8 @@ inline float largest(F x) {
 
 // e^x for x up to 88, to 1e-7 of itself; 0 below -87, where fp32 runs out of numbers; NaN stays NaN.
 inline F exponential(F x) {
-    // x = n ln 2 + r, with n whole: adding 1.5 x 2^23 leaves it in the lowest bits. ln 2 in two parts, of which the first
-    // has few bits, so that n times it is exact.
-    const F least = broadcast(-87.0f), large = broadcast(12582912.0f);
+    // x = n ln 2 + r, with n whole. ln 2 in two parts, of which the first has few bits, so that n times it is exact.
+    const F least = broadcast(-87.0f), large = broadcast(LARGE);
     const F inside = least > x ? least : x;
     const F shifted = inside * 1.44269504f + large;
     const F n = shifted - large;

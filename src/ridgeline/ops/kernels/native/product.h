@@ -200,9 +200,9 @@ inline void coded_tile(const float* x, int64_t x_stride, const CodedRow* w, int6
             for (int o = 0; o < OUTPUTS; ++o) {
                 const uint8_t* codes = w[o].codes + (first + i) * Coded::BITS / 8;
                 __builtin_prefetch(codes + ahead);
-                const UnitOfNumbers unit = numbers[o](codes);
+                const TwoRegisters unit = numbers[o](codes);
 #pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) sum[r][o] = sum[r][o] + evens[r] * unit.evens + odds[r] * unit.odds;
+                for (int r = 0; r < R; ++r) sum[r][o] = sum[r][o] + evens[r] * unit.first + odds[r] * unit.second;
             }
         }
     }

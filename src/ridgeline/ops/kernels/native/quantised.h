@@ -14,10 +14,6 @@ namespace {
 
 // -- codes as numbers ------------------------------------------------------------------------------------------------------
 
-struct UnitOfNumbers {
-    F evens, odds;
-};
-
 // Each Scaled is made of the scale of a group and of what is added to its numbers, and gives a unit of codes as the numbers
 // that they stand for. The scale is FACTOR times that of the matrix.
 
@@ -28,7 +24,7 @@ struct Bytes {
     struct Scaled {
         F scale, low;
         Scaled(F scale, F low) : scale(scale), low(low) {}
-        UnitOfNumbers operator()(const uint8_t* codes) const {
+        TwoRegisters operator()(const uint8_t* codes) const {
             const I pairs = reinterpret_cast<I>(widened(reinterpret_cast<const uint16_t*>(codes)));
             return {__builtin_convertvector(pairs & 255, F) * scale + low, __builtin_convertvector(pairs >> 8, F) * scale + low};
         }
@@ -46,14 +42,14 @@ struct HalfBytes {
             for (int lane = 0; lane < LANES; ++lane) table[lane] = lane;
             table = table * scale + low;
         }
-        UnitOfNumbers operator()(const uint8_t* codes) const {
+        TwoRegisters operator()(const uint8_t* codes) const {
             const U pairs = widened(codes);
             return {__builtin_shuffle(table, reinterpret_cast<I>(pairs)), __builtin_shuffle(table, reinterpret_cast<I>(pairs >> 4))};
         }
 #else
         F scale, low;
         Scaled(F scale, F low) : scale(scale), low(low) {}
-        UnitOfNumbers operator()(const uint8_t* codes) const {
+        TwoRegisters operator()(const uint8_t* codes) const {
             const I pairs = reinterpret_cast<I>(widened(codes));
             return {__builtin_convertvector(pairs & 15, F) * scale + low, __builtin_convertvector(pairs >> 4, F) * scale + low};
         }
@@ -69,7 +65,7 @@ struct Fp8 {
     struct Scaled {
         F scale;
         Scaled(F scale, F) : scale(scale) {}
-        UnitOfNumbers operator()(const uint8_t* codes) const {
+        TwoRegisters operator()(const uint8_t* codes) const {
             const U pairs = widened(reinterpret_cast<const uint16_t*>(codes));
             auto placed = [](U up) {  // with a byte at the top: its sign there, the rest after the three bits that are free
                 return from_bits(reinterpret_cast<U>(reinterpret_cast<I>(up) >> 4) & 0x87f00000u);
@@ -126,9 +122,9 @@ struct CodedRow {
 
 // -- rows ------------------------------------------------------------------------------------------------------------------
 
-inline void put_unit(UnitOfNumbers unit, float* to) { store(to, unit.evens), store(to + LANES, unit.odds); }
-inline void put_unit(UnitOfNumbers unit, bf16* to) {
-    const U pairs = rounded(unit.evens) | rounded(unit.odds) << 16;
+inline void put_unit(TwoRegisters unit, float* to) { store(to, unit.first), store(to + LANES, unit.second); }
+inline void put_unit(TwoRegisters unit, bf16* to) {
+    const U pairs = rounded(unit.first) | rounded(unit.second) << 16;
     std::memcpy(to, &pairs, sizeof(pairs));
 }
 
@@ -143,9 +139,9 @@ inline void widen_codes(const uint8_t* codes, const float* scales, const float* 
         for (int lane = 0; lane < LANES; ++lane) upper[lane] = lane < LANES / 2 ? 0 : -1;
         for (int64_t i = 0; i < count; i += UNIT, g += 2) {
             const uint8_t* own = codes + i * Coded::BITS / 8;
-            const UnitOfNumbers a = typename Coded::Scaled(broadcast(scales[g]), broadcast(low[g]))(own);
-            const UnitOfNumbers b = typename Coded::Scaled(broadcast(scales[g + 1]), broadcast(low[g + 1]))(own);
-            put_unit({where(upper, b.evens, a.evens), where(upper, b.odds, a.odds)}, to + i);
+            const TwoRegisters a = typename Coded::Scaled(broadcast(scales[g]), broadcast(low[g]))(own);
+            const TwoRegisters b = typename Coded::Scaled(broadcast(scales[g + 1]), broadcast(low[g + 1]))(own);
+            put_unit({where(upper, b.first, a.first), where(upper, b.second, a.second)}, to + i);
         }
         return;
     }
