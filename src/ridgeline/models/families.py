@@ -47,8 +47,8 @@ from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.family import Family
 from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
-from ridgeline.models.kept import check_kept, kept_in
 from ridgeline.models.kin import KIN, Kin, kin_of
+from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import (
     PLAIN,
@@ -389,7 +389,7 @@ def build_to_run(
         recipe = PLAIN
     widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
     own = torch.float32 if widens else stored_dtype(fields)
-    recipe = replace(recipe, kv=kept_in(kv, fields, stated_kv, own))
+    recipe = replace(recipe, kv=kv_format_to_run(kv, fields, stated_kv, own))
     model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
     model.widens = widens
     if not model.weights_run:
@@ -397,7 +397,7 @@ def build_to_run(
             f"weights stored as {recipe.name} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
             "use the unquantised checkpoint"
         )
-    check_kept(model, kv, fields)
+    check_kv_format(model, kv, fields)
     try:
         model.refuse_division()
     except Indivisible as error:

@@ -1,4 +1,4 @@
-"""Kept: what a model that runs keeps its keys and values in."""
+"""The format in which a model that runs keeps its keys and values."""
 
 import torch
 
@@ -8,9 +8,9 @@ from ridgeline.ops.formats import KV_FORMATS, KVFormat, format_of, kv_format_nam
 from ridgeline.ops.kv import KVSpec
 
 
-def kept_in(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
-    """The format of keys and values that runs, as asked for or as the config says; None for the model's own, `dtype`.
-    Raises ModelRefused for one that the config says and that is priced only, ValueError for one that is asked for."""
+def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
+    """The format `kv` that is asked for, by default the one that the config states; None for the model's own, `dtype`.
+    Raises ModelRefused where the config states one that is priced only, ValueError where such a one is asked for."""
     running = [known.name for known in KV_FORMATS if known.code]
     if kv is None:
         if stated is not None and not stated.code:
@@ -29,8 +29,8 @@ def kept_in(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torc
     return kv_format_named(kv)
 
 
-def check_kept(model: Model, kv: str | None, fields: Fields) -> None:
-    """Raises ValueError for a format that is asked for where nothing is kept, ModelRefused for scales of a checkpoint
+def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
+    """Raises ValueError where a format is asked for and the model keeps nothing, ModelRefused for a checkpoint's scales
     that nothing reads."""
     kept = [spec for spec in model.kv_specs if isinstance(spec, KVSpec)]
     if kv is not None and not kept:
