@@ -11,7 +11,7 @@ import torch
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
-from ridgeline.ops.matrix import LaidOutMatrix, PlainMatrix
+from ridgeline.ops.matrix import PlainMatrix, PrequantisedMatrix
 from support.layouts import Quantiser, fp8, packed, signed
 from support.quantised import (
     EXPERTS,
@@ -94,7 +94,7 @@ def test_w8a8(name: str, tmp_path: Path) -> None:
     ours, theirs = (load_model(str(folder)) for folder in folders)
     generator, checked = torch.Generator().manual_seed(0), 0
     for path, matrix in ours.named_modules():
-        if not isinstance(matrix, LaidOutMatrix):
+        if not isinstance(matrix, PrequantisedMatrix):
             continue
         plain = cast(PlainMatrix, theirs.get_submodule(path))
         assert torch.allclose(matrix.values(), plain.weight, rtol=1e-6, atol=1e-7), path

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ridgeline.checkpoint import load_model
 from ridgeline.models import ModelRefused
-from ridgeline.ops.matrix import LaidOutMatrix
+from ridgeline.ops.matrix import PrequantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard
 from support.checkpoints import edit_config, random_tensors, write_folder
 from support.engines import uncached_logits
@@ -92,10 +92,10 @@ def check_ranks(folder: Path) -> None:
     whole, *ranks = (load_model(str(folder), shard=shard) for shard in (WHOLE, Shard(0, 2), Shard(1, 2)))
     checked = 0
     for path, matrix in whole.named_modules():
-        if not isinstance(matrix, LaidOutMatrix):
+        if not isinstance(matrix, PrequantisedMatrix):
             continue
         column = matrix.spec.split == "column"
-        held = [cast(LaidOutMatrix, rank.get_submodule(path)) for rank in ranks]
+        held = [cast(PrequantisedMatrix, rank.get_submodule(path)) for rank in ranks]
         parts = [torch.split(own.values(), list(own.spec.own_parts)) for own in held]  # of each that is fused
         together = [torch.cat(pair, 0 if column else 1) for pair in zip(*parts, strict=True)]
         assert torch.equal(torch.cat(together), matrix.values()), path

@@ -24,7 +24,7 @@ from ridgeline.models.network import Network
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.matrix import Fp8Matrix, LaidOutMatrix, QuantisedMatrix
+from ridgeline.ops.matrix import Fp8Matrix, PrequantisedMatrix, QuantisedMatrix
 from ridgeline.ops.matrix.fp8 import SCALE_NAMES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
@@ -89,7 +89,7 @@ def load_denoiser(
 def weight_bytes(model: Model) -> float:
     """Bytes that a model on meta takes once it is filled, a tied head counted once."""
     experts = sum(len(op.specs) * op.count for _, op in model.ops() if isinstance(op, Experts))
-    repacked = sum(module.repacked_bytes for module in model.modules() if isinstance(module, LaidOutMatrix | Experts))
+    repacked = sum(m.repacked_bytes for m in model.modules() if isinstance(m, PrequantisedMatrix | Experts))
     return bill(model).nbytes + repacked + experts * _MATRIX_OBJECT
 
 

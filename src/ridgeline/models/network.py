@@ -14,7 +14,7 @@ from ridgeline.ops.embedding import Embedding
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES, library
 from ridgeline.ops.linear import Head
-from ridgeline.ops.matrix import LaidOutMatrix, LowRank
+from ridgeline.ops.matrix import LowRank, PrequantisedMatrix
 from ridgeline.ops.op import Op
 from ridgeline.ops.recurrence import Recurrence
 from ridgeline.ops.stored import Stored
@@ -109,7 +109,7 @@ class Network(nn.Module, ABC):
     def refuse_division(self) -> None:
         """Raises Indivisible where ranks would cut what a checkpoint's quantiser stored in one piece."""
         for module in self.modules():
-            if isinstance(module, LaidOutMatrix | Experts):
+            if isinstance(module, PrequantisedMatrix | Experts):
                 module.refuse_division()
 
     def expand(self) -> None:

@@ -16,7 +16,7 @@ from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.kernels.experts import LayerExperts
 from ridgeline.ops.linear import native_product_kernel
-from ridgeline.ops.matrix import LaidOutMatrix, Matrix, MatrixSpec, matrix_of
+from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
@@ -104,19 +104,19 @@ class Experts(nn.ModuleList, Op):
             return all(matrix.runs for matrix in self.expert().values())
 
     def refuse_division(self) -> None:
-        """As LaidOutMatrix.refuse_division, of one expert, as which all are stored."""
-        for matrix in self._laid_out():
+        """As PrequantisedMatrix.refuse_division, of one expert, as which all are stored."""
+        for matrix in self._prequantised():
             matrix.refuse_division()
 
     @property
     def repacked_bytes(self) -> float:
-        """As LaidOutMatrix.repacked_bytes, of all experts."""
-        return self.count * sum(matrix.repacked_bytes for matrix in self._laid_out())
+        """As PrequantisedMatrix.repacked_bytes, of all experts."""
+        return self.count * sum(matrix.repacked_bytes for matrix in self._prequantised())
 
-    def _laid_out(self) -> list[LaidOutMatrix]:
+    def _prequantised(self) -> list[PrequantisedMatrix]:
         """Those of one expert that checkpoints store in layouts of their own, on meta."""
         with torch.device("meta"):
-            return [matrix for matrix in self.expert().values() if isinstance(matrix, LaidOutMatrix)]
+            return [matrix for matrix in self.expert().values() if isinstance(matrix, PrequantisedMatrix)]
 
     def expand(self) -> None:
         """Create every expert's parameters on the current device."""

@@ -10,9 +10,9 @@ from ridgeline.ops.matrix.compressed_tensors import PackedMatrix, SignedMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
 from ridgeline.ops.matrix.gguf import BLOCKS, GGUFMatrix
 from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix
 from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
 
 __all__ = [
@@ -20,21 +20,21 @@ __all__ = [
     "AdapterRows",
     "Fp8Matrix",
     "GGUFMatrix",
-    "LaidOutMatrix",
     "LowRank",
     "Matrix",
     "MatrixSpec",
     "PlainMatrix",
+    "PrequantisedMatrix",
     "PricedMatrix",
     "QuantisedMatrix",
     "matrix_of",
 ]
 
-_BY_NAME: dict[str, type[LaidOutMatrix]] = {
+_BY_NAME: dict[str, type[PrequantisedMatrix]] = {
     "fp8": Fp8Matrix, "gptq": GptqV1Matrix, "gptq_v2": GptqMatrix, "awq": AwqMatrix, "pack-quantized": PackedMatrix,
     "int-quantized": SignedMatrix, **dict.fromkeys(BLOCKS, GGUFMatrix),
 }  # fmt: skip
-LAYOUTS: Mapping[str, type[LaidOutMatrix]] = MappingProxyType(_BY_NAME)
+LAYOUTS: Mapping[str, type[PrequantisedMatrix]] = MappingProxyType(_BY_NAME)
 """How checkpoints lay tensors out, by `WeightFormat.layout`."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.quantised import packed
 from ridgeline.ops.matrix.words import integers, words_for
 
@@ -17,15 +17,15 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word each of eight outputs is: from the lowest bits on they are 0, 2, 4, 6, 1, 3, 5, 7."""
 
 
-class AwqMatrix(LaidOutMatrix):
+class AwqMatrix(PrequantisedMatrix):
     """A zero for each scale; the order of outputs in words is undone."""
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names."""
+        """As PrequantisedMatrix.layout_names."""
         return "qweight", "qzeros", "scales"
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put."""
+        """As PrequantisedMatrix.put."""
         spec, groups = self.spec, self.whole_groups
         if name == "scales":
             check_shape(full, groups, spec.outputs)

@@ -10,25 +10,25 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.words import integers, words_for
 
 _SIGN = 0x80
 """What makes an unsigned byte with zero at 128 of a signed one."""
 
 
-class SignedMatrix(LaidOutMatrix):
+class SignedMatrix(PrequantisedMatrix):
     """A byte each, signed."""
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names."""
+        """As PrequantisedMatrix.layout_names."""
         zeros = (self.zero_name,) if self.stored_as.zero_bits else ()
         return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored_as.ordered else ()))
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put."""
+        """As PrequantisedMatrix.put."""
         match name:
             case "weight_scale":
                 return self.put_scales(self._of_scales(full))
@@ -67,11 +67,11 @@ class PackedMatrix(SignedMatrix):
     weight_name = "weight_packed"
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names."""
+        """As PrequantisedMatrix.layout_names."""
         return (*super().layout_names(), "weight_shape")
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put."""
+        """As PrequantisedMatrix.put."""
         if name != "weight_shape":
             return super().put(name, full)
         shape = [self.spec.outputs, self.spec.inputs]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.quantised import packed
 
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
@@ -17,15 +17,15 @@ SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 _MOST = 128.0  # kernels widen by 2^120 times a scale, which has to stay within fp32
 
 
-class Fp8Matrix(LaidOutMatrix):
+class Fp8Matrix(PrequantisedMatrix):
     """`weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names; another of SCALE_NAMES may be put there."""
+        """As PrequantisedMatrix.layout_names; another of SCALE_NAMES may be put there."""
         return "weight", SCALE_NAMES[0]
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put."""
+        """As PrequantisedMatrix.put."""
         spec = self.spec
         if name == "weight":
             check_dtype(full, torch.float8_e4m3fn)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Codes
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.matrix import MatrixSpec
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.quantised import packed
 from ridgeline.ops.shard import Indivisible
 from ridgeline.ops.stored import weight
@@ -96,7 +96,7 @@ _TAKEN_APART: Mapping[str, tuple[int, int, Callable[[Tensor], _Parts]]] = Mappin
 """Of each type the numbers and the bytes of a block, and what takes blocks apart."""
 
 
-class GGUFMatrix(LaidOutMatrix):
+class GGUFMatrix(PrequantisedMatrix):
     """`weight` in blocks, as bytes [O, B].
 
     Scales are held as the numbers that they are: those of 16 bits as they are stored, those that are products in fp32,
@@ -108,7 +108,7 @@ class GGUFMatrix(LaidOutMatrix):
         self.low = weight(*self.scale.shape, dtype=torch.float32) if stored.layout == "Q4_K" else None
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names."""
+        """As PrequantisedMatrix.layout_names."""
         return ("weight",)
 
     @property
@@ -121,7 +121,7 @@ class GGUFMatrix(LaidOutMatrix):
         return replace(super()._codes, zeros_OG=float(_ZERO[self.stored_as.layout]), lows_OG=self.low)
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put: blocks are taken apart."""
+        """As PrequantisedMatrix.put: blocks are taken apart."""
         numbers, nbytes, _ = _TAKEN_APART[self.stored_as.layout]
         check_dtype(full, torch.uint8)
         check_shape(full, self.spec.outputs, self.spec.inputs // numbers * nbytes)
@@ -132,7 +132,7 @@ class GGUFMatrix(LaidOutMatrix):
         return taken if low is None else {**taken, "low": low}
 
     def refuse_division(self) -> None:
-        """As LaidOutMatrix.refuse_division, of blocks that are longer than a group."""
+        """As PrequantisedMatrix.refuse_division, of blocks that are longer than a group."""
         super().refuse_division()
         spec, (numbers, *_) = self.spec, _TAKEN_APART[self.stored_as.layout]
         if spec.split == "row" and self.inputs % numbers:

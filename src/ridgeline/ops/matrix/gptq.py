@@ -9,22 +9,22 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.laid_out import LaidOutMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 from ridgeline.ops.matrix.words import integers, words_for
 
 _ONES = {4: 0x11111111, 8: 0x01010101}
 """One in each integer of a word."""
 
 
-class GptqMatrix(LaidOutMatrix):
+class GptqMatrix(PrequantisedMatrix):
     """The second version of the format: zeros are stored as they are."""
 
     def layout_names(self) -> tuple[str, ...]:
-        """As LaidOutMatrix.layout_names."""
+        """As PrequantisedMatrix.layout_names."""
         return "qweight", "qzeros", "scales", "g_idx"
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As LaidOutMatrix.put."""
+        """As PrequantisedMatrix.put."""
         spec, bits, groups = self.spec, self.stored_as.bits, self.whole_groups
         match name:
             case "qweight":

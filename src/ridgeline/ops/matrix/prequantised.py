@@ -1,4 +1,4 @@
-"""Matrices of codes that a checkpoint stores in tensors of their own, beside which there is no plain weight."""
+"""Matrices that a checkpoint holds as codes already, in the tensors of a quantiser's layout (`WeightFormat.layout`)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _BYTE = 2  # inputs of 4 bits
 _SCALES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class LaidOutMatrix(QuantisedMatrix, ABC):
-    """A QuantisedMatrix whose codes, scales and zeros are a checkpoint's, number by number; their order alone may
-    change. What they take is billed as the checkpoint stores it.
+class PrequantisedMatrix(QuantisedMatrix, ABC):
+    """A QuantisedMatrix that takes its codes, scales and zeros from a checkpoint as they are: they may be repacked and
+    put into another order, no number changes. They are billed as the checkpoint stores them.
 
-    `order`: int32 [I], the inputs group by group, where a group is not of inputs side by side. Codes are held in this
-    order, and rows brought into it.
+    `order`: int32 [I], the inputs sorted by group, where a group is not of inputs side by side (GPTQ's act-order). The
+    codes of a row are held in this order, and what is multiplied with them is brought into it.
     """
 
     names: tuple[str, ...]
