@@ -204,7 +204,7 @@ def fill(
 
 def quantises(model: Network) -> bool:
     """Whether a plain weight becomes codes as it is taken."""
-    return any(isinstance(m, QuantisedMatrix) and not m.stored_as.layout for m in model.modules())
+    return any(isinstance(m, QuantisedMatrix) and not m.stored.layout for m in model.modules())
 
 
 def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint) -> None:

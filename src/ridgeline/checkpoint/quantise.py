@@ -162,7 +162,7 @@ def _kept(
 def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, Tensor]:
     """A weight [O, I] in the layout of compressed-tensors, by tensors' names behind `base`. Raises ValueError for
     numbers that cannot be quantised."""
-    made, stored = matrix.take("weight", weight), matrix.stored_as
+    made, stored = matrix.take("weight", weight), matrix.stored
     outputs, inputs = matrix.outputs, matrix.inputs
     scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
     if _layout(stored) != _PACKED:

@@ -24,8 +24,8 @@ class SignedMatrix(PrequantisedMatrix):
 
     def layout_names(self) -> tuple[str, ...]:
         """As PrequantisedMatrix.layout_names."""
-        zeros = (self.zero_name,) if self.stored_as.zero_bits else ()
-        return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored_as.ordered else ()))
+        zeros = (self.zero_name,) if self.stored.zero_bits else ()
+        return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored.ordered else ()))
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put."""
@@ -53,9 +53,9 @@ class SignedMatrix(PrequantisedMatrix):
         return full.contiguous().view(torch.uint8) ^ _SIGN
 
     def _of_scales(self, full: Tensor) -> Tensor:
-        rows = self.stored_as.block[0]
+        rows = self.stored.block[0]
         shape = -(-self.spec.outputs // (rows or self.spec.outputs)), self.whole_groups
-        if self.stored_as.block[1] is None and full.numel() == shape[0]:  # stored with one axis
+        if self.stored.block[1] is None and full.numel() == shape[0]:  # stored with one axis
             full = full.reshape(shape)
         check_shape(full, *shape)
         return self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
@@ -81,7 +81,7 @@ class PackedMatrix(SignedMatrix):
 
     def bytes_of(self, full: Tensor) -> Tensor:
         """As SignedMatrix.bytes_of."""
-        spec, bits = self.spec, self.stored_as.bits
+        spec, bits = self.spec, self.stored.bits
         check_dtype(full, torch.int32)
         check_shape(full, spec.outputs, words_for(spec.inputs, bits))
         whole = -(-spec.inputs * bits // 8)
@@ -89,7 +89,7 @@ class PackedMatrix(SignedMatrix):
 
     def zeros(self, full: Tensor) -> Tensor:
         """As SignedMatrix.zeros."""
-        spec, bits = self.spec, self.stored_as.bits
+        spec, bits = self.spec, self.stored.bits
         check_dtype(full, torch.int32)
         check_shape(full, words_for(spec.outputs, bits), self.whole_groups)
         return integers(full.t(), bits)[:, : spec.outputs].t()

@@ -31,7 +31,7 @@ class Fp8Matrix(PrequantisedMatrix):
             check_dtype(full, torch.float8_e4m3fn)
             check_shape(full, spec.outputs, spec.inputs)
             return {"codes": packed(self.of_inputs(self.of_outputs(full)), "fp8")}
-        rows, group = self.stored_as.block
+        rows, group = self.stored.block
         shape = -(-spec.outputs // (rows or spec.outputs)), -(-spec.inputs // (group or spec.inputs))
         if group is None and full.numel() == shape[0]:  # stored with one axis or none where it has no second
             full = full.reshape(shape)

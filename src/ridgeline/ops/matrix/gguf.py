@@ -114,18 +114,18 @@ class GGUFMatrix(PrequantisedMatrix):
     @property
     def scale_dtype(self) -> torch.dtype:
         """As QuantisedMatrix.scale_dtype."""
-        return torch.float32 if self.stored_as.layout.endswith("_K") else torch.float16
+        return torch.float32 if self.stored.layout.endswith("_K") else torch.float16
 
     @property
     def _codes(self) -> Codes:
-        return replace(super()._codes, zeros_OG=float(_ZERO[self.stored_as.layout]), lows_OG=self.low)
+        return replace(super()._codes, zeros_OG=float(_ZERO[self.stored.layout]), lows_OG=self.low)
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put: blocks are taken apart."""
-        numbers, nbytes, _ = _TAKEN_APART[self.stored_as.layout]
+        numbers, nbytes, _ = _TAKEN_APART[self.stored.layout]
         check_dtype(full, torch.uint8)
         check_shape(full, self.spec.outputs, self.spec.inputs // numbers * nbytes)
-        codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored_as.layout)
+        codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored.layout)
         if not torch.isfinite(scale).all() or not (low is None or torch.isfinite(low).all()):
             raise ValueError("has scales that are NaN or infinity; the file is broken, fetch it again")
         taken = {"codes": packed(codes, self.kind), "scale": scale}
@@ -134,10 +134,10 @@ class GGUFMatrix(PrequantisedMatrix):
     def refuse_division(self) -> None:
         """As PrequantisedMatrix.refuse_division, of blocks that are longer than a group."""
         super().refuse_division()
-        spec, (numbers, *_) = self.spec, _TAKEN_APART[self.stored_as.layout]
+        spec, (numbers, *_) = self.spec, _TAKEN_APART[self.stored.layout]
         if spec.split == "row" and self.inputs % numbers:
             raise Indivisible(
-                f"weights stored as {self.stored_as.name} do not divide over {spec.shard.size} devices without cutting "
+                f"weights stored as {self.stored.name} do not divide over {spec.shard.size} devices without cutting "
                 f"blocks of {numbers} ({spec.inputs} inputs); give --devices 1"
             )
 

@@ -25,7 +25,7 @@ class GptqMatrix(PrequantisedMatrix):
 
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put."""
-        spec, bits, groups = self.spec, self.stored_as.bits, self.whole_groups
+        spec, bits, groups = self.spec, self.stored.bits, self.whole_groups
         match name:
             case "qweight":
                 check_dtype(full, torch.int32)
@@ -56,4 +56,4 @@ class GptqV1Matrix(GptqMatrix):
 
     def zeros(self, words: Tensor) -> Tensor:
         """As GptqMatrix.zeros."""
-        return words + _ONES[self.stored_as.bits]
+        return words + _ONES[self.stored.bits]

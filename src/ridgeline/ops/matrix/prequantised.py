@@ -47,7 +47,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     @property
     def scale_dtype(self) -> torch.dtype:
         """Of the scales, until a checkpoint says which it has."""
-        return torch.float32 if self.stored_as.scale_bits > 16 else torch.float16
+        return torch.float32 if self.stored.scale_bits > 16 else torch.float16
 
     @property
     def operands(self) -> Operands | None:
@@ -86,7 +86,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     def repacked_bytes(self) -> float:
         """Bytes that it takes in memory beyond those of the checkpoint; below 0 where it takes fewer."""
         held = sum(parameter.nbytes for name, parameter in self.named_parameters() if name != "bias")
-        return held - self.stored_as.nbytes(self.outputs, self.inputs)
+        return held - self.stored.nbytes(self.outputs, self.inputs)
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take."""
@@ -94,7 +94,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def refuse_division(self) -> None:
         """Raises Indivisible where the ranks that share it would cut a group."""
-        spec, stored = self.spec, self.stored_as
+        spec, stored = self.spec, self.stored
         rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:
             return
@@ -123,14 +123,14 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def of_groups(self, full: Tensor, dim: int = 1) -> Tensor:
         """The part of a tensor with a place for each group of inputs; ranks share the one of all inputs."""
-        return full if self.stored_as.block[1] is None else self.of_inputs(full, dim)
+        return full if self.stored.block[1] is None else self.of_inputs(full, dim)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
     @property
     def whole_groups(self) -> int:
         """Groups of inputs, of all ranks together."""
-        return -(-self.spec.inputs // (self.stored_as.block[1] or self.spec.inputs))
+        return -(-self.spec.inputs // (self.stored.block[1] or self.spec.inputs))
 
     def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
         """`codes` of this rank's, uint8, packed as they are held but for whole units; later, where their order is still
@@ -144,7 +144,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     def side_by_side(self) -> Tensor:
         """The group of each input of all ranks, where groups are of inputs side by side: int32 [I]."""
         inputs = self.spec.inputs
-        return torch.arange(inputs, dtype=torch.int32) // (self.stored_as.block[1] or inputs)
+        return torch.arange(inputs, dtype=torch.int32) // (self.stored.block[1] or inputs)
 
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
         """`order`, of the group of each input; nothing where there is no order but that of the inputs."""
@@ -155,7 +155,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
                 "puts inputs into groups in another order than theirs; correct desc_act or actorder in the config"
             )
         if not torch.equal(groups_I[order_I], wanted_I):
-            group = self.stored_as.block[1]
+            group = self.stored.block[1]
             raise ValueError(f"puts other than {group} inputs into a group; the checkpoint is broken, fetch it again")
         if self.order is None:
             return {}
@@ -166,7 +166,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         if len(self._waiting) < 2:
             return {}
         codes_OB, order_I = self._waiting.pop("codes"), self._waiting.pop("order")
-        codes_OI = integers(codes_OB, self.stored_as.bits)
+        codes_OI = integers(codes_OB, self.stored.bits)
         return {"codes": packed(codes_OI.index_select(1, order_I), self.kind), "order": order_I}
 
     def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:

@@ -31,6 +31,8 @@ class QuantisedMatrix(Matrix):
     when it is taken; what is stored in a layout of its own has a class of its own.
     """
 
+    stored: WeightFormat
+
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
         rows, group = stored.block[0] or self.outputs, stored.block[1]
@@ -45,7 +47,7 @@ class QuantisedMatrix(Matrix):
     def scale_dtype(self) -> torch.dtype:
         """Of the scales: as wide as the format says. Those of 16 bits are the model's, bf16 in one of fp32: fp16 does
         not hold scales of small weights in full."""
-        if self.stored_as.scale_bits == 32:
+        if self.stored.scale_bits == 32:
             return torch.float32
         return self.spec.dtype if self.spec.dtype.itemsize == 2 else torch.bfloat16
 
@@ -61,18 +63,12 @@ class QuantisedMatrix(Matrix):
     @property
     def _codes(self) -> Codes:
         zeros = self.zero if self.zero is not None else float(MIDDLE[self.kind])
-        return Codes(self.stored_as.kind, self.group, self.scale, zeros, self.stored_as.block[0] or self.outputs)
+        return Codes(self.stored.kind, self.group, self.scale, zeros, self.stored.block[0] or self.outputs)
 
     @property
     def rounds_rows(self) -> bool:
         """Whether rows are rounded to int8 on their way into the product (W8A8)."""
-        return self.stored_as.kind == "w8a8"
-
-    @property
-    def stored_as(self) -> WeightFormat:
-        """Its format, which it has."""
-        assert self.stored is not None
-        return self.stored
+        return self.stored.kind == "w8a8"
 
     def shares(self) -> tuple[Share, ...]:
         """As Stored.shares; of codes, scales and zeros as they are held."""
@@ -142,7 +138,7 @@ class QuantisedMatrix(Matrix):
             return {name: own}
         if full.dtype != self.spec.dtype:
             raise ValueError(f"is {full.dtype}, the config says {self.spec.dtype}; correct its torch_dtype")
-        assert self.stored_as.block[0] == 1, "a plain weight is quantised with scales for each output"
+        assert self.stored.block[0] == 1, "a plain weight is quantised with scales for each output"
         rows_OI = own.t() if self.spec.transposed else own
         if rows_OI.shape != (self.outputs, self.inputs):
             wanted = [self.inputs, self.outputs] if self.spec.transposed else [self.outputs, self.inputs]
