@@ -31,7 +31,7 @@ from ridgeline.models.recipes import WITH_HEAD
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import QuantisedMatrix
-from ridgeline.ops.matrix.words import WORD, bytes_of, words_for
+from ridgeline.ops.matrix.words import SIGN_BIT, WORD, bytes_of, words_for
 from ridgeline.version import __version__
 
 _SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
@@ -167,8 +167,7 @@ def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, 
     scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
     if _layout(stored) != _PACKED:
         bytes_OI = made["codes"][:, :inputs].contiguous()
-        # Of unsigned codes with their zero at 128 the first bit is turned.
-        codes = bytes_OI.view(torch.float8_e4m3fn) if stored.code == "fp8" else (bytes_OI ^ 128).view(torch.int8)
+        codes = bytes_OI.view(torch.float8_e4m3fn) if stored.code == "fp8" else (bytes_OI ^ SIGN_BIT).view(torch.int8)
         return {f"{base}.weight": codes, f"{base}.weight_scale": scale}
     words = words_for(inputs, stored.bits)
     tensors = {

@@ -15,10 +15,10 @@ _FP8_MOST = 448.0
 
 
 def quantise(x_xD: Tensor, code: str, scale: float) -> tuple[Tensor, Tensor | None]:
-    """Vectors [..., D] as codes uint8 [..., D] and scales bf16 [..., 1], which fp8 has none of.
+    """Vectors [..., D] as codes uint8 [..., D] and, of int8, their scales bf16 [..., 1].
 
-    code: int8 or fp8. scale: of the layer, by which fp8 is divided. A vector with a number that is not finite has NaN
-    for its scale, one of fp8 NaN for that number, or the largest one.
+    code: int8 or fp8. scale: of the layer, by which numbers of fp8 are divided. A vector of int8 with a number that is
+    not finite gets NaN as its scale; in fp8 NaN stays NaN, and infinity becomes the largest number.
     """
     wide = x_xD.float()
     if code == "fp8":

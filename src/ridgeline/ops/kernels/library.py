@@ -37,7 +37,7 @@ CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
 """What a matrix's numbers may be coded as, each by its number in Code of native/kernels.h."""
 
 MAX_INTEGERS = 1 << 16
-"""Most products of int8 and a byte that 32 bits hold the sum of: 127 x 255 x so many."""
+"""How many products of an int8 and a byte have a sum within 32 bits: 127 x 255 x so many is below 2^31."""
 
 _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 
@@ -49,8 +49,8 @@ class Codes:
     kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3); w8a8 is int8 with
     rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
     UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
-    `outputs` of them. zeros_OG: uint8, of each scale, or one number for all.
-    lows_OG: fp32, of each scale, what is added to code x scale in the place of the zero's share.
+    `outputs` of them. zeros_OG: uint8, one a scale, or one number for all. lows_OG: fp32, one a scale: what is added to
+    code x scale instead of - zero x scale (the minima of GGUF's Q4_K).
     """
 
     kind: str

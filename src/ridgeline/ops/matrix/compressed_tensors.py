@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
-from ridgeline.ops.matrix.words import integers, words_for
-
-_SIGN = 0x80
-"""What makes an unsigned byte with zero at 128 of a signed one."""
+from ridgeline.ops.matrix.words import SIGN_BIT, integers, words_for
 
 
 class SignedMatrix(PrequantisedMatrix):
-    """A byte each, signed."""
+    """Integers of a signed byte each."""
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
@@ -42,15 +39,15 @@ class SignedMatrix(PrequantisedMatrix):
         return self.put_codes(self.of_inputs(self.bytes_of(full)))
 
     def bytes_of(self, full: Tensor) -> Tensor:
-        """Codes, as they are held, of this rank's outputs."""
+        """The codes of this rank's outputs, as they are held."""
         check_dtype(full, torch.int8)
         check_shape(full, self.spec.outputs, self.spec.inputs)
-        return self.of_outputs(full).contiguous().view(torch.uint8) ^ _SIGN
+        return self.of_outputs(full).contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def zeros(self, full: Tensor) -> Tensor:
-        """Of all ranks, as they are held, a row for each of the scales."""
+        """The zeros of all ranks, as they are held: uint8 of the shape of the scales."""
         check_dtype(full, torch.int8)
-        return full.contiguous().view(torch.uint8) ^ _SIGN
+        return full.contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def _of_scales(self, full: Tensor) -> Tensor:
         rows = self.stored.block[0]
@@ -62,7 +59,7 @@ class SignedMatrix(PrequantisedMatrix):
 
 
 class PackedMatrix(SignedMatrix):
-    """In words, unsigned: the first in the lowest bits, which is how they are held."""
+    """Unsigned integers in words, the first in the lowest bits: bytes of words are codes as they are held."""
 
     weight_name = "weight_packed"
 

@@ -1,7 +1,7 @@
 """Matrices of fp8 as checkpoints have them: `weight` in e4m3 (arXiv:2209.05433) beside its scales.
 
 A scale is of a block of outputs and inputs (DeepSeek-V3, arXiv:2412.19437, section 3.3.2: 128 x 128), of an output or
-of all of them. Those of the other factor, which static quantisation leaves beside it, are not used: rows stay wide.
+of all of them. The scales of activations that static quantisation stores too are passed over: rows are not quantised.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, c
 from ridgeline.ops.matrix.quantised import packed
 
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
-"""The scales' own name: of DeepSeek and transformers, which is no inverse; of all others."""
+"""What the scales are called: by DeepSeek and transformers, though numbers are multiplied with them; by all others."""
 _MOST = 128.0  # kernels widen by 2^120 times a scale, which has to stay within fp32
 
 

@@ -46,13 +46,13 @@ class GptqMatrix(PrequantisedMatrix):
         return {"zero": self.of_groups(self.of_outputs(zeros_GO.t())).contiguous()}
 
     def zeros(self, words: Tensor) -> Tensor:
-        """The zeros of words as stored, in words."""
+        """Words of zeros, of words as they are stored."""
         return words
 
 
 class GptqV1Matrix(GptqMatrix):
-    """The first version, which most checkpoints are in: a zero is stored less one. That is subtracted in whole words,
-    where a zero of 0 borrows from the next, and so it is added again."""
+    """The first version, which most checkpoints are in: zeros are stored less one. Their tools subtract it from whole
+    words, in which a zero of 0 borrows from its neighbour; added to whole words it comes out right."""
 
     def zeros(self, words: Tensor) -> Tensor:
         """As GptqMatrix.zeros."""

@@ -15,7 +15,7 @@ from ridgeline.ops.matrix.words import integers
 from ridgeline.ops.shard import Indivisible
 from ridgeline.ops.stored import Share, weight
 
-_BYTE = 2  # inputs of 4 bits
+_BYTE = 2  # inputs of 4 bits, which ranks must not part
 _SCALES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -38,7 +38,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
-        """What `names` is, of a format."""
+        """The tensors that a checkpoint in its format has, as `names`."""
 
     @abstractmethod
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
@@ -46,7 +46,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """Of the scales, until a checkpoint says which it has."""
+        """As the format says, until `put_scales` takes the checkpoint's."""
         return torch.float32 if self.stored.scale_bits > 16 else torch.float16
 
     @property
@@ -111,18 +111,19 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     # -- this rank's part ---------------------------------------------------------------------------------------------
 
     def of_outputs(self, full: Tensor, dim: int = 0, each: int = 1) -> Tensor:
-        """The part of a tensor in which `each` outputs have one place along `dim`."""
+        """This rank's part of a tensor in which each place along `dim` is of `each` outputs."""
         if self.spec.split != "column":
             return full
         parts = [part // each for part in self.spec.parts]
         return self.spec.shard.slice(full, dim, parts or None)
 
     def of_inputs(self, full: Tensor, dim: int = 1) -> Tensor:
-        """The part of a tensor in which inputs, or groups of them, have places along `dim`."""
+        """This rank's part of a tensor whose places along `dim` are inputs, or groups of them."""
         return self.spec.shard.slice(full, dim) if self.spec.split == "row" else full
 
     def of_groups(self, full: Tensor, dim: int = 1) -> Tensor:
-        """The part of a tensor with a place for each group of inputs; ranks share the one of all inputs."""
+        """This rank's part of a tensor whose places along `dim` are groups of inputs; ranks share a group of all
+        inputs."""
         return full if self.stored.block[1] is None else self.of_inputs(full, dim)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
@@ -133,8 +134,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return -(-self.spec.inputs // (self.stored.block[1] or self.spec.inputs))
 
     def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
-        """`codes` of this rank's, uint8, packed as they are held but for whole units; later, where their order is still
-        to come."""
+        """This rank's codes, uint8, packed as they are held but not filled up to whole units; nothing yet where their
+        order is still to come."""
         if self.order is None:
             missing = self.codes.shape[1] - own_OB.shape[1]
             return {"codes": functional.pad(own_OB, (0, missing)) if missing else own_OB.contiguous()}
@@ -147,7 +148,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return torch.arange(inputs, dtype=torch.int32) // (self.stored.block[1] or inputs)
 
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
-        """`order`, of the group of each input; nothing where there is no order but that of the inputs."""
+        """The `order` that brings the inputs of each group side by side. groups_I: the group of each input, as the
+        checkpoint has it; nothing is kept where groups are side by side already. Raises ValueError."""
         wanted_I = self.side_by_side()
         order_I = groups_I.argsort(stable=True)
         if self.order is None and not torch.equal(groups_I, wanted_I):
@@ -170,7 +172,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return {"codes": packed(codes_OI.index_select(1, order_I), self.kind), "order": order_I}
 
     def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
-        """`scale` of this rank's scales, which stay in the dtype that the checkpoint has them in."""
+        """This rank's scales, which stay in the dtype that the checkpoint has them in. Raises ValueError."""
         if own_OG.dtype not in _SCALES:
             raise ValueError(f"is {own_OG.dtype}; scales are float32, bfloat16 or float16")
         if not torch.isfinite(own_OG).all():

@@ -1,4 +1,4 @@
-"""Matrices of codes: integers of 8 or 4 bits, or fp8, with a scale a group of inputs.
+"""Quantised matrices: codes (integers of 8 or 4 bits, or fp8) with a scale for each group of inputs.
 
 Shapes: O outputs, I inputs, G groups of inputs, B bytes of a row of codes.
 """
@@ -16,19 +16,19 @@ from ridgeline.ops.matrix.words import bytes_of, integers
 from ridgeline.ops.stored import Share, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
-"""The code of zero where all groups have the same."""
+"""The code that stands for zero where a format has no zeros."""
 
 _LARGEST = {"int8": 127, "int4": 7, "fp8": 448}
 _PIECE = 1 << 18  # numbers that are quantised at a time: what that takes in fp32 is little beside a matrix
 
 
 class QuantisedMatrix(Matrix):
-    """code x scale - zero x scale, widened on the way into the product.
+    """A matrix of numbers code x scale - zero x scale, which are widened on the way into the product.
 
-    `codes`: uint8 [O, B], a whole number of UNITs a row: unsigned integers of 8 bits, or of 4, two a byte, the first in
-    the low half, or fp8 (e4m3). `scale`: [O, G], of fp8 blocks a row for so many outputs. `zero`: uint8 [O, G], where a
-    format has one for each group; else it is the MIDDLE of the integers. A checkpoint's plain weight is quantised
-    when it is taken; what is stored in a layout of its own has a class of its own.
+    `codes`: uint8 [O, B], each row filled up to a whole number of UNITs: unsigned integers of 8 bits, or of 4, two a
+    byte, the first in the low half, or fp8 (e4m3). `scale`: [O, G]; [O / rows, G] where blocks of `rows` outputs share
+    one. `zero`: uint8, as many as scales, where the format has zeros; else zero is the MIDDLE of the codes. A plain
+    weight is quantised when it is taken; codes of a checkpoint are a PrequantisedMatrix's.
     """
 
     stored: WeightFormat
@@ -38,15 +38,15 @@ class QuantisedMatrix(Matrix):
         rows, group = stored.block[0] or self.outputs, stored.block[1]
         self.kind = stored.code
         self.group = min(group or self.inputs, self.inputs)
-        groups = -(-self.inputs // self.group), -(-self.outputs // rows)
+        blocks = -(-self.outputs // rows), -(-self.inputs // self.group)
         self.codes = weight(self.outputs, row_bytes(self.inputs, self.kind), dtype=torch.uint8)
-        self.scale = weight(groups[1], groups[0], dtype=self.scale_dtype)
-        self.zero = weight(groups[1], groups[0], dtype=torch.uint8) if stored.zero_bits else None
+        self.scale = weight(*blocks, dtype=self.scale_dtype)
+        self.zero = weight(*blocks, dtype=torch.uint8) if stored.zero_bits else None
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """Of the scales: as wide as the format says. Those of 16 bits are the model's, bf16 in one of fp32: fp16 does
-        not hold scales of small weights in full."""
+        """As wide as the format says. Scales of 16 bits are in the model's dtype, of a model in fp32 in bf16: those of
+        small weights would be subnormal in fp16."""
         if self.stored.scale_bits == 32:
             return torch.float32
         return self.spec.dtype if self.spec.dtype.itemsize == 2 else torch.bfloat16
@@ -107,7 +107,7 @@ class QuantisedMatrix(Matrix):
         return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """Its parameters at random, but for a bias: codes of a block of numbers, over and over, of one scale."""
+        """Random parameters but for the bias: a block of numbers, quantised with one scale and repeated."""
         scale = float(block.float().abs().max()) / _LARGEST[self.kind]
         steps = block.float().view(1, -1) / scale
         codes = steps.to(torch.float8_e4m3fn) if self.kind == "fp8" else (steps + MIDDLE[self.kind]).round()
@@ -150,8 +150,8 @@ class QuantisedMatrix(Matrix):
 
 
 def rounded_rows(x_TI: Tensor) -> Tensor:
-    """Rows rounded to int8, each by a scale of its own, of which its largest magnitude is 127; what that stands for,
-    fp32."""
+    """Rows rounded to int8, each with a scale of its own (its largest magnitude over 127), as the fp32 numbers that the
+    codes stand for."""
     scale_T1 = x_TI.float().abs().amax(dim=-1, keepdim=True) / 127
     steps_TI = x_TI.float() * torch.where(scale_T1 == 0, 0, 1 / scale_T1)
     return steps_TI.round().clamp(-127, 127) * scale_T1
@@ -164,7 +164,7 @@ def row_bytes(inputs: int, kind: str) -> int:
 
 
 def packed(codes_OI: Tensor, kind: str) -> Tensor:
-    """Codes (integers from 0 on; fp8) [O, I] -> uint8 [O, B], filled up with zeros."""
+    """Unsigned integers, or numbers of fp8, [O, I] -> uint8 [O, B], filled up with zeros."""
     own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8).contiguous()
     missing = -own.shape[1] % UNIT
     full = functional.pad(own, (0, missing)) if missing else own  # whole units stay where they are, mapped

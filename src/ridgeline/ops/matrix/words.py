@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 WORD = 32
+SIGN_BIT = 0x80
+"""Inverted, it makes a signed byte an unsigned one of which 128 stands for zero, and the other way round."""
 
 
 def integers(words: Tensor, bits: int) -> Tensor:
