@@ -18,6 +18,7 @@ from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import DTYPES, native
 from ridgeline.ops.kernels.attention import rotate as rotate_natively
 from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.kv_codes import NO_SCALES
 from ridgeline.ops.op import Kernel, Op, by_head
 from ridgeline.ops.rotary import Angles, Rope, rotate
 from ridgeline.ops.shard import WHOLE, Shard
@@ -111,10 +112,10 @@ class Attention(Op):
         return {name: full.reshape(1).float()}
 
     @property
-    def kept_scales(self) -> tuple[float, float]:
-        """The layer's own scales of keys and of values, where a checkpoint has them; else 1."""
+    def kv_scales(self) -> tuple[float, float]:
+        """The layer's scales of keys and of values, where a checkpoint states them."""
         if self.k_scale is None or self.v_scale is None:
-            return 1.0, 1.0
+            return NO_SCALES
         return self.k_scale.item(), self.v_scale.item()
 
     @property

@@ -10,6 +10,9 @@ reads the same numbers.
 import torch
 from torch import Tensor
 
+NO_SCALES = (1.0, 1.0)
+"""The scales of a layer's keys and values where no checkpoint states any."""
+
 _INT8_MIDDLE, _INT8_MOST = 128, 127
 _FP8_MOST = 448.0
 

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.ops.kv import KVLayout, KVSpec
-from ridgeline.ops.kv_codes import quantise, widen
-
-NO_SCALES = (1.0, 1.0)
+from ridgeline.ops.kv_codes import NO_SCALES, quantise, widen
 
 
 class HeadPages:
@@ -84,7 +82,7 @@ class LayerPages:
         self, slots_N: Tensor, k_NKD: Tensor, v_NKW: Tensor | None, scales: tuple[float, float] = NO_SCALES
     ) -> tuple[Tensor, Tensor | None]:
         """Put row n of K, and of V where it is kept, into slot n, that is page x S + offset. scales: the layer's, as
-        `Attention.kept_scales`. What was given is returned as it will be read."""
+        `Attention.kv_scales`. What was given is returned as it will be read."""
         k_scale, v_scale = scales
         k_NKD = self._write(slots_N, k_NKD, self._k, self._k_scales, k_scale)
         return k_NKD, None if v_NKW is None else self._write(slots_N, v_NKW, self._v, self._v_scales, v_scale)

@@ -122,13 +122,13 @@ class PagedKV:
             assert k_NKD is not None, "what is not kept is all there"
             counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
             return attend_each(op, q_THD, k_NKD, v_NKW, counts, counts)
-        store = self.layers[op.layer]
+        store, scales = self.layers[op.layer], op.kv_scales
         view = self.views[store.group]
         if k_NKD is not None:
-            k_NKD, v_NKW = store.write(view.slots_N, k_NKD, v_NKW, op.kept_scales)
+            k_NKD, v_NKW = store.write(view.slots_N, k_NKD, v_NKW, scales)
         out_THW = q_THD.new_empty(q_THD.shape[0], q_THD.shape[1], op.value_dim)
         for decode in view.decodes:
-            k_KBLD, v_KBLW = store.gather(decode.pages_BP, op.kept_scales)
+            k_KBLD, v_KBLW = store.gather(decode.pages_BP, scales)
             out_THW[decode.rows_B] = attend_padded(
                 op, q_THD[decode.rows_B], k_KBLD, value_of(op, k_KBLD, v_KBLW), decode.distance_BL, decode.visible_BL
             )
@@ -138,7 +138,7 @@ class PagedKV:
                 k_KLD = k_NKD[s.start : s.stop].transpose(0, 1)
                 v_KLW = None if v_NKW is None else v_NKW[s.start : s.stop].transpose(0, 1)
             else:
-                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P, op.kept_scales))
+                k_KLD, v_KLW = (block[:, 0, : s.keys] for block in store.gather(s.pages_1P, scales))
             out_THW[s.start : s.stop] = attend_segment(
                 op, q_THD[s.start : s.stop], k_KLD, value_of(op, k_KLD, v_KLW), s.first
             )

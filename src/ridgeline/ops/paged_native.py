@@ -39,7 +39,7 @@ class NativePages:
         if op not in self._kernels:
             pages, reach = self.layers[op.layer], op.reach
             scoring = Scoring(reach.kind, reach.size, op.scale, op.softcap, op.sinks_H)
-            codes = KeptCodes(pages.code, pages.k_scales, pages.v_scales, *op.kept_scales) if pages.code else None
+            codes = KeptCodes(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None
             self._kernels[op] = PagedAttention(
                 self.library, op.heads, scoring, pages.k, pages.v, op.value_dim, op.spec.dtype, codes
             )
