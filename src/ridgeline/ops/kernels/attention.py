@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import CODES, DTYPES, Library, RowsOf, indices
+from ridgeline.ops.kernels.library import Library, indices
+from ridgeline.ops.kernels.operands import CODES, DTYPES, RowsOf
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
 

@@ -10,17 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.ops.kernels.library import (
-    ACTIVATION_NUMBERS,
-    DTYPES,
-    Library,
-    MatrixOf,
-    Operands,
-    RowsOf,
-    indices,
-    matrix_of,
-    rows_of,
-)
+from ridgeline.ops.kernels.library import ACTIVATION_NUMBERS, Library, indices
+from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, matrix_of, rows_of
 
 _CLAMPED = 7  # of Activation of native/activation.h
 

@@ -7,21 +7,19 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int64, c_void_p, pointer
-from dataclasses import dataclass
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ridgeline.ops.kernels.operands import DTYPES, MatrixOf, Operands, RowsOf, matrix_of, rows_of
+
 PATH = Path(__file__).with_name("libridgeline.so")
 VARIABLE = "RIDGELINE_KERNELS"
 """The environment variable that chooses an instruction set, or `off`."""
-
-DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""What kernels read, each by its number in DType of native/kernels.h."""
 
 ACTIVATION_NUMBERS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
@@ -30,73 +28,9 @@ ACTIVATION_NUMBERS = {
 """Activations by their names in config.json, each with its number in Activation of native/activation.h."""
 
 
-UNIT = 32
-"""Codes that kernels read at once: a row of them is a whole number of these."""
-
-CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
-"""What a matrix's numbers may be coded as, each by its number in Code of native/kernels.h."""
-
-MAX_INTEGERS = 1 << 16
-"""How many products of an int8 and a byte have a sum within 32 bits: 127 x 255 x so many is below 2^31."""
-
-_SCALE_DTYPES = {**DTYPES, torch.float16: 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Codes:
-    """What the codes of a matrix stand for: code x scale - zero x scale.
-
-    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3); w8a8 is int8 with
-    rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
-    UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
-    `outputs` of them. zeros_OG: uint8, one a scale, or one number for all. lows_OG: fp32, one a scale: what is added to
-    code x scale instead of - zero x scale (the minima of GGUF's Q4_K).
-    """
-
-    kind: str
-    group: int
-    scales_OG: Tensor
-    zeros_OG: Tensor | float = 0.0
-    outputs: int = 1
-    lows_OG: Tensor | None = None
-
-
-class Operands(NamedTuple):
-    """A matrix and its bias [O], as our kernels multiply rows with them. weight: [O, I] in the dtype of the rows, or,
-    where there are codes, uint8 [O, bytes of a row]."""
-
-    weight: Tensor
-    bias: Tensor | None
-    codes: Codes | None = None
-
-
 Call = tuple[Callable[..., int], tuple[Any, ...]]
 """A kernel's function with its arguments, which are addresses or hold them. It gives 0, or 1 where the system refused
 it memory (`refused`)."""
-
-
-class CodesOf(Structure):
-    """The codes of a matrix, as kernels take them."""
-
-    _fields_ = (
-        ("code", c_int), ("scale_type", c_int), ("group", c_int64), ("outputs", c_int64), ("groups", c_int64),
-        ("scales", c_void_p), ("zeros", c_void_p), ("lows", c_void_p), ("zero", c_float),
-    )  # fmt: skip
-
-
-class MatrixOf(Structure):
-    """A matrix in memory, as kernels take it, and where its results go."""
-
-    _fields_ = (
-        ("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64),
-        ("weight_stride", c_int64), ("codes", POINTER(CodesOf)),
-    )  # fmt: skip
-
-
-class RowsOf(Structure):
-    """Rows of numbers in memory, as kernels take them."""
-
-    _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
 class _Kept(threading.local):
@@ -240,63 +174,6 @@ def indices(numbers_N: Tensor) -> int:
     assert numbers_N.dtype == torch.int64, "kernels read indices as int64"
     assert numbers_N.is_contiguous(), "kernels read indices without gaps"
     return numbers_N.data_ptr()
-
-
-def rows_of(x_TI: Tensor) -> RowsOf:
-    """Rows [T, I], each in one piece."""
-    assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
-    return RowsOf(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
-
-
-def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixOf:
-    """What rows of so many numbers of this dtype are multiplied with. y_TO: where results go, if that is not for the
-    kernel to say."""
-    weight, bias, codes = own
-    if codes is None:
-        assert weight.dtype == dtype, "a matrix is in the dtype of its rows"
-        assert weight.shape[1] == inputs, "a matrix has as many columns as its rows have"
-    assert weight.stride(1) == 1, "a matrix has each row in one piece"
-    assert bias is None or bias.dtype == dtype, "a bias is in the dtype of the rows"
-    assert bias is None or bias.shape == weight.shape[:1], "a bias has a number for each output"
-    found = MatrixOf(
-        weight=weight.data_ptr(), bias=None if bias is None else bias.data_ptr(), outputs=weight.shape[0],
-        weight_stride=weight.stride(0),
-    )  # fmt: skip
-    if codes is not None:
-        found.codes = pointer(_codes_of(codes, weight, inputs))
-    if y_TO is not None:
-        found.y, found.y_stride = y_TO.data_ptr(), y_TO.stride(0)
-    return found
-
-
-def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
-    """codes: those of a matrix with so many inputs, whose bytes are `weight`."""
-    scales, zeros = codes.scales_OG, codes.zeros_OG
-    row = -(-inputs // UNIT) * UNIT
-    assert weight.dtype == torch.uint8, "codes are bytes"
-    assert weight.shape[1] == (row // 2 if codes.kind == "int4" else row), "a row has a whole number of units"
-    assert codes.group % UNIT == 0 or codes.group in (UNIT // 2, inputs), "a group is a number of units, or half of one"
-    most = min(codes.group, MAX_INTEGERS)
-    assert codes.kind != "w8a8" or inputs <= most, "integers have one group, whose sum fits 32 bits"
-    assert scales.is_contiguous(), "kernels read scales without gaps"
-    assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "a scale a group"
-    found = CodesOf(
-        code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
-        group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
-    )  # fmt: skip
-    if isinstance(zeros, Tensor):
-        assert zeros.shape == scales.shape, "a zero a scale"
-        assert zeros.dtype == torch.uint8, "zeros are bytes"
-        assert zeros.is_contiguous(), "kernels read zeros without gaps"
-        found.zeros = zeros.data_ptr()
-    else:
-        found.zero = zeros
-    if (lows := codes.lows_OG) is not None:
-        assert lows.shape == scales.shape, "a low a scale"
-        assert lows.dtype == torch.float32, "lows are fp32"
-        assert lows.is_contiguous(), "kernels read lows without gaps"
-        found.lows = lows.data_ptr()
-    return found
 
 
 def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:

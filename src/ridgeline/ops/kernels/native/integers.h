@@ -2,7 +2,7 @@
 // with bytes of which each output has a scale. Sums are whole numbers, so that nothing depends on their order.
 //
 // y = scale of x * scale of W * (sum of x * byte - zero * sum of x), with sums in 32 bits, which hold those of MAX_INTEGERS
-// (library.py) inputs.
+// (operands.py) inputs.
 #pragma once
 
 #include <cmath>
