@@ -32,6 +32,8 @@ def test_commands_run_in_a_format(ridgeline: Run, command: tuple[object, ...]) -
     assert_one_line(ridgeline(*command, "--weights", "nvfp4"), USAGE, "does not run yet; give one of")
     assert_one_line(ridgeline(*command, "--weights", "int3"), USAGE, "unknown weight format 'int3'")
     if command[0] == "run":
+        full = ridgeline("serve", "tales", "--weights", "fp32")
+        assert_one_line(full, USAGE, "the checkpoint's are in bf16 and are never converted")
         assert_one_line(ridgeline(*command, "--quantization", "int8"), USAGE, "--weights int8")
 
 

@@ -22,8 +22,7 @@ from ridgeline.cli.terminal import loading_bar
 from ridgeline.document.numbers import three
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.host import check_threads, threads_for
-from ridgeline.models import build
-from ridgeline.models.recipes import recipe_named
+from ridgeline.models import build_to_run
 from ridgeline.server.http.auth import read_keys
 from ridgeline.server.serve import Model, Servable, Served, run_server
 from ridgeline.server.settings import ServerSettings, is_loopback
@@ -150,8 +149,8 @@ def serve(
 def _serve_language(
     model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
 ) -> int:
-    recipe = None if engine.weights is None else recipe_named(engine.weights)
-    threads = threads_for(weight_bytes(build(open_source(model).config, recipe=recipe)), engine.threads)
+    built = build_to_run(open_source(model).config, weights=engine.weights, kv=engine.kv)
+    threads = threads_for(weight_bytes(built), engine.threads)
     served = replace(
         _served(model, settings, engine, adapters, seed),
         threads=threads,
