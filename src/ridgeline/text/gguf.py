@@ -4,7 +4,6 @@ A byte-level BPE is its tokens and merges, and the name of the rule that cuts te
 is its pieces with their scores and types, which become the library's own format again.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from ridgeline.text.bpe import QWEN2
 from ridgeline.text.declared import Added, Declared
 from ridgeline.text.fast import FastTokenizer
 from ridgeline.text.pipeline import boundary
-from ridgeline.text.sentencepiece import SentencePieceTokenizer, written
+from ridgeline.text.sentencepiece import SentencePieceTokenizer, encoded_field
 from ridgeline.text.template import ChatTemplate, ChatTemplates
 from ridgeline.text.tokenizer import Tokenizer
 
@@ -33,6 +32,7 @@ _NAMES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
     "mask_token": "mask",
 }  # fmt: skip
+"""Of tokenizer_config.json the names of special tokens, with those in GGUF's keys, spelt as they are there."""
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # types of tokens
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -44,7 +44,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
     if kind == "gpt2":
         return FastTokenizer(_byte_level(metadata, source), declared, source)
     if kind == "llama":
-        return SentencePieceTokenizer(source, declared, _model(metadata, source))
+        return SentencePieceTokenizer(source, declared, _sentencepiece_model(metadata, source))
     raise ValueError(
         f"{source}: tokenizer.ggml.model {kind!r} is not read; gpt2 (byte-level BPE) and llama (SentencePiece) are"
     )
@@ -156,7 +156,7 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
     return pipeline
 
 
-def _model(metadata: Mapping[str, Any], source: Path) -> bytes:
+def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
     """A SentencePiece model of BPE, as sentencepiece_model.proto has it: pieces (piece 1, score 2, type 3); of the
     trainer its kind (3), whether bytes stand for what it does not know (35) and the ids of special tokens (40 to 43);
     of the normalizer its name (1) and what becomes of spaces (3 to 5)."""
@@ -167,20 +167,20 @@ def _model(metadata: Mapping[str, Any], source: Path) -> bytes:
     out = bytearray()
     for token, score, kind in zip(tokens, scores, types, strict=True):
         text = token.encode()
-        out += written(1, written(1, text) + b"\x15" + struct.pack("<f", score) + written(3, kind))
+        out += encoded_field(1, encoded_field(1, text) + encoded_field(2, score) + encoded_field(3, kind))
     ids = {40: types.index(_UNKNOWN)}
     ids |= {
         at: index
         for at, role in ((41, "bos"), (42, "eos"))
         if (index := metadata.get(f"tokenizer.ggml.{role}_token_id")) is not None
     }
-    trained = written(3, 2) + written(35, _BYTE in types)
-    trained += b"".join(written(at, index) for at, index in ids.items())
+    trained = encoded_field(3, 2) + encoded_field(35, _BYTE in types)
+    trained += b"".join(encoded_field(at, index) for at, index in ids.items())
     space = metadata.get("tokenizer.ggml.add_space_prefix", True)
     extra = metadata.get("tokenizer.ggml.remove_extra_whitespaces", False)
     if not isinstance(space, bool) or not isinstance(extra, bool):
         raise ValueError(
             f"{source}: tokenizer.ggml.add_space_prefix and remove_extra_whitespaces must be true or false"
         )
-    normal = written(1, b"identity") + written(3, space) + written(4, extra) + written(5, True)
-    return bytes(out + written(2, trained) + written(3, normal))
+    normal = encoded_field(1, b"identity") + encoded_field(3, space) + encoded_field(4, extra) + encoded_field(5, True)
+    return bytes(out + encoded_field(2, trained) + encoded_field(3, normal))

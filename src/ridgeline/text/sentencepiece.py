@@ -1,5 +1,6 @@
 """SentencePiece `.model` files, for folders (Llama, Mistral, T5) without tokenizer.json."""
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -124,15 +125,17 @@ def retype_as_control(model: bytes, literals: AbstractSet[str]) -> bytes:
             out += model[start:end]
             continue
         # In protobuf the last value of a field wins, so appending replaces the type.
-        message += written(_TYPE, _CONTROL)
-        out += written(_PIECES, message)
+        message += encoded_field(_TYPE, _CONTROL)
+        out += encoded_field(_PIECES, message)
     return bytes(out)
 
 
-def written(number: int, value: int | bytes) -> bytes:
-    """A field of a message: a number or a flag, or bytes."""
+def encoded_field(number: int, value: int | float | bytes) -> bytes:
+    """A field of a protobuf message on the wire: an unsigned integer or a flag, a number of 32 bits, or bytes."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + struct.pack("<f", value)
     return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 

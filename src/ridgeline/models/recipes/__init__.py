@@ -1,8 +1,8 @@
 """Recipes: in what formats a model's numbers are stored, as an option, a config or llama.cpp says.
 
 `recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
-`modelopt.py` those of two tools that say more; `module_names.py` reads their lists of modules. `gguf.py` those of
-a GGUF file. `llama_cpp.py` has the mixes of types that such files are made in.
+`modelopt.py` those of two tools that say more, `gguf.py` the types of a GGUF file; `module_names.py` reads their lists
+of modules. `llama_cpp.py` has the mixes of types that GGUF files are made in.
 """
 
 from ridgeline.models.recipes.config import SECTIONS, read_recipe
