@@ -26,6 +26,7 @@ from support.checkpoints import random_model
 from support.engines import uncached_logits
 from support.gguf_files import Choice, blocks_of, numbers_of, write_gguf
 from support.kernels import SETS, back_to_the_best
+from support.quantised import take_weight
 
 TOLERANCE = 1e-5  # of the largest logit, against our own of a folder
 FROM_OTHERS = 3e-5  # against transformers', whose sums over rows of 256 and more are in another order
@@ -145,8 +146,7 @@ def test_blocks_stand_for_what_the_package_says(kind: str) -> None:
     rows = np.random.default_rng(3).standard_normal((outputs, inputs)).astype(np.float32)
     blocks = blocks_of(rows, Type[kind])
     matrix = matrix_of(MatrixSpec(inputs, outputs, torch.float32), BLOCKS[kind])
-    for name, tensor in matrix.take("weight", torch.from_numpy(blocks)).items():
-        setattr(matrix, name, torch.nn.Parameter(tensor, requires_grad=False))
+    take_weight(matrix, torch.from_numpy(blocks))
     expected = numbers_of(blocks, Type[kind])
     assert np.array_equal(matrix.values().numpy(), expected)
     assert sum(p.nbytes for p in matrix.parameters()) == outputs * inputs * bits / 8  # what docs/formats.md says

@@ -18,6 +18,7 @@ from ridgeline.ops.kernels.experts import LayerExperts, route
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.ops.router import Router, RoutingRule
 from support.kernels import SETS
+from support.quantised import take_weight
 
 pytestmark = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 # Experts, of which a row picks so many, hidden, width; rows.
@@ -128,8 +129,7 @@ def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.d
     for own, exact, given in zip(coded, plain, op, strict=True):
         for name in coded.specs:
             matrix: QuantisedMatrix = getattr(own, name)
-            for path, tensor in matrix.take("weight", getattr(given, name).weight.to(dtype)).items():
-                setattr(matrix, path, nn.Parameter(tensor, requires_grad=False))
+            take_weight(matrix, getattr(given, name).weight.to(dtype))
             getattr(exact, name).weight.data.copy_(matrix.dense())
     alone: list[Tensor] = []
     for rows in ROWS:

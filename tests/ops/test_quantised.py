@@ -13,6 +13,8 @@ from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kernels import Codes, Library, Operands
 from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix
 from support.kernels import SETS
+from support.layouts import e4m3
+from support.quantised import take_weight
 
 needs_kernels = pytest.mark.skipif(not SETS, reason="the kernels were not compiled")
 KINDS = ["int8", "int4", "fp8"]
@@ -24,24 +26,17 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 SCALES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-def e4m3(codes: np.ndarray) -> np.ndarray:
-    """What bytes of e4m3 stand for, by its definition (arXiv:2209.05433)."""
-    sign, exponent, mantissa = codes >> 7, (codes >> 3) & 15, codes & 7
-    normal = 2.0 ** (exponent.astype(float) - 7) * (1 + mantissa / 8)
-    return np.where(sign == 1, -1, 1) * np.where(exponent == 0, 2.0**-6 * mantissa / 8, normal)
-
-
 def stand_for(
     codes_OB: np.ndarray, kind: str, inputs: int, group: int, scales: np.ndarray, zeros: np.ndarray
 ) -> np.ndarray:
     """The numbers of a matrix of bytes, in float64."""
     if kind == "int4":
-        halves = np.zeros((len(codes_OB), codes_OB.shape[1] * 2))
-        halves[:, 0::2], halves[:, 1::2] = codes_OB % 16, codes_OB // 16
+        numbers = np.zeros((len(codes_OB), codes_OB.shape[1] * 2))
+        numbers[:, 0::2], numbers[:, 1::2] = codes_OB % 16, codes_OB // 16
     else:
-        halves = e4m3(codes_OB) if kind == "fp8" else codes_OB.astype(float)
+        numbers = e4m3()[codes_OB] if kind == "fp8" else codes_OB
     groups = np.arange(inputs) // group
-    return scales[:, groups] * (halves[:, :inputs] - zeros[:, groups])
+    return scales[:, groups] * (numbers[:, :inputs] - zeros[:, groups])
 
 
 def operands(
@@ -211,8 +206,7 @@ def test_a_plain_weight_becomes_the_nearest_codes(stored: WeightFormat, most: fl
     matrix = QuantisedMatrix(MatrixSpec(inputs, outputs, torch.float32, transposed=transposed), stored)
     plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(3))
     plain[4] = 0
-    for name, tensor in matrix.take("weight", plain.t() if transposed else plain).items():
-        setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
+    take_weight(matrix, plain.t() if transposed else plain)
     found = matrix.values()
     whole = nn.functional.pad(plain, (0, -inputs % group)).view(outputs, -1, group)
     largest = whole.abs().amax(-1)

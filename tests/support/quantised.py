@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ridgeline.checkpoint import load_model
 from ridgeline.models import ModelRefused
-from ridgeline.ops.matrix import PrequantisedMatrix
+from ridgeline.ops.matrix import Matrix, PrequantisedMatrix
 from ridgeline.ops.shard import WHOLE, Shard
 from support.checkpoints import edit_config, random_tensors, write_folder
 from support.engines import uncached_logits
@@ -40,6 +40,12 @@ LATENT: dict[str, Any] = {k: v for k, v in LLAMA.items() if k not in ("attention
     "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 2,
     "topk_group": 1, "moe_intermediate_size": 16,
 }  # fmt: skip
+
+
+def take_weight(matrix: Matrix, weight: Tensor) -> None:
+    """Fill a matrix with what it makes of a checkpoint's `weight`."""
+    for name, tensor in matrix.take("weight", weight).items():
+        setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
 
 
 def write_pair(
