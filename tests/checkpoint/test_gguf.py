@@ -1,7 +1,6 @@
 """GGUF files as models: against transformers' models of the weights that blocks stand for, as the package has it."""
 
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,29 +23,14 @@ from ridgeline.ops.matrix import MatrixSpec, matrix_of
 from ridgeline.ops.matrix.gguf import BLOCKS
 from support.checkpoints import random_model
 from support.engines import uncached_logits
-from support.gguf_files import Choice, blocks_of, numbers_of, write_gguf
+from support.gguf_files import Choice, blocks_of, numbers_of
+from support.gguf_models import CONFIGS, letters, made, mixed
 from support.kernels import SETS, back_to_the_best
 from support.quantised import take_weight
 
 TOLERANCE = 1e-5  # of the largest logit, against our own of a folder
 FROM_OTHERS = 3e-5  # against transformers', whose sums over rows of 256 and more are in another order
 PROMPT = [5, 91, 17, 44, 3, 3, 68, 20, 75, 96, 1, 30, 52]
-_BASE: dict[str, Any] = {
-    "vocab_size": 97, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
-    "rope_theta": 7_000.0, "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
-    "pad_token_id": None,
-}  # fmt: skip
-_GEMMA2 = {
-    "sliding_window": 5, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 9.0,
-    "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh",
-}  # fmt: skip
-CONFIGS: Mapping[str, dict[str, Any]] = {
-    "llama": _BASE,
-    "qwen2": {**_BASE, "tie_word_embeddings": True},
-    "qwen3": {**_BASE, "head_dim": 64},
-    "gemma2": _BASE | _GEMMA2,
-}
 # Matrices that are multiplied at once are stored otherwise than each other.
 SMALL_BLOCKS = {
     "attn_q": Type.Q8_0,
@@ -56,25 +40,6 @@ SMALL_BLOCKS = {
     "token_embd": Type.Q4_0,
 }
 LARGE_BLOCKS = {"attn_v": Type.Q6_K, "ffn_down": Type.Q6_K, "output": Type.Q6_K}
-
-
-def mixed(types: Mapping[str, Type], other: Type) -> Choice:
-    """One type for all matrices but some."""
-    return lambda name: types.get(name.split(".")[-2], other)
-
-
-def made(path: Path, model_type: str, choose: Choice, **more: Any) -> PreTrainedModel:
-    """Write a random model as a file; transformers' of what the file stands for."""
-    config = CONFIGS[model_type] | more.pop("config", {})
-    theirs = random_model(model_type, config, seed=7)
-    tensors = {
-        name: tensor
-        for name, tensor in theirs.state_dict().items()
-        if name != "lm_head.weight" or not config["tie_word_embeddings"]
-    }
-    theirs.load_state_dict(write_gguf(path, model_type, config, tensors, choose, **more), strict=False)
-    theirs.tie_weights()
-    return theirs
 
 
 def logits_of(path: Path) -> torch.Tensor:
@@ -181,22 +146,7 @@ def test_a_file_is_billed_as_it_is_stored(tmp_path: Path) -> None:
 def test_a_model_writes_and_answers(tmp_path: Path) -> None:
     """Tokenizer, template, beginnings and ends come from the same file."""
     path = tmp_path / "model.gguf"
-    letters = [*map(chr, range(97, 97 + 26))]
-    tokens = ["<unk>", "<s>", "</s>", "<|user|>", "<|end|>", "▁", *letters, *(f"x{n}" for n in range(65))]
-
-    def metadata(writer: gguf.GGUFWriter) -> None:
-        writer.add_tokenizer_model("llama")
-        writer.add_token_list(tokens)
-        writer.add_token_scores([0.0] * len(tokens))
-        writer.add_token_types([2, 3, 3, 3, 3, *[1] * 92])
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        writer.add_eot_token_id(4)
-        writer.add_unk_token_id(0)
-        writer.add_chat_template("{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}")
-
-    assert len(tokens) == 97
-    theirs = made(path, "llama", lambda _: Type.Q8_0, metadata=metadata)
+    theirs = made(path, "llama", lambda _: Type.Q8_0, metadata=letters)
     llm = LLM(str(path))
     assert llm.tokenizer.encode("ab") == [1, 5, 6, 7]
     prompt = llm.loaded.texts.encode_chat([{"role": "user", "content": "<|end|>"}], 128)

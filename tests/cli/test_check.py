@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from cli.running import FAULT, OK, REFUSED, Run, assert_one_line
 from engine.folders import CHAT, write_model
+from engine.small_models import LLAMA
 from ridgeline.check.texts import check_tokenizer
+from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.text import load_tokenizer
+from support.gguf_models import letters, made, mixed
 
 MATRIX, NORM = "model.layers.1.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight"
 
@@ -106,6 +111,48 @@ def test_tensors(ridgeline: Run, folder: Path, case: str) -> None:
     assert ended.code == FAULT
     assert ended.out.count("\n") == 1
     assert ended.out.startswith(says), ended.out
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4-g32", "fp8"])
+def test_a_quantised_folder(ridgeline: Run, tmp_path: Path, weights: str) -> None:
+    """Codes and scales are held against each other as they are loaded."""
+    write_model(tmp_path / "plain", config={**LLAMA, "hidden_size": 64, "intermediate_size": 96})
+    quantise_folder(open_source(str(tmp_path / "plain")), tmp_path / "model", weights)
+    assert ridgeline("check", tmp_path / "model").out.startswith("model is sound\n")
+    scale = MATRIX.replace("weight", "weight_scale")
+    change_tensors(tmp_path / "model", lambda t: poke(t, scale, float("nan")))
+    ended = ridgeline("check", tmp_path / "model")
+    assert ended.code == FAULT
+    assert f"tensors: tensor {scale} holds NaN" in ended.out
+
+
+def test_a_gguf_file(ridgeline: Run, tmp_path: Path) -> None:
+    """Sound, cut off, with a scale that is no number, with a hole, of a type that is not read."""
+    path = tmp_path / "small.gguf"
+    made(path, "llama", mixed({"attn_q": Type.F16}, Type.Q8_0), metadata=letters)
+    ended = ridgeline("check", path)
+    assert ended.code == OK, ended.out
+    assert ended.out.startswith("small is sound\n")
+    assert "8 tokens after" in ended.out
+    assert "Q8_0 and F16 and F32" in ended.out
+    header, whole = open_source(str(path)).gguf, path.read_bytes()
+    assert header is not None
+    place = header.tensors["blk.1.ffn_up.weight"]
+
+    def broken(raw: bytes) -> str:
+        path.write_bytes(raw)
+        found = ridgeline("check", path)
+        assert found.code == FAULT
+        assert found.out.count("\n") == 1
+        return found.out
+
+    nan = whole[: place.begin] + b"\x00\x7e" + whole[place.begin + 2 :]
+    assert broken(nan).startswith(f"tensors: tensor {MATRIX} has scales that are NaN or infinity")
+    hole = whole[: place.begin] + bytes(place.end - place.begin) + whole[place.end :]
+    assert broken(hole).startswith(f"numbers: tensor {MATRIX} is all zeros")
+    assert broken(whole[:-100]).startswith(f"header: {path} is truncated: tensor")
+    wide = whole.replace(b"llama.context_length", b"llama.expert_counted")
+    assert "max_position_embeddings" in broken(wide)
 
 
 def test_what_is_wrong_with_all_tensors_is_a_few_lines(ridgeline: Run, folder: Path) -> None:

@@ -1,6 +1,7 @@
-"""A model's folder, looked at part by part."""
+"""A model's folder or GGUF file, looked at part by part."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ridgeline.check.files import check_files
 from ridgeline.check.ids import check_generation, check_ids
@@ -10,6 +11,9 @@ from ridgeline.check.tensors import check_numbers, check_tensors, stated
 from ridgeline.check.texts import check_templates, check_tokenizer
 from ridgeline.checkpoint import Source, open_source
 from ridgeline.checkpoint.fill import memory_beside, weight_bytes
+from ridgeline.checkpoint.folder import Checkpoint
+from ridgeline.checkpoint.gguf_header import is_gguf, package
+from ridgeline.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.checkpoint.tokenizer import templates_of, tokenizer_of
 from ridgeline.document.numbers import three
 from ridgeline.models import build_to_run, family_of
@@ -21,15 +25,27 @@ Progress = Callable[[int, int], None]
 
 
 def check_model(name: str, progress: Progress | None = None) -> Report:
-    """Look at all of a model's folder. progress: told bytes of weights read, and those in all.
+    """Look at all of a model's folder, or of its GGUF file. progress: told bytes of weights read, and those in all.
 
-    Raises ModelRefused where the name stands for no folder with a model in it; all else is in the report.
+    Raises ModelRefused where the name stands for no folder or file with a model in it; all else is in the report.
     """
+    path = Path(name)
+    if path.is_file() and is_gguf(path):
+        package(path)
+        try:
+            return _checked(open_source(name), progress)
+        except ModelRefused as refused:  # what is there is broken, or of a kind that is not read
+            report = Report(path.stem)
+            report.found("header", [str(refused)])
+            return report
     source = open_source(name)
     if source.folder is None:
         raise ModelRefused(f"{name} is a config of the catalogue, without files; give a checkpoint folder")
-    if source.gguf is not None:
-        raise ModelRefused(f"{name} is a GGUF file, which is checked as it is loaded; give a folder of safetensors")
+    return _checked(source, progress)
+
+
+def _checked(source: Source, progress: Progress | None) -> Report:
+    """What is found in a folder or a file."""
     fields = source.config
     report = Report(source.title)
     built: Model | None = None
@@ -49,9 +65,7 @@ def check_model(name: str, progress: Progress | None = None) -> Report:
 
 def _weights(source: Source, built: Model | None, report: Report, progress: Progress | None) -> bool:
     """Files, tensors and numbers; whether they can be loaded."""
-    assert source.folder is not None
-    checkpoint, problems = check_files(source.folder)
-    report.found("files", problems)
+    checkpoint = _opened(source, report)
     if checkpoint is None:
         return False
     files, entries = set(checkpoint.files.values()), list(checkpoint.entries.values())
@@ -60,6 +74,16 @@ def _weights(source: Source, built: Model | None, report: Report, progress: Prog
     wrong = built is not None and report.found("tensors", check_tensors(built, checkpoint, family_of(source.config)))
     wrong |= report.found("numbers", check_numbers(checkpoint, progress))
     return not wrong
+
+
+def _opened(source: Source, report: Report) -> Checkpoint | None:
+    """The tensors, None where the files do not hold together. The header of a GGUF file has been read."""
+    if source.gguf is not None:
+        return open_gguf_checkpoint(source.gguf)
+    assert source.folder is not None
+    checkpoint, problems = check_files(source.folder)
+    report.found("files", problems)
+    return checkpoint
 
 
 def _texts(source: Source, built: Model | None, report: Report) -> None:

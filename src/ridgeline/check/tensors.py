@@ -5,29 +5,26 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from ridgeline.check.report import few
-from ridgeline.checkpoint.fill import Naming, check_fits
+from ridgeline.checkpoint.fill import Naming, check_fits, widened
 from ridgeline.checkpoint.folder import Checkpoint
-from ridgeline.checkpoint.header import TensorEntry, read_pieces
+from ridgeline.checkpoint.header import TensorEntry
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
+from ridgeline.ops.matrix.gguf import BLOCKS
 
 Progress = Callable[[int, int], None]
 
-# Numbers that may be no numbers; whole ones always are.
+# Numbers that may be no numbers; integers always are, and zeros of them may be codes.
 _FLOATS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
-_WHOLE = {
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
-    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "BOOL": torch.bool,
-}  # fmt: skip
-_DTYPES = {**_FLOATS, **_WHOLE}
 
 
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
-    """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules."""
+    """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules; of
+    codes and their scales also with what they hold, for which they are read one at a time."""
     naming = Naming(model, family, checkpoint.entries)
     filled: dict[str, str] = {}
     extra: list[str] = []
@@ -38,7 +35,7 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
             if place in filled:
                 problems.append(f"{name} and {filled[place]} are the same tensor; remove one of them")
             filled[place] = name
-            problems += _misfit(model, naming, place, entry)
+            problems += _misfit(model, naming, place, checkpoint, name)
         elif place in naming.tied:
             source = next((n for n in checkpoint.entries if naming.place(n) == naming.tied[place]), None)
             if source is not None and not checkpoint.same(name, source):
@@ -51,17 +48,17 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
     return [*few(missing, "tensors"), *few(extra, "tensors"), *few(problems, "tensors")]
 
 
-def _misfit(model: Model, naming: Naming, place: str, entry: TensorEntry) -> Iterator[str]:
+def _misfit(model: Model, naming: Naming, place: str, checkpoint: Checkpoint, name: str) -> Iterator[str]:
     """Why a tensor does not fit its place, if it does not."""
     module, own_name = naming.places[place]
     try:
-        full = torch.empty(entry.shape, dtype=_DTYPES[entry.dtype], device="meta")
+        full = checkpoint.read(name) if module.keeps(own_name) else checkpoint.shaped(name)
         try:
-            taken = module.take(own_name, full)
+            taken = module.take(own_name, widened(model, module, own_name, full))
         except ValueError as error:
-            raise ModelRefused(f"tensor {entry.name} {error}") from None
+            raise ModelRefused(f"tensor {name} {error}") from None
         for path, tensor in taken.items():
-            check_fits(entry.name, tensor, module.get_parameter(path))
+            check_fits(name, tensor, module.get_parameter(path))
     except ModelRefused as refused:
         yield f"{refused}"
 
@@ -72,7 +69,7 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
     problems: list[str] = []
     done, total = 0, checkpoint.nbytes
     for name, entry in checkpoint.entries.items():
-        bad, zero = _counts(checkpoint, entry)
+        bad, zero = _counts(checkpoint, name)
         file = checkpoint.files[name].name
         if bad:
             problems.append(f"tensor {name} holds {bad:,} NaN or infinite numbers; fetch {file} again")
@@ -84,13 +81,14 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
     return list(few(problems, "tensors"))
 
 
-def _counts(checkpoint: Checkpoint, entry: TensorEntry) -> tuple[int, bool]:
+def _counts(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
     """How many numbers of a tensor are NaN or infinite, and whether all of it is zero."""
+    entry = checkpoint.entries[name]
     bad, zero = 0, entry.end > entry.begin
-    dtype = _FLOATS.get(entry.dtype)
+    dtype = torch.uint8 if entry.dtype in BLOCKS else _FLOATS.get(entry.dtype)
     if dtype is None:
         return 0, False
-    for piece in read_pieces(checkpoint.files[entry.name], entry):
+    for piece in checkpoint.pieces(name):
         numbers = torch.frombuffer(bytearray(piece), dtype=dtype)
         numbers = numbers.float() if numbers.dtype.itemsize == 1 else numbers
         bad += int((~torch.isfinite(numbers)).sum())

@@ -186,8 +186,8 @@ def fill(
             if place in sources:
                 raise ModelRefused(f"{checkpoint.folder}: {name} fills {place} a second time")
             module, own_name = places[place]
-            widens = tensor.dtype == model.widens and not module.keeps(own_name)
-            _put(name, module, own_name, tensor.to(model.storage.dtype) if converts or widens else tensor)
+            given = tensor.to(model.storage.dtype) if converts else widened(model, module, own_name, tensor)
+            _put(name, module, own_name, given)
             sources[place] = name
         elif place in tied:
             repeated[name] = tied[place]
@@ -285,6 +285,12 @@ def _lay_out_experts(model: Network, there: Set[str]) -> None:
             op.layout = None
         elif op.layout is INTERLEAVED and model.checkpoint_name(f"{path}.gate_up_proj_blocks") in there:
             op.layout = MXFP4_BLOCKS
+
+
+def widened(model: Network, module: Stored, own_name: str, tensor: Tensor) -> Tensor:
+    """A tensor of a checkpoint in the dtype in which a module of a model that widens takes it."""
+    widens = tensor.dtype == model.widens and not module.keeps(own_name)
+    return tensor.to(model.storage.dtype) if widens else tensor
 
 
 def _put(name: str, module: Stored, own_name: str, full: Tensor) -> None:

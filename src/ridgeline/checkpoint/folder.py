@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header, read_pieces
+from ridgeline.checkpoint.header import TensorEntry, data_offset, read_header
 from ridgeline.host import out_of_memory
 from ridgeline.models.fields import ModelRefused, read_object
 
@@ -26,6 +26,7 @@ _TORCH = _DTYPES | {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32,
     "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+_PIECE = 1 << 20
 _MAX_INDEX = 64 << 20  # bytes; the index of a model of 10^12 parameters has 10 MB
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -48,20 +49,43 @@ class Checkpoint:
         one, other = self.entries[first], self.entries[second]
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
-        pieces = (read_pieces(self.files[entry.name], entry) for entry in (one, other))
-        return all(a == b for a, b in zip(*pieces, strict=True))
+        return all(a == b for a, b in zip(self.pieces(first), self.pieces(second), strict=True))
 
-    def read(self, name: str) -> Tensor:
-        """A tensor in memory of its own. Raises ModelRefused."""
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The bytes of a tensor, a MiB at a time."""
+        entry = self.entries[name]
+        with self.files[name].open("rb") as file:
+            file.seek(self.data_offset(file) + entry.begin)
+            left = entry.end - entry.begin
+            while left and (piece := file.read(min(left, _PIECE))):
+                yield piece
+                left -= len(piece)
+
+    def read_raw(self, name: str) -> Tensor:
+        """The bytes of a tensor in memory of their own, uint8. Raises ModelRefused."""
         entry = self.entries[name]
         held = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
         place, done = held.numpy(), 0
-        for piece in read_pieces(self.files[entry.name], entry):
+        for piece in self.pieces(name):
             place[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
             done += len(piece)
         if done < len(place):
-            raise ModelRefused(f"{self.files[entry.name]} is truncated in tensor {entry.name}; fetch it again")
-        return held.view(_TORCH[entry.dtype]).view(entry.shape)
+            raise ModelRefused(f"{self.files[name]} is truncated in tensor {entry.name}; fetch it again")
+        return held
+
+    def as_given(self, name: str, raw: Tensor) -> Tensor:
+        """A tensor as it is given to the model, of its bytes; of bytes on meta, its shape and dtype."""
+        entry = self.entries[name]
+        return raw.view(_TORCH[entry.dtype]).view(entry.shape)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor in memory of its own. Raises ModelRefused."""
+        return self.as_given(name, self.read_raw(name))
+
+    def shaped(self, name: str) -> Tensor:
+        """As `read`, without its numbers: on meta."""
+        entry = self.entries[name]
+        return self.as_given(name, torch.empty(entry.end - entry.begin, dtype=torch.uint8, device="meta"))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,11 +42,11 @@ class GGUFCheckpoint(Checkpoint):
         size = self.folder.stat().st_size
         whole = torch.from_file(str(self.folder), shared=False, size=size, dtype=torch.uint8)
         for name, entry in self.entries.items():
-            raw = whole[entry.begin : entry.end] if mapped else self._read(entry)
-            yield name, self._ordered(name, self._numbers(name, entry, raw))
+            yield name, self.as_given(name, whole[entry.begin : entry.end]) if mapped else self.read(name)
 
-    def _read(self, entry: TensorEntry) -> Tensor:
-        return torch.from_numpy(np.fromfile(self.folder, np.uint8, entry.end - entry.begin, offset=entry.begin))
+    def as_given(self, name: str, raw: Tensor) -> Tensor:
+        """As Checkpoint.as_given."""
+        return self._ordered(name, self._numbers(name, self.entries[name], raw))
 
     def _numbers(self, name: str, entry: TensorEntry, raw: Tensor) -> Tensor:
         if entry.dtype in BLOCKS:

@@ -8,7 +8,6 @@ so names are checked here.
 import json
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +16,6 @@ from ridgeline.models.fields import ModelRefused
 from ridgeline.untrusted import unique_names
 
 _LENGTH_BYTES = 8
-_PIECE = 1 << 20
 _MAX_HEADER = 100_000_000  # the limit that the format's own library has
 _MAX_DIMENSIONS, _MAX_BYTES = 64, 1 << 63
 _WIDTHS = {
@@ -66,16 +64,6 @@ def data_offset(file: BinaryIO) -> int:
     """Where the data of a file begins, of which entries state their bytes; the file stands at its start."""
     (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
     return _LENGTH_BYTES + int(length)
-
-
-def read_pieces(path: Path, entry: TensorEntry) -> Iterator[bytes]:
-    """The bytes of one tensor of a file, a MiB at a time."""
-    with path.open("rb") as file:
-        file.seek(data_offset(file) + entry.begin)
-        left = entry.end - entry.begin
-        while left and (piece := file.read(min(left, _PIECE))):
-            yield piece
-            left -= len(piece)
 
 
 def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""`ridgeline check`: whether what is in a model's folder is sound."""
+"""`ridgeline check`: whether what is in a model's folder, or in its GGUF file, is sound."""
 
 import dataclasses
 import json
@@ -11,14 +11,14 @@ from ridgeline.cli import options
 from ridgeline.cli.process import FAILED
 from ridgeline.cli.terminal import loading_bar, one_line, say
 
-_MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
+_MODEL = "A checkpoint folder, a GGUF file, a built-in model, or an id in the Hugging Face cache."
 
 
 def check(
     model: Annotated[str, typer.Argument(help=_MODEL, callback=options.say_which)],
     as_json: options.Json = False,
 ) -> int:
-    """Look whether a model's folder is sound before anything depends on it: a line for each thing that is
+    """Look whether a model's folder or GGUF file is sound before anything depends on it: a line for each thing that is
     wrong, with its fix.
 
     Looked at are the files (shards against their index, headers, sizes), the tensors (those that config.json asks for,
