@@ -71,7 +71,7 @@ def narrowed_tokens(
 
 
 @pytest.mark.parametrize("kv", ["int8", "fp8"])
-@pytest.mark.parametrize("config", [LLAMA, SLIDING, MIXED, LATENT], ids=["full", "window", "mixed", "latent"])
+@pytest.mark.parametrize("config", [LLAMA, MIXED, LATENT], ids=["full", "mixed", "latent"])
 def test_tokens_are_those_of_a_loop_that_narrows_by_itself(config: dict[str, Any], kv: str) -> None:
     """Alone and in a batch, with prompts in chunks, prefixes found, and requests that give way and come again."""
     model = small_model(config, kv=kv)
