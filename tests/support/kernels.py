@@ -24,7 +24,7 @@ def instruction_sets() -> tuple[str, ...]:
     """From the plainest to the best; none where the kernels were not compiled."""
     if not PATH.exists():
         return ()
-    found = tuple(name for name in ("plain", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "neon") if _runs(name))
+    found = tuple(name for name in ("plain", "avx2", "avx512", "avx512_bf16", "neon") if _runs(name))
     back_to_the_best()
     return found
 

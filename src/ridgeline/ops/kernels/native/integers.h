@@ -35,8 +35,23 @@ template <class Stored> inline void round_row(const Stored* x, int64_t inputs, i
 
 // to[r][o] = the sum of x[r] * w[o] over bytes, for R rows and half a panel. count: bytes of W, a whole number of halves of
 // INTEGER_STEP; behind them x is zero.
-template <int R> inline void integer_tile(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count, int32_t (*to)[OUTPUTS]) {
-#ifdef __AVX512VNNI__
+using IntegerTile = void (*)(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count, int32_t (*to)[OUTPUTS]);
+
+template <int R>
+inline void integer_tile(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count, int32_t (*to)[OUTPUTS]) {
+    for (int r = 0; r < R; ++r)
+        for (int o = 0; o < OUTPUTS; ++o) {
+            int32_t sum = 0;
+            for (int64_t i = 0; i < count; ++i) sum += int32_t(x[r * x_stride + i]) * w[o][i];
+            to[r][o] = sum;
+        }
+}
+
+#if LANES == 16
+// The same by the instruction that adds four products at a time, which not every processor with AVX-512 has.
+template <int R>
+__attribute__((target("avx512vnni"))) void integer_tile_vnni(const int8_t* x, int64_t x_stride, const uint8_t* const* w, int64_t count,
+                                                             int32_t (*to)[OUTPUTS]) {
     __m512i sum[R][OUTPUTS] = {};
     for (int64_t i = 0; i < count; i += INTEGER_STEP) {
         const __mmask64 there = count - i < INTEGER_STEP ? (uint64_t(1) << (count - i)) - 1 : ~uint64_t(0);
@@ -57,14 +72,19 @@ template <int R> inline void integer_tile(const int8_t* x, int64_t x_stride, con
             to[r][o] = 0;
             for (int lane = 0; lane < LANES; ++lane) to[r][o] += lanes[lane];
         }
-#else
-    for (int r = 0; r < R; ++r)
-        for (int o = 0; o < OUTPUTS; ++o) {
-            int32_t sum = 0;
-            for (int64_t i = 0; i < count; ++i) sum += int32_t(x[r * x_stride + i]) * w[o][i];
-            to[r][o] = sum;
-        }
+}
 #endif
+
+constexpr int INTEGER_ROWS = 4;  // of a tile
+
+// The tile of so many rows that this processor is fastest with: whole numbers are the same by any.
+inline IntegerTile integer_tile_of(int64_t rows) {
+#if LANES == 16
+    static constexpr IntegerTile vnni[] = {integer_tile_vnni<1>, integer_tile_vnni<2>, integer_tile_vnni<3>, integer_tile_vnni<4>};
+    if (__builtin_cpu_supports("avx512vnni")) return vnni[rows - 1];
+#endif
+    static constexpr IntegerTile any[] = {integer_tile<1>, integer_tile<2>, integer_tile<3>, integer_tile<4>};
+    return any[rows - 1];
 }
 
 // Up to 8 rows of bytes of W, with the scale and the zero of each.
@@ -99,15 +119,13 @@ template <class Stored_> struct IntegerPanel {
 // As `multiply` of product.h.
 template <class Stored>
 inline void multiply(const TileRows<int8_t>& x, int64_t rows, const IntegerPanel<Stored>& panel, int64_t inputs, float* to) {
-    constexpr int ROWS = 4;
     const int64_t count = (inputs + 31) / 32 * 32, whole = IntegerPanel<Stored>::whole(inputs);
     for (int half = 0; half < panel.halves * OUTPUTS; half += OUTPUTS) {
         for (int o = 0; o < OUTPUTS; ++o) prefetch(panel.w[half + o] + panel.ahead, count);
-        for (int64_t r = 0; r < rows; r += ROWS) {
-            const int64_t there = std::min<int64_t>(ROWS, rows - r);
-            int32_t sums[ROWS][OUTPUTS];
-            const auto tile = there == 1 ? integer_tile<1> : there == 2 ? integer_tile<2> : there == 3 ? integer_tile<3> : integer_tile<4>;
-            tile(x.at + r * x.stride, x.stride, panel.w + half, count, sums);
+        for (int64_t r = 0; r < rows; r += INTEGER_ROWS) {
+            const int64_t there = std::min<int64_t>(INTEGER_ROWS, rows - r);
+            int32_t sums[INTEGER_ROWS][OUTPUTS];
+            integer_tile_of(there)(x.at + r * x.stride, x.stride, panel.w + half, count, sums);
             for (int64_t i = 0; i < there; ++i) {
                 RowScale row;
                 std::memcpy(&row, x.at + (r + i) * x.stride + whole, sizeof(row));

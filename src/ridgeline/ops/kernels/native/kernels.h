@@ -195,4 +195,4 @@ struct Kernels {
     void (*sample)(Pool&, Sampling* rows, int count, int64_t vocabulary);
 };
 
-extern const Kernels plain, avx2, avx512, avx512_vnni, avx512_bf16, neon;
+extern const Kernels plain, avx2, avx512, avx512_bf16, neon;

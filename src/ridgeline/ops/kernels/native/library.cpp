@@ -24,15 +24,13 @@ struct Candidate {
 const bool runs_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 const bool runs_avx512 = runs_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-const bool runs_avx512_vnni = runs_avx512 && __builtin_cpu_supports("avx512vnni");
-const bool runs_avx512_bf16 = runs_avx512_vnni && __builtin_cpu_supports("avx512bf16");
+const bool runs_avx512_bf16 = runs_avx512 && __builtin_cpu_supports("avx512bf16");
 #endif
 
 // From the best to the plainest, and whether this processor runs them.
 const Candidate candidates[] = {
 #ifdef __x86_64__
     {&avx512_bf16, runs_avx512_bf16},
-    {&avx512_vnni, runs_avx512_vnni},
     {&avx512, runs_avx512},
     {&avx2, runs_avx2},
 #endif
