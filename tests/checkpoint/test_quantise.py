@@ -16,6 +16,7 @@ from torch import Tensor
 from checkpoint.test_quantised_loading import MODELS, SMALL, write
 from models.rank import logits_of
 from ridgeline.checkpoint import load_model, open_source, quantise, read_config
+from ridgeline.checkpoint.compressed_tensors import compressed, quantization_config
 from ridgeline.checkpoint.quantise import quantise_folder
 from ridgeline.models import Fields, ModelRefused, build, family_of
 from ridgeline.models.bill import bill
@@ -114,14 +115,14 @@ def test_int8_beside_rows_of_int8_is_not_packed() -> None:
     """As the readers of W8A8 want it: signed bytes, scales of 32 bits, and rows rounded as they come."""
     stored = WeightFormat("w8a8", 8, (1, None), 32, activations="int8", code="int8")
     weight = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
-    tensors = quantise.compressed("x", QuantisedMatrix(MatrixSpec(40, 6, torch.float32), stored), weight)
+    tensors = compressed("x", QuantisedMatrix(MatrixSpec(40, 6, torch.float32), stored), weight)
     scale = weight.double().abs().amax(1, keepdim=True) / 127
     assert torch.allclose(tensors["x.weight_scale"].double(), scale, rtol=1e-6)
     assert tensors["x.weight"].dtype == torch.int8
     assert (tensors["x.weight"] * scale - weight).abs().max() <= scale.max() * 0.5001
-    (group,) = quantise.quantization_config(stored, ())["config_groups"].values()
+    (group,) = quantization_config(stored, ())["config_groups"].values()
     assert (group["weights"]["type"], group["input_activations"]["type"]) == ("int", "int")
-    assert quantise.quantization_config(stored, ())["format"] == "int-quantized"
+    assert quantization_config(stored, ())["format"] == "int-quantized"
 
 
 def test_a_matrix_without_whole_groups_stays(tmp_path: Path) -> None:

@@ -1,10 +1,4 @@
-"""A plain checkpoint written anew with quantised weights, in the layout of compressed-tensors: other engines read it.
-
-Integers are `weight_packed` (int32 words, the first code in the lowest bits), `weight_scale`, `weight_shape` and, of
-groups with zeros, `weight_zero_point` (packed along the outputs); fp8, and int8 whose rows are narrowed too, `weight`
-and `weight_scale`: the `pack-quantized`, `float-quantized` and `int-quantized` compressors of compressed-tensors
-(https://github.com/vllm-project/compressed-tensors).
-"""
+"""A plain checkpoint written anew with quantised weights, in a layout that other engines read."""
 
 import json
 import shutil
@@ -13,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional
 
+from ridgeline.checkpoint.compressed_tensors import compressed, compressed_bytes, quantization_config
 from ridgeline.checkpoint.fill import Naming, Progress
 from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.header import entry_width
@@ -31,11 +24,9 @@ from ridgeline.models.recipes import WITH_HEAD
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import QuantisedMatrix
-from ridgeline.ops.matrix.words import SIGN_BIT, WORD, bytes_of, words_for
 from ridgeline.version import __version__
 
 _SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
-_PACKED = "pack-quantized"
 _INDEX = "model.safetensors.index.json"
 _REWRITTEN = ("config.json", "README.md", _INDEX)
 _CARD_BEFORE = "README-unquantised.md"
@@ -77,8 +68,7 @@ def quantise_folder(
     model = build(source.config, recipe=recipe)
     family = family_of(source.config)
     matrices = _matrices(model, family, source.name, checkpoint, stored)
-    files = _files(checkpoint, matrices, stored)
-    after = sum(_nbytes(checkpoint, name, matrices, stored) for names in files.values() for name in names)
+    after = sum(_nbytes(checkpoint, matrices, name) for name in checkpoint.entries)
     free = shutil.disk_usage(folder.resolve().parent).free
     if after > free:
         raise ValueError(
@@ -90,7 +80,7 @@ def quantise_folder(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         _write_beside(temporary, source, weights, stored, kept)
-        _write_weights(temporary, checkpoint, matrices, stored, files, progress)
+        _write_weights(temporary, checkpoint, matrices, progress)
         if folder.exists():
             shutil.rmtree(folder)
         temporary.replace(folder.resolve())
@@ -159,56 +149,18 @@ def _kept(
     return tuple(sorted(stay | heads))
 
 
-def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, Tensor]:
-    """A weight [O, I] in the layout of compressed-tensors, by tensors' names behind `base`. Raises ValueError for
-    numbers that cannot be quantised."""
-    made, stored = matrix.take("weight", weight), matrix.stored
-    outputs, inputs = matrix.outputs, matrix.inputs
-    scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
-    if _layout(stored) != _PACKED:
-        bytes_OI = made["codes"][:, :inputs].contiguous()
-        codes = bytes_OI.view(torch.float8_e4m3fn) if stored.code == "fp8" else (bytes_OI ^ SIGN_BIT).view(torch.int8)
-        return {f"{base}.weight": codes, f"{base}.weight_scale": scale}
-    words = words_for(inputs, stored.bits)
-    tensors = {
-        f"{base}.weight_packed": made["codes"][:, : words * 4].contiguous().view(torch.int32),
-        f"{base}.weight_scale": scale,
-        f"{base}.weight_shape": torch.tensor([outputs, inputs]),
-    }
-    if "zero" in made:
-        tensors[f"{base}.weight_zero_point"] = _packed_zeros(made["zero"], stored.bits)
-    return tensors
-
-
-def _packed_zeros(zero_OG: Tensor, bits: int) -> Tensor:
-    """Zeros uint8 [O, G] as words int32 [O / zeros of a word, G]."""
-    padded_GO = functional.pad(zero_OG.t(), (0, -len(zero_OG) % (WORD // bits)))
-    return bytes_of(padded_GO, bits).contiguous().view(torch.int32).t().contiguous()
-
-
-def _nbytes(checkpoint: Checkpoint, name: str, matrices: Mapping[str, QuantisedMatrix], stored: WeightFormat) -> int:
+def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], name: str) -> int:
     """Bytes of what a tensor becomes."""
     entry = checkpoint.entries[name]
-    if name not in matrices:
-        return entry.end - entry.begin
-    matrix = matrices[name]
-    groups = -(-matrix.inputs // (stored.block[1] or matrix.inputs))
-    width = 4 if stored.scale_bits == WORD else entry_width(entry.dtype)
-    scales = matrix.outputs * groups * width
-    if _layout(stored) != _PACKED:
-        return matrix.outputs * matrix.inputs + scales
-    zeros = words_for(matrix.outputs, stored.bits) * groups * 4 if stored.zero_bits else 0
-    return matrix.outputs * words_for(matrix.inputs, stored.bits) * 4 + scales + zeros + 16
+    return compressed_bytes(matrices[name], entry_width(entry.dtype)) if name in matrices else entry.end - entry.begin
 
 
-def _files(
-    checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], stored: WeightFormat
-) -> Mapping[str, list[str]]:
+def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> Mapping[str, list[str]]:
     """The checkpoint's tensors by the file that they are written to."""
     parts: list[list[str]] = [[]]
     filled = 0
     for name in checkpoint.entries:
-        size = _nbytes(checkpoint, name, matrices, stored)
+        size = _nbytes(checkpoint, matrices, name)
         if parts[-1] and filled + size > _SHARD:
             parts.append([])
             filled = 0
@@ -223,28 +175,19 @@ def _files(
 
 
 def _write_weights(
-    folder: Path,
-    checkpoint: Checkpoint,
-    matrices: Mapping[str, QuantisedMatrix],
-    stored: WeightFormat,
-    files: Mapping[str, list[str]],
-    progress: Progress | None,
+    folder: Path, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], progress: Progress | None
 ) -> None:
     """The tensors, one file in memory at a time, and the index of several."""
     done, places, total = 0, dict[str, str](), 0
+    files = _files(checkpoint, matrices)
     for file, names in files.items():
         tensors: dict[str, Tensor] = {}
         for name in names:
             full = checkpoint.read(name)
-            done += full.nbytes
-            try:
-                own = {name: full}
-                if name in matrices:
-                    own = compressed(name.removesuffix(".weight"), matrices[name], full)
-            except ValueError as error:
-                raise ModelRefused(f"tensor {name} {error}") from None
-            assert sum(tensor.nbytes for tensor in own.values()) == _nbytes(checkpoint, name, matrices, stored)
+            own = _quantised(name, matrices[name], full) if name in matrices else {name: full}
+            assert sum(tensor.nbytes for tensor in own.values()) == _nbytes(checkpoint, matrices, name)
             tensors |= own
+            done += full.nbytes
             if progress is not None:
                 progress(done, checkpoint.nbytes)
         save_file(tensors, folder / file, metadata={"format": "pt"})
@@ -253,6 +196,14 @@ def _write_weights(
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(files) > 1:
         _write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
+    """What a matrix's weight becomes. Raises ModelRefused for numbers that cannot be quantised."""
+    try:
+        return compressed(name.removesuffix(".weight"), matrix, full)
+    except ValueError as error:
+        raise ModelRefused(f"tensor {name} {error}") from None
 
 
 def _write_beside(folder: Path, source: Source, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
@@ -278,44 +229,6 @@ def _beside(folder: Path) -> Iterator[Path]:
     """What is copied of a model's folder: none of it weights."""
     seen = sorted({path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()})
     yield from (path for path in seen if path.name not in (*_REWRITTEN, _CARD_BEFORE))
-
-
-def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str, Any]:
-    """The section of config.json that says how weights are stored. kept: modules that are not."""
-    group = stored.block[1]
-    weights = {
-        "num_bits": stored.bits,
-        "type": "float" if stored.code == "fp8" else "int",
-        "symmetric": not stored.zero_bits,
-        "strategy": "channel" if group is None else "group",
-        "group_size": group,
-        "dynamic": False,
-    }
-    number = "float" if stored.activations == "fp8" else "int"
-    rows = {"num_bits": 8, "type": number, "symmetric": True, "strategy": "token", "dynamic": True}
-    layout = _layout(stored)
-    scheme = {
-        "targets": ["Linear"],
-        "weights": weights,
-        "input_activations": rows if stored.activations else None,
-        "output_activations": None,
-    }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": layout,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": scheme},
-        "ignore": list(kept),
-        "kv_cache_scheme": None,
-    }
-
-
-def _layout(stored: WeightFormat) -> str:
-    """What compressed-tensors calls the layout of a format: integers beside rows that are narrowed too are not
-    packed."""
-    if stored.code == "fp8":
-        return "float-quantized"
-    return _PACKED if stored.activations is None else "int-quantized"
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
