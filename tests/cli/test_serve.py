@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from engine.folders import write_model
@@ -32,6 +33,7 @@ from ridgeline.server.pictures.serving import ServedPictures
 from ridgeline.server.serve import Served
 from ridgeline.server.settings import ServerSettings
 from server.scripted import INFO
+from support.gguf_models import made
 
 Told = tuple[Served, ServerSettings]
 
@@ -134,6 +136,13 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
 def test_what_is_refused(ridgeline: Run, told: list[Told], arguments: list[str], code: int, says: str) -> None:
     assert_one_line(ridgeline("serve", *arguments), code, says)
     assert not told
+
+
+def test_a_file_is_called_by_its_name_without_the_ending(ridgeline: Run, told: list[Told], tmp_path: Path) -> None:
+    made(tmp_path / "Small-Q8_0.gguf", "llama", lambda _: Type.Q8_0)
+    assert ridgeline("serve", tmp_path / "Small-Q8_0.gguf").code == OK
+    served = told[0][0]
+    assert (served.model, served.name) == (str(tmp_path / "Small-Q8_0.gguf"), "Small-Q8_0")
 
 
 def test_a_server_that_serves(ridgeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:

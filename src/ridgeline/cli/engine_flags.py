@@ -12,6 +12,7 @@ from ridgeline.cli.terminal import loading_bar, say
 from ridgeline.text.reasoning import BY_PARSER
 
 if TYPE_CHECKING:
+    from ridgeline.checkpoint import Source
     from ridgeline.engine import LLM, EngineSettings
     from ridgeline.ops.formats import Format
 
@@ -33,16 +34,19 @@ class EngineFlags:
     page_size: options.PageSize = 16
     threads: options.Threads = None
 
-    def settings(self, model: str, **more: Any) -> "EngineSettings":
+    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
         is not stored in."""
-        from ridgeline.checkpoint import open_source
+        from ridgeline.checkpoint.source import as_source
         from ridgeline.engine import EngineSettings
         from ridgeline.engine.scheduler import Limits
         from ridgeline.ops.formats import format_of
 
-        stored = format_of(open_source(model).config.dtype)
-        _check_format("--dtype", self.dtype, stored, f"{model} is stored in {stored.long}, and is never converted")
+        source = as_source(model)
+        stored = format_of(source.config.dtype)
+        _check_format(
+            "--dtype", self.dtype, stored, f"{source.name} is stored in {stored.long}, and is never converted"
+        )
         return EngineSettings(
             kv_bytes=None if self.kv_memory is None else parse_bytes(self.kv_memory, "--kv-memory"),
             memory_share=self.memory_share,
@@ -58,13 +62,15 @@ class EngineFlags:
             **more,
         )
 
-    def load(self, model: str, **more: Any) -> "LLM":
+    def load(self, model: "Source | str", **more: Any) -> "LLM":
         """The model in an engine, with a bar on stderr while its weights load; `more` as of `settings`."""
+        from ridgeline.checkpoint.source import as_source
         from ridgeline.engine import LLM
 
-        settings = self.settings(model, **more)
-        with loading_bar(model) as progress:
-            return LLM(model, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
+        source = as_source(model)
+        settings = self.settings(source, **more)
+        with loading_bar(source.name) as progress:
+            return LLM(source, settings, dummy_weights=self.dummy_weights, threads=self.threads, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class TextFlags(EngineFlags):
     chat_template: options.ChatTemplate = None
     reasoning_parser: options.ReasoningParser = None
 
-    def settings(self, model: str, **more: Any) -> "EngineSettings":
+    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
         """As EngineFlags.settings."""
         return EngineFlags.settings(
             self,
@@ -86,12 +92,14 @@ class TextFlags(EngineFlags):
             **more,
         )
 
-    def load(self, model: str, **more: Any) -> "LLM":
+    def load(self, model: "Source | str", **more: Any) -> "LLM":
         """As EngineFlags.load, by `load` of request.py."""
+        from ridgeline.checkpoint.source import as_source
         from ridgeline.cli.request import load
 
-        settings = self.settings(model, **more)
-        llm = load(model, settings, dummy_weights=self.dummy_weights, threads=self.threads)
+        source = as_source(model)
+        settings = self.settings(source, **more)
+        llm = load(source, settings, dummy_weights=self.dummy_weights, threads=self.threads)
         if self.prefix_cache and (why := llm.loaded.layout.unshared):
             say(f"--prefix-cache shares nothing with this model: {why}")
         return llm

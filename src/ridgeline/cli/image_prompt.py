@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint import Source
 from ridgeline.engine import LLM
 from ridgeline.engine.features import Features
 from ridgeline.models import family_of
@@ -26,17 +26,16 @@ class ImagePrompt:
     preprocessing: Preprocessing
 
     @classmethod
-    def read(cls, model: str, paths: Sequence[Path]) -> "ImagePrompt":
+    def read(cls, source: Source, paths: Sequence[Path]) -> "ImagePrompt":
         """Open the files, before a model is loaded. Raises ValueError for what is no image, and for a model that reads
         none."""
-        source = open_source(model)
         if family_of(source.config) not in VISION:
             names = ", ".join(family.architecture for family in VISION)
             raise ValueError(
-                f"{model} reads no images; give a model with a vision tower ({names}), or leave --image out"
+                f"{source.name} reads no images; give a model with a vision tower ({names}), or leave --image out"
             )
         if source.folder is None:
-            raise ValueError(f"{model} is a config without weights; give a checkpoint folder")
+            raise ValueError(f"{source.name} is a config without weights; give a checkpoint folder")
         return cls([read_picture(path) for path in paths], source.folder, read_preprocessing(source.folder))
 
     def ids(self, llm: LLM, text: str, system: str | None, *, raw: bool) -> list[int]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint import Source
+from ridgeline.checkpoint.source import as_source
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_tokens
 from ridgeline.cli.terminal import loading_bar, read_text, say
@@ -53,21 +54,23 @@ class SamplingFlags:
         return sampling_params(defaults, self.max_tokens, 256, **self.given(), **more)
 
 
-def load(model: str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
+def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
     """The model in an engine, with a bar on stderr while its weights load. One that has no tokenizer (under
     --dummy-weights) is said to have none: its token counts are those of bytes."""
-    with loading_bar(model) as progress:
-        llm = LLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+    source = as_source(model)
+    with loading_bar(source.name) as progress:
+        llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
     return llm
 
 
-def draws_too(model: str) -> str:
+def draws_too(model: Source | str) -> str:
     """What is said of a language model that draws as well; "" of any other."""
-    if not draws_tokens(open_source(model)):
+    source = as_source(model)
+    if not draws_tokens(source):
         return ""
-    return f"{model} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing"
+    return f"{source.name} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing"
 
 
 def say_unfollowed(llm: LLM) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ridgeline.checkpoint import Source, open_source
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
@@ -72,13 +73,9 @@ def run(
     """
     with silence(quiet):
         if input_file is not None:
-            from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
-
             own = {**sampling.given(), "max_tokens": sampling.max_tokens, "n": n > 1, "logprobs": logprobs, "raw": raw}
-            _check_batch(
-                {**own, "image": image or None, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt}
-            )
-            run_batch(model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
+            own |= {"image": image or None, "system": system, "json": as_json, "verbose": verbose, "prompt": prompt}
+            _run_batch(own, model, engine, served_model_name or (), input_file, output_file or "-", lora or ())
             return
         if prompt is None or output_file is not None or served_model_name is not None:
             raise ValueError("give a prompt (- reads standard input), or --input-file with a file of requests")
@@ -88,8 +85,9 @@ def run(
         if logprobs is not None and not as_json:
             raise ValueError("--logprobs is shown with --json; give both")
         adapters = options.adapter_of(lora, "prompt", "--input-file")
-        images = _images(model, image) if image else None
-        llm = engine.load(model, adapters=adapters)
+        source = open_source(model)
+        images = _images(source, image) if image else None
+        llm = engine.load(source, adapters=adapters)
         params = sampling.params(llm.loaded.defaults, n=n, logprobs=logprobs)
         params = dataclasses.replace(params, ignore_eos=params.ignore_eos or engine.dummy_weights)
         ids = prompt_ids(llm, text, system, raw) if images is None else images.ids(llm, text, system, raw=raw)
@@ -104,16 +102,19 @@ def run(
             print(json.dumps(_completion_json(completion, account, llm.tokenizer if logprobs is not None else None)))
         elif not quiet:
             _say_account(llm, completion, account, meaningless=engine.dummy_weights)
-        if said := draws_too(model):
+        if said := draws_too(source):
             say(said)
 
 
-def _check_batch(others: dict[str, Any]) -> None:
-    """Refuse what says something about one prompt, where every line of a file says it for itself."""
+def _run_batch(others: dict[str, Any], *asked: Any) -> None:
+    """As run_batch, but for what says something about one prompt, where every line of a file says it for itself."""
+    from ridgeline.cli.batch import run_batch  # a prompt need not wait for what a server needs
+
     for name, value in others.items():
         if value is not None and value is not False:
             shown = name if name == "prompt" else f"--{name.replace('_', '-')}"
             raise ValueError(f"{shown} is for one prompt; each line of --input-file says it for itself: leave it out")
+    run_batch(*asked)
 
 
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
@@ -137,11 +138,11 @@ def _account(llm: LLM) -> Account:
     return account
 
 
-def _images(model: str, paths: list[Path]) -> "ImagePrompt":
+def _images(source: Source, paths: list[Path]) -> "ImagePrompt":
     """The images of the prompt."""
     from ridgeline.cli.image_prompt import ImagePrompt  # Pillow, which few prompts ask for
 
-    return ImagePrompt.read(model, paths)
+    return ImagePrompt.read(source, paths)
 
 
 def _generate(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ridgeline.checkpoint import open_source
+from ridgeline.checkpoint import Source, open_source
 from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.cli import options
 from ridgeline.cli.engine_flags import TextFlags
@@ -134,9 +134,10 @@ def serve(
     is gone, 130 ended by the second signal.
     """
     settings = server.settings(limits_of(limits))
-    pipelines = [each for each in model if open_source(each).pipeline]
-    writers = [each for each in model if each not in pipelines]
-    check_options(model, pipelines, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
+    sources = [open_source(each) for each in model]
+    pipelines = [source for source in sources if source.pipeline]
+    writers = [source for source in sources if not source.pipeline]
+    check_options(sources, server, {**_given(server), **_given(engine), **_given(adapters), "seed": seed})
     check_limits(limits, model[0], writes=bool(writers), draws=bool(pipelines))
     if not pipelines:
         return _serve_language(writers[0], settings, engine, adapters, seed)
@@ -147,9 +148,9 @@ def serve(
 
 
 def _serve_language(
-    model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+    model: Source, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
 ) -> int:
-    built = build_to_run(open_source(model).config, weights=engine.weights, kv=engine.kv)
+    built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = threads_for(weight_bytes(built), engine.threads)
     served = replace(
         _served(model, settings, engine, adapters, seed),
@@ -165,7 +166,7 @@ def _serve_language(
 
 
 def _serve_together(
-    model: str,
+    model: Source,
     pictures: "ServedPictures",
     settings: ServerSettings,
     engine: TextFlags,
@@ -190,26 +191,24 @@ def _run(served: Servable[Model], settings: ServerSettings, ready: Callable[[str
 
 
 def _served(
-    model: str, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+    model: Source, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
 ) -> Served:
     engine_settings = engine.settings(
         model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
     )
-    name = _called(model)
-    return Served(model, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
+    name = model.title
+    return Served(model.name, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
 
 
-def check_options(
-    models: Sequence[str], pipelines: Sequence[str], server: ServerFlags, given: Mapping[str, Any]
-) -> None:
+def check_options(models: Sequence[Source], server: ServerFlags, given: Mapping[str, Any]) -> None:
     """Refuse models that do not go together, and options of language models where there is none. Raises ValueError."""
-    writers = [each for each in models if each not in pipelines]
+    writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:
         raise ValueError(f"{len(writers)} language models are given; a server has one: start another for {writers[1]}")
     if len(models) > 1 and server.served_model_name:
         raise ValueError("--served-model-name is of one model; several are called by the names of their folders")
-    if len({_called(each) for each in models}) < len(models):
-        raise ValueError("two of the models have the same name; rename the folder of one")
+    if len({each.title for each in models}) < len(models):
+        raise ValueError("two of the models have the same name; rename the folder of one, or its file")
     if writers:
         return
     usual = {**_given(ServerFlags()), **_given(TextFlags()), **_given(AdapterFlags()), "seed": None}
@@ -217,26 +216,21 @@ def check_options(
     for name in of_text:
         if name != "threads" and given[name] != usual[name]:
             option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is of language models, and {models[0]} draws pictures; leave it out")
+            raise ValueError(f"{option} is of language models, and {models[0].name} draws pictures; leave it out")
 
 
 def _given(flags: Any) -> dict[str, Any]:
     return {each.name: getattr(flags, each.name) for each in fields(flags)}
 
 
-def served_pictures(models: Sequence[str], threads: int | None) -> "ServedPictures":
+def served_pictures(models: Sequence[Source], threads: int | None) -> "ServedPictures":
     """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
     from ridgeline.server.pictures.serving import ServedPictures
 
     if threads is not None:
         check_threads(threads)
-    named = {_called(each): each for each in models}
+    named = {each.title: each.name for each in models}
     return ServedPictures(named, lambda count: device_named("this", count), threads, loading_bar)
-
-
-def _called(model: str) -> str:
-    """A folder by its last name."""
-    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
@@ -270,7 +264,7 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings) -> 
         logger.warning(said)
 
 
-def _say_draws(model: str) -> None:
+def _say_draws(model: Source) -> None:
     if said := draws_too(model):
         logger.warning(said)
 

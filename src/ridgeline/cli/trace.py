@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.checkpoint.embedding import pooled, read_embedding
-from ridgeline.checkpoint.source import catalogue_name, open_source
+from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named, parse_tokens
@@ -205,11 +205,12 @@ def trace(
         raise ValueError("PROMPT is missing; give the text to follow, or --priced CARD to price the model without one")
     files.check()
     text = read_prompt(prompt)
-    if open_source(model).pipeline:
+    source = open_source(model)
+    if source.pipeline:
         _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
     refuse_of_pictures(model, drawing.given())
-    _show_written(model, text, device, look, sampling, running, files, priced, as_json=as_json)
+    _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json)
 
 
 def _show_drawn(
@@ -238,7 +239,7 @@ def _show_drawn(
 
 
 def _show_written(
-    model: str, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
+    source: Source, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
     formats: Priced, *, as_json: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
@@ -248,10 +249,10 @@ def _show_written(
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")
     dummy = running.dummy_weights
     settings = dataclasses.replace(_SETTINGS, adapters=adapters, weights=formats.weights, kv=formats.kv)
-    llm = load(model, settings, dummy_weights=dummy, threads=running.threads)
+    llm = load(source, settings, dummy_weights=dummy, threads=running.threads)
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)
-    name, asked = Path(model).resolve().name, partial(prompt_ids, llm, prompt, running.system, running.raw)
+    name, asked = source.title, partial(prompt_ids, llm, prompt, running.system, running.raw)
     subject = Subject(name, prompt, asked, next(iter(adapters), ""))
     ids = subject.encode()
     if sampling.max_tokens is not None:
@@ -269,7 +270,7 @@ def _show_written(
         print(json.dumps(to_json(ledger)))
     else:
         show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
-    if said := draws_too(model):
+    if said := draws_too(source):
         say(said)
 
 

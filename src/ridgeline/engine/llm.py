@@ -7,6 +7,7 @@ from typing import Any, overload
 import torch
 
 from ridgeline.checkpoint.fill import Progress
+from ridgeline.checkpoint.source import Source
 from ridgeline.engine.bounds import numbered
 from ridgeline.engine.events import Event
 from ridgeline.engine.features import Features
@@ -55,7 +56,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str,
+        model: Source | str,
         settings: EngineSettings | None = None,
         *,
         weights: str | None = None,
@@ -64,20 +65,18 @@ class LLM:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`model`: a checkpoint folder or a built-in name. weights, kv: as of EngineSettings,
-        `LLM("tales", weights="int8", kv="int8")`. threads: that torch computes with, in all of the process; by default
-        all cores, and one for a small model. The rest as `load_engine`, errors too. Raises ValueError for more threads
-        than cores."""
-        self.name = model
-        if weights is not None:
-            settings = replace(settings or EngineSettings(), weights=weights)
-        if kv is not None:
-            settings = replace(settings or EngineSettings(), kv=kv)
+        """`model`: a checkpoint folder, a GGUF file, a built-in name, or the source of one. weights, kv: as of
+        EngineSettings, `LLM("tales", weights="int8", kv="int8")`. threads: that torch computes with, in all of the
+        process; by default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises
+        ValueError for more threads than cores."""
+        self.name = model if isinstance(model, str) else model.name
+        own = settings or EngineSettings()
+        own = replace(own, weights=weights or own.weights, kv=kv or own.kv)
         self.loaded, self.threads = load_with_threads(
-            model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress
+            model, own, dummy_weights=dummy_weights, threads=threads, progress=progress
         )
         if self.loaded.vectors is not None:
-            raise ModelRefused(f"{model} turns texts into vectors or scores and writes none; use ridgeline embed")
+            raise ModelRefused(f"{self.name} turns texts into vectors or scores and writes none; use ridgeline embed")
         torch.set_num_threads(self.threads)
         self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
         self._texts = TextEngine(self.loaded)

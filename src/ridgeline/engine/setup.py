@@ -216,7 +216,7 @@ def load_engine(
 
 
 def load_with_threads(
-    model: str,
+    model: Source | str,
     settings: EngineSettings | None = None,
     *,
     dummy_weights: bool = False,
