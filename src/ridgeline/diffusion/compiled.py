@@ -20,11 +20,18 @@ def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> i
     """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has, which takes
     seconds to minutes. texts: what `encode` gave of the plan. Returns the number of blocks. Raises ValueError where
     there is no C++ compiler."""
-    # The import is half a second of symbolic algebra.
+    # The imports are half a second of symbolic algebra.
     from torch import _dynamo
-    from torch._dynamo.exc import BackendCompilerFailed
+    from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
+    try:
+        # Asked before anything is compiled: a compilation that fails leaves torch's hook in the interpreter.
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise ValueError(
+            "--compile wants a C++ compiler, and there is none that runs; install g++, or name one in CXX"
+        ) from None
     second = pipeline.second
     pairs = [(pipeline.denoiser, plan.guidance)]
     pairs += [(second.denoiser, plan.second)] if second is not None and plan.second is not None else []
@@ -37,13 +44,6 @@ def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> i
     for images in {len(group) for group in plan.groups}:
         for denoiser, guidance in pairs:
             predict = guided_denoiser(denoiser, guidance, texts, Calls(images, plan.batching.paired), pooled)
-            try:
-                with torch.inference_mode():
-                    predict(torch.zeros(images, *plan.geometry.latents), plan.schedule.time(0))
-            except BackendCompilerFailed as error:
-                if isinstance(error.inner_exception, InvalidCxxCompiler):
-                    raise ValueError(
-                        "--compile wants a C++ compiler, and there is none that runs; install g++, or name one in CXX"
-                    ) from None
-                raise
+            with torch.inference_mode():
+                predict(torch.zeros(images, *plan.geometry.latents), plan.schedule.time(0))
     return len(blocks)
