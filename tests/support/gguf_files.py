@@ -87,9 +87,17 @@ def turned_back(rows: np.ndarray, heads: int) -> np.ndarray:
     return split.swapaxes(1, 2).reshape(rows.shape)
 
 
+# Of types of K where the large scales begin, the most that a code times its small scale is, and what the scales are
+# beside each other: that of the codes and, where there is one, that of the minima.
+LARGE_SCALES = {
+    Type.Q2_K: (80, 3 * 15, [1.0, 1.0]), Type.Q3_K: (108, 4 * 32, [1.0]), Type.Q4_K: (0, 15 * 63, [1.0, 4.0]),
+    Type.Q5_K: (0, 31 * 63, [1.0, 8.0]), Type.Q6_K: (208, 31 * 64, [1.0]),
+}  # fmt: skip
+
+
 def blocks_of(rows: np.ndarray, kind: Type) -> np.ndarray:
     """Rows in blocks of a type. Those of K, to which the package does not quantise, are random."""
-    if kind in (Type.Q4_K, Type.Q6_K):
+    if kind in LARGE_SCALES:
         return random_blocks(rows, kind)
     return gguf.quants.quantize(np.ascontiguousarray(rows), kind)
 
@@ -101,10 +109,9 @@ def random_blocks(rows: np.ndarray, kind: Type) -> np.ndarray:
     generator = np.random.default_rng(rows.shape[0] * 1000 + rows.shape[1])
     blocks = generator.integers(0, 256, (count, size), dtype=np.uint8)
     large = float(np.abs(rows).mean()) * generator.uniform(0.5, 1.5, (count, 2))
-    if kind == Type.Q4_K:  # codes to 15 times scales to 63, less minima to 63
-        blocks[:, :4] = (large / (15 * 63) * [1, 4]).astype(np.float16).view(np.uint8)
-    else:  # codes to 31 times scales to 127
-        blocks[:, -2:] = (large[:, :1] / (31 * 64)).astype(np.float16).view(np.uint8)
+    at, most, steps = LARGE_SCALES[kind]
+    scales = (large[:, : len(steps)] / most * steps).astype(np.float16).view(np.uint8)
+    blocks[:, at : at + scales.shape[1]] = scales
     return blocks.reshape(len(rows), -1)
 
 
