@@ -9,11 +9,14 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from models.comparing import TOLERANCE, off
-from ridgeline.checkpoint import load_model
+from ridgeline.checkpoint import load_model, open_source
 from ridgeline.models import ModelRefused
+from ridgeline.models.bill import bill
 from ridgeline.ops.expert_layout import widened
+from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.checkpoints import random_model
 from support.engines import uncached_logits
+from support.planned import card
 
 SIZES = {
     "vocab_size": 61, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -65,6 +68,19 @@ def folder(tmp_path: Path) -> Path:
     with torch.no_grad():
         torch.save(theirs(torch.tensor([IDS])).logits[0], tmp_path / "logits.pt")
     return tmp_path
+
+
+def test_a_plan_of_a_processor_has_them_widened(folder: Path) -> None:
+    """As they run there; of another card as they are stored, from the same cache."""
+    cases = ModelCache(open_source(str(folder)).config)
+    here, there = cases.case(Setup(card(kind="cpu"))), cases.case(Setup(card()))
+    loaded = load_model(str(folder))
+    assert (here.weights, bill(here.model)) == ("fp32", bill(loaded))
+    assert [note for note in here.notes if "weights stored in mxfp4 are widened to fp32" in note]
+    assert there.weights == "mxfp4"
+    assert bill(there.model).nbytes < bill(loaded).nbytes
+    assert not [note for note in there.notes if "widened" in note]
+    assert cases.case(Setup(card(kind="cpu"), weights="mxfp4")).weights == "mxfp4"
 
 
 def test_a_released_layout_runs(folder: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
-from ridgeline.models.families import stored_dtype
+from ridgeline.models.families import family_of, stored_dtype
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import (
     PLAIN,
@@ -163,7 +163,7 @@ class Setup:
         return dataclasses.replace(self, device=device, engine=engine)
 
 
-_Key = tuple[int, str | None, str | None, torch.dtype, bool]
+_Key = tuple[int, str | None, str | None, torch.dtype, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +264,10 @@ class ModelCache:
         data-parallel attention where there are no experts to divide."""
         asked = self._dtype(setup)
         dtype = _computed_in(asked, setup.device, narrows=self._narrows(setup))
-        key = (setup.devices, setup.weights, setup.kv, dtype, setup.engine.own_attention)
+        stated = self._stated(setup.device)
+        key = (setup.devices, setup.weights, setup.kv, dtype, stated.name, setup.engine.own_attention)
         if key not in self._built:
-            recipe = self._recipe(setup, dtype)
+            recipe = self._recipe(setup, stated, dtype)
             model = one_cards_part(self.fields, dtype, recipe, setup)
             if self._around is not None:
                 model = self._around(model)
@@ -289,13 +290,20 @@ class ModelCache:
     def _narrows(self, setup: Setup) -> bool:
         """Whether matrices are narrower than all else, as the config says or as plain ones are quantised to run."""
         if setup.weights is None:
-            return bool(read_recipe(self.fields).name)
+            return bool(self._stated(setup.device).name)
         return setup.weights.removesuffix(WITH_HEAD) in running_names()
 
-    def _recipe(self, setup: Setup, dtype: torch.dtype) -> Recipe:
-        """How the model is stored: as the config says, but for what the setup asks for."""
-        plain = {known.name for known in FORMATS}
+    def _stated(self, device: Device) -> Recipe:
+        """How the config says that the model is stored; on a processor without what is widened there, as it runs here
+        (`build_to_run`)."""
         stated = read_recipe(self.fields)
+        if device.kind == "cpu" and stated.name in family_of(self.fields).widens:
+            return dataclasses.replace(PLAIN, kv=stated.kv, unread=stated.unread)
+        return stated
+
+    def _recipe(self, setup: Setup, stated: Recipe, dtype: torch.dtype) -> Recipe:
+        """How the model is stored: as the config says, `stated`, but for what the setup asks for."""
+        plain = {known.name for known in FORMATS}
         recipe = stated
         if setup.weights is not None:
             recipe = PLAIN if setup.weights in plain else recipe_named(setup.weights)
@@ -313,6 +321,8 @@ class ModelCache:
             yield unable
         if dtype != asked:
             yield f"{card.title} does not compute in {format_of(asked).name}: priced in {format_of(dtype).name}"
+        if case.setup.weights is None and case.recipe.name != (stored := read_recipe(self.fields).name):
+            yield f"weights stored in {stored} are widened to {case.weights} while they are loaded on {card.title}"
         narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
         for name in sorted(narrow - card.peaks.keys()):
             yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
