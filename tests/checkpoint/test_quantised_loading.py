@@ -186,7 +186,7 @@ def test_memory_never_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ("nvfp4", "does not run yet; give one of fp8, int8, w8a8, int4, int4-g64, int4-g32"),
         ("q4_k_m", "does not run yet; give one of"),
-        ("int5", "unknown weight format 'int5'; use one of"),
+        ("int5", r"unknown weight format 'int5'; use one of fp8, int8, w8a8, int4, int4-g64, int4-g32; a format may"),
         ("q8_0+head", "unknown weight format"),
         ("bf16", "the checkpoint's are in fp32 and are never converted"),
     ],

@@ -111,7 +111,7 @@ ALIASES: tuple[Alias, ...] = (
         "weights run as the checkpoint stores them, or in another format while it is loaded (--weights int8); leave it "
         "out",
     ),
-    Same(("--load-format",), ("auto", "safetensors"), "weights are read from safetensors alone; give auto"),
+    Same(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
     Same(("--enforce-eager",), ("true",), "steps are not captured as CUDA graphs; leave it out", flag=True),
     Same(
         ("--enable-chunked-prefill",), ("true",),

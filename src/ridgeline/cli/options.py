@@ -97,9 +97,9 @@ def _lora(text: str, *names: str, **more: Any) -> Any:
 
 
 _RUN_WEIGHTS = (
-    "Quantise the matrices of a plain checkpoint while it is loaded: int8 (a scale a row), int4, int4-g64 or int4-g32 "
-    "(groups of 128, 64, 32 with a zero), fp8; int8+head the embedding and the head too. Other than vLLM's "
-    "--quantization, of weights alone."
+    "Quantise the matrices of a plain checkpoint while it is loaded: int8 or fp8 (a scale a row), int4, int4-g64 or "
+    "int4-g32 (groups of 128, 64, 32 with a zero), w8a8 (int8, rows of activations too); int8+head the embedding and "
+    "the head too. But for w8a8, and unlike vLLM's --quantization, of weights alone."
 )
 
 Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]

@@ -57,6 +57,7 @@ from ridgeline.models.recipes import (
     Recipe,
     read_recipe,
     recipe_named,
+    recipe_names,
     running_names,
 )
 from ridgeline.models.storage import Storage
@@ -423,11 +424,14 @@ def quantised_recipe(weights: str, fields: Fields) -> Recipe:
             f"--weights is {weights!r}, the checkpoint's are in {format_of(fields.dtype).name} and are never converted "
             f"to another full format; leave it out, or give one of {', '.join(running_names())}"
         )
+    bare, running = weights.removesuffix(WITH_HEAD), ", ".join(running_names())
+    if bare not in recipe_names():
+        raise ValueError(f"unknown weight format {weights!r}; use one of {running}; a format may end in {WITH_HEAD}")
     recipe = recipe_named(weights)
-    if weights.removesuffix(WITH_HEAD) not in running_names():
+    if bare not in running_names():
         raise ValueError(
             f"--weights is {weights!r}, which is priced (ridgeline plan, trace --priced) and does not run yet; give "
-            f"one of {', '.join(running_names())}"
+            f"one of {running}"
         )
     return recipe
 
