@@ -83,9 +83,11 @@ def test_anything_else_is_401_in_openai_s_form(given: tuple[str, ...]) -> None:
     assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
 
-def test_only_health_needs_no_key() -> None:
+def test_only_health_and_the_page_need_no_key() -> None:
     assert all(status(KEYED, path) == 200 for path in PUBLIC)
-    for path in ("/health/", "//health", "/health/live/", "/Health", "/health%2f..", "/v1/../health", "/healthz", "/"):
+    health = ("/health/", "//health", "/health/live/", "/Health", "/health%2f..", "/v1/../health", "/healthz")
+    page = ("//", "/page", "/page/", "/page/cards.json", "/page/../metrics", "/page/app.js/", "/page/index.html")
+    for path in (*health, *page):
         assert status(KEYED, path) == 401
 
 

@@ -478,5 +478,5 @@ def test_the_card_of_a_pipeline(up: Drawing) -> None:
     assert (card["id"], card["sizes"], card["num_inference_steps"]) == ("tiny", list(SIZES), 50)
     assert card["limits"]["picture_bytes"] == 256 << 20
     assert up.get("/v1/models/other").status == 404
-    assert ROUTE in up.get("/").json()["routes"]
+    assert ROUTE in up.get("/version").json()["routes"]
     assert up.get("/health").json() == {"status": "ready"}

@@ -51,8 +51,8 @@ def scrape(server: Running) -> dict[tuple[str, frozenset[tuple[str, str]]], floa
     }
 
 
-def test_the_root_names_what_watches_too(watched: tuple[Running, Observability]) -> None:
-    routes = watched[0].get("/").json()["routes"]
+def test_the_version_names_what_watches_too(watched: tuple[Running, Observability]) -> None:
+    routes = watched[0].get("/version").json()["routes"]
     assert {"/metrics", "/v1/trace/{id}", "/v1/engine/state", "/v1/engine/events"} < set(routes)
 
 

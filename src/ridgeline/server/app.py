@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ridgeline.engine.params import SamplingParams
 from ridgeline.server.api.chat import ROUTE as CHAT
 from ridgeline.server.api.chat import chat_generation
 from ridgeline.server.api.chunks import Chunks
@@ -28,10 +29,11 @@ from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
 from ridgeline.server.api.vectors import EMBEDDINGS, RERANK, EmbeddingFields, RerankFields, embeddings, rerank
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
-from ridgeline.server.http.auth import PUBLIC
+from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
 from ridgeline.server.http.exchanges import IGNORED
+from ridgeline.server.http.page import page_routes
 from ridgeline.server.http.sse import EventStream, Outbox
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -109,6 +111,8 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
             "owned_by": "ridgeline",
             "root": model.name,
             "parent": model.name if model.adapter(name) else None,
+            "routes": text_routes_of(model),
+            "sampling": _sampling(model.defaults),
             "max_model_len": model.context,
             "dtype": model.dtype,
             "limits": settings.public_limits(),
@@ -116,6 +120,23 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
         for name in model.all_names
     }
 
+
+def text_routes_of(model: ServedModel) -> Sequence[str]:
+    """The routes that answer with what this model makes."""
+    if model.hears:
+        return TRANSCRIPTIONS, TRANSLATIONS
+    if model.vectors is not None:
+        return (RERANK if model.vectors.labels else EMBEDDINGS,)
+    return (CHAT, COMPLETIONS, RESPONSES) if model.texts.templates is not None else (COMPLETIONS,)
+
+
+def _sampling(defaults: SamplingParams) -> Mapping[str, float]:
+    """What a request that says nothing gets, under the names of its fields."""
+    return {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+
+
+TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
+"""What is posted to a speech model."""
 
 IMAGES = "/v1/images/generations"
 """What is posted to a pipeline of pictures."""
@@ -131,8 +152,8 @@ TEXT_ROUTES = (
     f"{CHAT}/render",
     COMPLETIONS,
     RESPONSES,
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
     EMBEDDINGS,
     RERANK,
     "/tokenize",
@@ -144,7 +165,7 @@ TEXT_ROUTES = (
 def application(routes: Sequence[BaseRoute]) -> Starlette:
     """An application of these routes and those that every server has; every error is OpenAI's object."""
     return Starlette(
-        routes=(*routes, Route("/version", version), Route("/", index)),
+        routes=(*routes, Route("/version", version), *page_routes()),
         exception_handlers={
             ApiError: _api_error,
             HTTPException: _http_error,
@@ -158,15 +179,10 @@ async def _draws_no_pictures(request: Request) -> Response:
     raise invalid(f"the model {DRAWS_NO_PICTURES}", "model", code="unsupported_model")
 
 
-async def index(request: Request) -> Response:
-    """What there is to ask, for whoever opens the address in a browser."""
-    routes = [route.path_format for route in request.app.routes if isinstance(route, Route)]
-    return answer({"ridgeline": __version__, "routes": [*routes, *sorted(PUBLIC)]})
-
-
 async def version(request: Request) -> Response:
-    """Which version this is."""
-    return answer({"version": __version__})
+    """Which version this is, and what there is to ask."""
+    routes = [route.path_format for route in request.app.routes if isinstance(route, Route)]
+    return answer({"version": __version__, "routes": [*routes, *sorted(HEALTH)]})
 
 
 class Reply(Protocol):

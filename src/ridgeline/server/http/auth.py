@@ -1,4 +1,5 @@
-"""Who may ask: the Host and Origin that a browser sends, and API keys. Denied by default: only PUBLIC needs no key.
+"""Who may ask: the Host and Origin that a browser sends, and API keys. Denied by default: only PUBLIC
+needs no key.
 
 Decided on `scope["path"]`, on which the router decides too: a URL put together from headers can say something else
 (CVE-2026-48710).
@@ -15,9 +16,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response
+from ridgeline.server.http.page import PAGE
 from ridgeline.server.settings import ServerSettings, is_loopback
 
-PUBLIC = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
+"""What says how the server is."""
+
+PUBLIC = HEALTH | PAGE
 """What answers without a key. Nothing of what it says depends on a request."""
 
 KEY = "ridgeline.key"

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal
-from ridgeline.server.http.auth import PUBLIC
+from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.disconnect import GONE
 
 IGNORED = "x-ridgeline-ignored-fields"
@@ -72,7 +72,7 @@ class Exchanges:
             if start is None:
                 await error_response(internal())(scope, receive, watched)
         finally:
-            if scope["path"] not in PUBLIC:
+            if scope["path"] not in HEALTH:
                 exchange = _exchange(scope, start, (time.perf_counter_ns() - started) * NANOSECONDS)
                 for observer in self._observers:
                     observer(exchange)

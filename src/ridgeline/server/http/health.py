@@ -79,7 +79,7 @@ class Health:
         self._heard, self._still = self.watched.heard, self._still + seconds if waits else 0.0
 
     def answer(self, path: str) -> Response:
-        """To one of PUBLIC. /health/live: whether the process is worth keeping. The others: whether a request could be
+        """To one of HEALTH. /health/live: whether the process is worth keeping. The others: whether a request could be
         answered now."""
         state = self.state
         good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"

@@ -103,6 +103,7 @@ class PictureApi:
             "owned_by": "ridgeline",
             "root": self._names.said(own),
             "parent": None,
+            "routes": (VIDEOS if clips else IMAGES,),
             "sizes": [str(size) for size in pipeline.layout.sizes],
             "num_inference_steps": pipeline.kind.steps,
             "guidance_scale": pipeline.kind.guidance,

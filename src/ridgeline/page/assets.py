@@ -1,0 +1,59 @@
+"""Assets: the files that the page is made of, read once, each with what a browser is told of it."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+
+_MEDIA = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""The files that a browser asks for; those of other sorts (the document, licences) stay here."""
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page. name: its path in the folder, which is how modules call each other too."""
+
+    name: str
+    data: bytes
+
+    @property
+    def media(self) -> str:
+        """Its media type."""
+        return _MEDIA[Path(self.name).suffix]
+
+    @property
+    def text(self) -> str:
+        """What is in it."""
+        return self.data.decode()
+
+    @cached_property
+    def digest(self) -> str:
+        """What changes with its contents: the first 16 digits of their SHA-256."""
+        return hashlib.sha256(self.data).hexdigest()[:16]
+
+    @cached_property
+    def gzipped(self) -> bytes:
+        """Its contents as most browsers take them."""
+        return gzip.compress(self.data, mtime=0)
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """All of them by name, in order of their names."""
+    files = sorted(path for path in STATIC.rglob("*") if path.suffix in _MEDIA)
+    names = [path.relative_to(STATIC).as_posix() for path in files]
+    return {name: Asset(name, path.read_bytes()) for name, path in zip(names, files, strict=True)}
+
+
+def of_type(suffix: str) -> list[Asset]:
+    """Those whose name ends so; others' first, so that rules of ours stand over theirs."""
+    found = [asset for asset in assets().values() if asset.name.endswith(suffix)]
+    return sorted(found, key=lambda asset: not asset.name.startswith("vendored/"))

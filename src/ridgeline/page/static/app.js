@@ -1,0 +1,170 @@
+// The page: its bar, its tabs, and what is between it and a server.
+
+import { html, render, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
+import { readContext, readHealth } from "page/context.js";
+import { KeyForm, Notice, Overview } from "page/entrance.js";
+import { openSource } from "page/source.js";
+import { readState, writeState } from "page/state.js";
+import { TABS } from "page/tabs.js";
+
+const FIELDS = Object.fromEntries(TABS.map((tab) => [tab.id, tab.fields ?? {}]));
+const ASK_AGAIN = 1500; // milliseconds
+
+/** What is behind the page: `context`, once there is one, else what is in the way of it. */
+function useContextOf(source) {
+  const [found, setFound] = useState({ waiting: "" });
+  const [tries, setTries] = useState(0);
+  useEffect(() => {
+    let timer = 0;
+    let left = false;
+    const look = async () => {
+      const next = await lookFor(source);
+      if (left) return;
+      setFound(next);
+      if (next.waiting) timer = setTimeout(look, ASK_AGAIN);
+    };
+    look();
+    return () => {
+      left = true;
+      clearTimeout(timer);
+    };
+  }, [tries]);
+  return [found, useCallback(() => setTries((count) => count + 1), [])];
+}
+
+async function lookFor(source) {
+  try {
+    return { context: await readContext(source) };
+  } catch (error) {
+    if (error.status === 401) return { locked: source.hasKey ? error.message : "" };
+    return { waiting: (await readHealth()) ?? "The server cannot be reached." };
+  }
+}
+
+/** The state that the address says, and a way to change it. Steps between tabs go into the browser's history. */
+function usePageState() {
+  const [{ state, newer }, setRead] = useState(() => readState(location.hash, FIELDS));
+  const current = useRef(state);
+  useEffect(() => {
+    const read = () => {
+      const next = readState(location.hash, FIELDS);
+      current.current = next.state;
+      setRead(next);
+    };
+    addEventListener("popstate", read);
+    return () => removeEventListener("popstate", read);
+  }, []);
+  const change = useCallback((make) => {
+    const before = current.current;
+    const next = make(before);
+    current.current = next;
+    setRead({ state: next, newer: false });
+    history[next.tab === before.tab ? "replaceState" : "pushState"](null, "", writeState(next, FIELDS));
+  }, []);
+  return [state, newer, change];
+}
+
+function Bar({ tabs, chosen, choose, children }) {
+  return html`<header class="bar">
+    <a class="skip" href="#content" onClick=${(event) => skip(event)}>Skip to the content</a>
+    <span class="brand">
+      <svg class="logo" viewBox="0 0 32 24" aria-hidden="true"><path d="M3 21 16 6h13" /></svg>Ridgeline
+    </span>
+    ${tabs.length > 0 && html`<${TabList} ...${{ tabs, chosen, choose }} />`}
+    <div class="beside">${children}</div>
+  </header>`;
+}
+
+function skip(event) {
+  event.preventDefault(); // the address is the state's
+  document.getElementById("content").focus();
+}
+
+/** Tabs as WAI-ARIA's practices have them: arrows go round, Home and End go to the ends. */
+function TabList({ tabs, chosen, choose }) {
+  const list = useRef(null);
+  const go = (event) => {
+    const at = tabs.findIndex((tab) => tab.id === chosen);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    const tab = tabs.at(to % tabs.length);
+    choose(tab.id);
+    list.current.querySelector(`#tab-${tab.id}`).focus();
+  };
+  return html`<div class="tabs" role="tablist" aria-label="Views" ref=${list} onKeyDown=${go}>
+    ${tabs.map(
+      (tab) => html`<button
+        key=${tab.id}
+        id=${`tab-${tab.id}`}
+        role="tab"
+        type="button"
+        aria-selected=${tab.id === chosen ? "true" : "false"}
+        aria-controls=${`panel-${tab.id}`}
+        tabindex=${tab.id === chosen ? 0 : -1}
+        onClick=${() => choose(tab.id)}
+      >
+        ${tab.title}
+      </button>`,
+    )}
+  </div>`;
+}
+
+/** A tab that was opened stays, unseen, with all that is in it; one that was not is not made. */
+function Panels({ tabs, chosen, context, source, state, change }) {
+  const opened = useRef(new Set());
+  opened.current.add(chosen);
+  return tabs.map(
+    (tab) => html`<section
+      key=${tab.id}
+      id=${`panel-${tab.id}`}
+      class=${`panel ${tab.id}`}
+      role="tabpanel"
+      aria-labelledby=${`tab-${tab.id}`}
+      hidden=${tab.id !== chosen}
+    >
+      ${opened.current.has(tab.id) &&
+      html`<${Panel} ...${{ tab, context, source, change }} active=${tab.id === chosen} state=${state[tab.id]} />`}
+    </section>`,
+  );
+}
+
+function Panel({ tab, context, source, active, state, change }) {
+  const set = useCallback((own) => change((all) => ({ ...all, [tab.id]: { ...all[tab.id], ...own } })), []);
+  return html`<${tab.view} ...${{ context, source, active, state, set }} />`;
+}
+
+function Page() {
+  const source = useMemo(openSource, []);
+  const [found, lookAgain] = useContextOf(source);
+  const [state, newer, change] = usePageState();
+  const { context } = found;
+  const tabs = context ? TABS.filter((tab) => tab.available(context)) : [];
+  const chosen = (tabs.find((tab) => tab.id === state.tab) ?? tabs[0])?.id;
+  const title = tabs.find((tab) => tab.id === chosen)?.title;
+  const name = context?.models[0]?.id;
+  useEffect(() => {
+    document.title = [title, name, "Ridgeline"].filter(Boolean).join(" · ");
+  }, [title, name]);
+  const useKey = (key) => {
+    source.setKey(key);
+    lookAgain();
+  };
+  return html`
+    <${Bar} tabs=${tabs} chosen=${chosen} choose=${(tab) => change((all) => ({ ...all, tab }))}>
+      ${source.served && source.hasKey && context &&
+      html`<button type="button" class="quiet" onClick=${() => useKey("")}>Forget the key</button>`}
+    <//>
+    <main id="content" tabindex="-1">
+      ${newer && html`<${Notice}>This address is of a newer page: some of it may be missing here.<//>`}
+      ${found.waiting && html`<${Notice} busy>${found.waiting}<//>`}
+      ${found.locked !== undefined && html`<${KeyForm} refused=${found.locked} onKey=${useKey} />`}
+      ${context && tabs.length === 0 && html`<${Overview} context=${context} />`}
+      ${context && html`<${Panels} ...${{ tabs, chosen, context, source, state, change }} />`}
+    </main>
+  `;
+}
+
+const page = document.getElementById("page");
+page.replaceChildren();
+render(html`<${Page} />`, page);

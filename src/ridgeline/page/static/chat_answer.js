@@ -1,0 +1,142 @@
+// The turns of a conversation as they are read: texts, thoughts folded, what each answer took and what its price said.
+
+import { html, useMemo, useState } from "page/dom.js";
+import { piecesOf } from "page/chat_turns.js";
+import { Facts, Grown, Trouble } from "page/controls.js";
+import { grouped, percent, saySeconds, three } from "page/numbers.js";
+
+/** What the user said, and a way to say it otherwise. onEdit: null while that cannot be. */
+export function Question({ turn, onEdit }) {
+  const [draft, setDraft] = useState(null);
+  if (draft === null) {
+    return html`<div class="question">
+      <div class="words">${turn.text}</div>
+      ${onEdit && html`<div class="acts"><button type="button" class="quiet" onClick=${() => setDraft(turn.text)}>Edit</button></div>`}
+    </div>`;
+  }
+  const save = (event) => {
+    event.preventDefault();
+    setDraft(null);
+    onEdit(draft);
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") setDraft(null);
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save(event);
+  };
+  return html`<form class="question editing" onSubmit=${save}>
+    <${Grown} value=${draft} onInput=${setDraft} onKeyDown=${onKeyDown} aria-label="Edit what you said" />
+    <div class="acts">
+      <button type="button" class="quiet" onClick=${() => setDraft(null)}>Leave it</button>
+      <button type="submit" class="main" disabled=${!draft.trim()}>Ask again</button>
+    </div>
+  </form>`;
+}
+
+/** An answer. writing: more of it comes. place: of the token that is looked at, -1 for none; onPlace: another one is.
+ * onAgain: null where it cannot be asked for again. revision: changes with what is in it. */
+export function Answer({ turn, writing, place, onPlace, onAgain, revision }) {
+  const pieces = useMemo(() => (writing ? null : piecesOf(turn)), [writing, revision]);
+  const empty = !turn.text && !turn.thought;
+  return html`<div class="answer">
+    ${turn.thought && html`<${Thought} text=${turn.thought} open=${writing && !turn.text} />`}
+    <div class=${writing ? "words writing" : "words"} onClick=${(event) => onPlace(placeOf(event))}>
+      ${pieces ? html`<${Pieces} pieces=${pieces} place=${place} />` : turn.text.trimStart()}${writing && empty && html`<span class="wait">…</span>`}
+    </div>
+    ${turn.error && html`<${Trouble}>${turn.error}<//>`}
+    ${!writing && html`<div class="acts">
+      <${Took} turn=${turn} />
+      <span class="last">
+        ${navigator.clipboard && turn.text && html`<${Copy} text=${turn.text} />`}
+        ${onAgain && html`<button type="button" class="quiet" onClick=${onAgain}>Again</button>`}
+      </span>
+    </div>`}
+  </div>`;
+}
+
+function placeOf(event) {
+  const place = event.target.dataset?.place;
+  return place === undefined ? -1 : Number(place);
+}
+
+/** Each token by itself, to be pointed at; the slider of candidates does the same by keys. */
+function Pieces({ pieces, place }) {
+  return pieces.map((piece, at) => html`<span key=${at} data-place=${at} class=${at === place ? "piece looked" : "piece"}>${at === 0 ? piece.trimStart() : piece}</span>`);
+}
+
+function Thought({ text, open }) {
+  return html`<details class="thought" open=${open}>
+    <summary>${open ? "Thinking" : "Thoughts"}</summary>
+    <div class="words">${text}</div>
+  </details>`;
+}
+
+function Copy({ text }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text).then(() => setDone(true), () => setDone(false));
+    setTimeout(() => setDone(false), 1500);
+  };
+  return html`<button type="button" class="quiet" onClick=${copy}>${done ? "Copied" : "Copy"}</button>`;
+}
+
+const ENDS = { length: "cut off at its longest", stop: "", abort: "stopped", error: "failed", stopped: "stopped" };
+
+/** What an answer took: a line, and behind it the table. */
+function Took({ turn }) {
+  const { times, trace, end } = turn;
+  const ended = ENDS[end] ?? end;
+  if (!times) return ended ? html`<span class="took">${ended}</span>` : null;
+  const parts = [
+    tokens(times.predicted_n),
+    times.predicted_per_second > 0 && `${three(times.predicted_per_second)} tok/s out`,
+    `first in ${saySeconds(times.first_token_ms / 1e3)}`,
+    ended,
+  ];
+  return html`<details class="took">
+    <summary>
+      <span>${parts.filter(Boolean).join(" · ")}</span>
+      ${trace?.predicted_seconds && html`<${Priced} trace=${trace} />`}
+    </summary>
+    <${Facts} rows=${rowsOf(times, trace)} />
+  </details>`;
+}
+
+function tokens(count) {
+  return `${grouped(count)} ${count === 1 ? "token" : "tokens"}`;
+}
+
+function rowsOf(times, trace) {
+  const ms = (value) => saySeconds(value / 1e3);
+  const rate = (value) => (value > 0 ? `${three(value)} tok/s` : "");
+  const kept = times.cache_n ? `, ${grouped(times.cache_n)} found in KV memory` : "";
+  const rows = [
+    ["queue", ms(times.queued_ms)],
+    ["prompt", ms(times.prompt_ms), `${tokens(times.prompt_n)} in${kept} · ${rate(times.prompt_per_second)}`],
+    ["answer", ms(times.predicted_ms), [`${tokens(times.predicted_n)} out`, rate(times.predicted_per_second)].filter(Boolean).join(" · ")],
+    ["in all", ms(times.total_ms)],
+  ];
+  if (!trace) return rows;
+  rows.push(["steps, measured", saySeconds(trace.step_seconds), `${grouped(trace.steps)} steps of the engine`]);
+  if (trace.predicted_seconds) {
+    const share = trace.predicted_share ? `${percent(trace.predicted_share)} of what was measured` : "";
+    rows.push(["steps, predicted", saySeconds(trace.predicted_seconds), share]);
+    rows.push(["steps, floor", saySeconds(trace.floor_seconds), "nothing can be faster"]);
+  }
+  return rows;
+}
+
+/** Steps as predicted (outline) and measured (bar), and what nothing can beat (mark). The table behind it says both. */
+function Priced({ trace }) {
+  const { step_seconds: measured, predicted_seconds: predicted, floor_seconds: floor } = trace;
+  const longest = Math.max(measured, predicted);
+  const [fill, outline, mark] = [measured, predicted, floor].map((value) => (100 * value) / longest);
+  const words = `steps ${saySeconds(measured)}, predicted ${saySeconds(predicted)}`;
+  return html`<span class="priced">
+    <svg class="bars" viewBox="0 0 100 14" preserveAspectRatio="none" aria-hidden="true">
+      <rect class="fill" x="0" y="3" width=${fill} height="8" />
+      <rect class="outline" x="0.5" y="1.5" width=${Math.max(0, outline - 1)} height="11" />
+      <line class="mark" x1=${mark} x2=${mark} y1="0" y2="14" />
+    </svg>
+    ${words}
+  </span>`;
+}

@@ -1,0 +1,57 @@
+// What is seen before a tab is: a notice, the question for a key, what there is where no tab fits.
+
+import { html, useState } from "page/dom.js";
+import { Field, Trouble } from "page/controls.js";
+
+/** A sentence in the way of everything else. busy: it is waited for. */
+export function Notice({ busy = false, children }) {
+  return html`<p class=${busy ? "notice busy" : "notice"} role="status">${children}</p>`;
+}
+
+const SENDABLE = /^[\x21-\x7e]+$/;
+
+/** The question for an API key. refused: what the server said of the one before; "" where there was none. */
+export function KeyForm({ refused, onKey }) {
+  const [key, setKey] = useState("");
+  const [unsendable, setUnsendable] = useState(false);
+  const send = (event) => {
+    event.preventDefault();
+    const said = key.trim();
+    setUnsendable(!SENDABLE.test(said));
+    if (SENDABLE.test(said)) onKey(said);
+  };
+  const trouble = unsendable
+    ? "A key is made of letters, digits and signs, without blanks."
+    : refused && "The server does not take this key.";
+  return html`<form class="card entrance" onSubmit=${send}>
+    <h1>This server wants a key</h1>
+    <p>It is sent with every request to this server, and kept until this browser tab is closed.</p>
+    <${Field} name="API key" type="password" value=${key} onInput=${setKey} autocomplete="off" spellcheck="false" />
+    ${trouble && html`<${Trouble}>${trouble}<//>`}
+    <button type="submit" class="main">Open</button>
+  </form>`;
+}
+
+/** What is there, where no tab can show it. */
+export function Overview({ context }) {
+  if (!context.served) {
+    return html`<${Notice}>This file holds no data that a view could show.<//>`;
+  }
+  return html`<div class="card entrance">
+    <h1>What this server answers</h1>
+    <p>None of the views is for a model of this sort. Programs can ask it:</p>
+    <div class="scroll">
+      <table>
+        <thead><tr><th scope="col">model</th><th scope="col">routes</th></tr></thead>
+        <tbody>
+          ${context.models.map(
+            (model) => html`<tr key=${model.id}>
+              <th scope="row" class="words">${model.id}</th>
+              <td class="words">${(model.routes ?? []).map((route) => html`<code>${route}</code> `)}</td>
+            </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+  </div>`;
+}

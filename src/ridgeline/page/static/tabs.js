@@ -1,0 +1,6 @@
+// The tabs, in their order. Each is a module that exports `id`, `title`, `fields` (what the address says of it, as
+// state.js has it), `available(context)` and `view`, a component. docs/page.md says what a view is given.
+
+import * as chat from "page/tab_chat.js";
+
+export const TABS = [chat];

@@ -1,0 +1,60 @@
+"""The page over HTTP: its document at `/` and its files by their names. No folder is served, and no ranges."""
+
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ridgeline.page.assets import Asset, assets
+from ridgeline.page.document import page_names, served_page
+
+PAGE = frozenset(page_names())
+"""Paths of the page. It is public, and the same for everybody: a key is wanted by what it asks."""
+
+_FOR_EVER = "public, max-age=31536000, immutable"
+_ASK_AGAIN = "no-cache"
+_GUARDED = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
+
+
+def page_routes() -> Sequence[BaseRoute]:
+    """`/` and `/page/NAME`."""
+    return [Route("/", _document), Route("/page/{name:path}", _asset)]
+
+
+async def _document(request: Request) -> Response:
+    page = served_page()
+    headers = {
+        **_GUARDED,
+        "content-security-policy": page.policy,
+        "cross-origin-opener-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+        "cache-control": _ASK_AGAIN,
+    }
+    return Response(page.html, headers=headers, media_type="text/html")
+
+
+async def _asset(request: Request) -> Response:
+    """A file. Asked for by the digest of its contents it never changes; else it is to be asked for each time."""
+    asset = assets().get(request.path_params["name"])
+    if asset is None:
+        raise HTTPException(404)
+    kept = request.query_params.get("v") == asset.digest
+    headers = {
+        **_GUARDED,
+        "etag": f'"{asset.digest}"',
+        "cache-control": _FOR_EVER if kept else _ASK_AGAIN,
+        "vary": "accept-encoding",
+    }
+    if headers["etag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    data, encoding = _encoded(asset, request.headers)
+    return Response(data, headers=headers | encoding, media_type=asset.media)
+
+
+def _encoded(asset: Asset, asked: Headers) -> tuple[bytes, dict[str, str]]:
+    """The contents as a client takes them, and the header that says so."""
+    takes = [part.strip() for part in asked.get("accept-encoding", "").lower().split(",")]
+    return (asset.gzipped, {"content-encoding": "gzip"}) if "gzip" in takes else (asset.data, {})

@@ -1,0 +1,125 @@
+"""A browser, and servers for it to open."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.test_transcript import TOKENIZER, speaking
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.setup import load_engine
+from ridgeline.engine.texts import Texts
+from ridgeline.roofline.cards import load_card
+from ridgeline.server.admission import Queue
+from ridgeline.server.mixed.engine import LoopedEngine
+from ridgeline.server.model_loop import ModelLoop
+from ridgeline.server.serve import service_of
+from ridgeline.server.settings import ServerSettings
+from ridgeline.server.telemetry.observability import Observability
+from ridgeline.text import ChatTemplate, ChatTemplates
+from server.conftest import Running, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+THINKING = (
+    "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
+
+
+# While playwright runs, its event loop does: asyncio.run fails in this thread, and so would tests of other folders.
+@pytest.fixture(scope="package")
+def browser() -> Iterator["Browser"]:
+    """Debian's chromium, driven by playwright; skips where either is missing."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}: apt install chromium")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as running_playwright:
+        launched = running_playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Opened:
+    """A page that is looked at, and what a browser said of it. said: console messages, errors, reports of the
+    policy. asked: the addresses that it fetched."""
+
+    page: "Page"
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+REPORT = """addEventListener("securitypolicyviolation", (event) => {
+  console.log("policy", event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber);
+});"""
+"""What a policy stopped, on the console."""
+
+OpenPage = Callable[..., Opened]
+
+
+@pytest.fixture
+def open_page(browser: "Browser") -> Iterator[OpenPage]:
+    """Opens an address in a fresh browser, of which nothing may be said by the end of the test unless it says so."""
+    opened: list[Opened] = []
+    with ExitStack() as stack:
+
+        def open_one(address: str, *, quiet: bool = True, **context: Any) -> Opened:
+            """context: as playwright has it. quiet: whether nothing may be said in the end."""
+            fresh = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context})
+            stack.callback(fresh.close)
+            fresh.set_default_timeout(10_000)
+            one = Opened(fresh.new_page())
+            one.page.on("console", lambda message: one.said.append(f"{message.type}: {message.text}"))
+            one.page.on("pageerror", lambda error: one.said.append(f"error: {error}"))
+            one.page.on("request", lambda request: one.asked.append(request.url))
+            one.page.add_init_script(REPORT)
+            one.page.goto(address)
+            if quiet:
+                opened.append(one)
+            return one
+
+        yield open_one
+        for one in opened:
+            assert one.said == []
+
+
+@contextmanager
+def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
+    """A server of an engine with what observes it."""
+    service = service_of(llm, Queue(llm.info, settings), settings)
+    watching = Observability(service, settings, settings.models[0])
+    try:
+        with running(service, settings, routes=watching.routes()) as up:
+            yield up
+    finally:
+        llm.close()
+
+
+@pytest.fixture(scope="session")
+def tales_server() -> Iterator[Running]:
+    """Of `tales`, with a price for its steps: leave it idle."""
+    loop = ModelLoop(1)
+    llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_card("h100-sxm"), loop))
+    with watched(llm, ServerSettings(models=("tales",))) as up:
+        yield up
+
+
+@contextmanager
+def saying(*texts: str, template: str | None = THINKING, name: str = "parrot", **more: Any) -> Iterator[Running]:
+    """A server whose model says these texts, one an answer, byte by byte. more: of its settings."""
+    templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
+    texts_of = Texts(TOKENIZER, templates, SamplingParams(temperature=0.0))
+    llm = AsyncLLM(replace(speaking(*texts), texts=texts_of))
+    with watched(llm, ServerSettings(models=(name,), **more)) as up:
+        yield up

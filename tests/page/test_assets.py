@@ -1,0 +1,58 @@
+"""The page's files: what they may be, and what each leads to."""
+
+import hashlib
+import re
+
+import pytest
+
+from ridgeline.page.assets import STATIC, assets, of_type
+from ridgeline.page.document import page_sizes, served_page
+
+OWN = [asset for asset in assets().values() if not asset.name.startswith("vendored/")]
+MODULES = [asset for asset in OWN if asset.name.endswith(".js")]
+
+
+def test_all_of_it_is_at_most_150_kb_compressed() -> None:
+    assert sum(page_sizes().values()) <= 150_000, page_sizes()
+
+
+@pytest.mark.parametrize("asset", OWN, ids=lambda asset: asset.name)
+def test_no_file_of_ours_has_more_than_400_lines(asset: object) -> None:
+    assert asset.text.count("\n") <= 400  # type: ignore[attr-defined]
+
+
+def test_others_files_are_those_that_the_table_says() -> None:
+    folder = STATIC / "vendored"
+    rows = re.findall(r"^\| (\S+) \| .* \| ([0-9a-f]{64}) \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    found = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "README.md"
+    }
+    assert found == dict(rows)
+    assert all((folder / name).parent.joinpath("LICENSE").exists() for name in found)
+
+
+def test_every_import_is_of_a_file_that_there_is() -> None:
+    """By its bare name, which is all that one file of the page can resolve; and every file is imported by one."""
+    imported = {asset.name: re.findall(r'(?:from|import\()\s*"([^"]+)"', asset.text) for asset in MODULES}
+    names = {f"page/{asset.name}" for asset in of_type(".js")}
+    for name, wanted in imported.items():
+        assert set(wanted) <= names, name
+    assert re.search(r'src="page/app\.js\?v=[0-9a-f]{16}"', served_page().html.decode())
+
+
+@pytest.mark.parametrize("asset", MODULES, ids=lambda asset: asset.name)
+def test_no_text_becomes_markup_or_code_and_nothing_comes_from_elsewhere(asset: object) -> None:
+    text = re.sub(r"//.*|/\*.*?\*/", "", asset.text)  # type: ignore[attr-defined]
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "new Function",
+        "http:",
+        "https:",
+    ):
+        assert word not in text.replace("http://www.w3.org/", ""), word
