@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,12 @@ from ridgeline.checkpoint.fill import weight_bytes
 from ridgeline.models import ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.kernels import Library
+from ridgeline.ops.linear import Multiplies
 from ridgeline.ops.matrix import MatrixSpec, matrix_of
 from ridgeline.ops.matrix.gguf import BLOCKS
+from ridgeline.ops.work import Segment, Work
+from ridgeline.roofline.device import Device, Efficiency
+from ridgeline.roofline.price import Price
 from support.checkpoints import random_model
 from support.engines import uncached_logits
 from support.gguf_files import Choice, blocks_of, numbers_of
@@ -146,6 +151,27 @@ def test_a_file_is_billed_as_it_is_stored(tmp_path: Path) -> None:
     assert bill(built).nbytes == stored + 97 * 256 * 2
     loaded = load_model(source)
     assert weight_bytes(built) == sum(parameter.nbytes for parameter in loaded.parameters())
+
+
+def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    made(path, "llama", lambda name: Type.Q4_K if name.startswith("blk") else Type.F32)
+    price = Price(load_model(open_source(str(path))))
+    card = Device("card", "card", "gpu", {"fp32": 1e15}, 1e9, 1e9, efficiency={"default": Efficiency(0.0, 1.0, 1.0)})
+    here = replace(card, kind="cpu", native=True)
+    work = Work.of([Segment(1, 8)])
+    products = [priced for priced in price.ops if isinstance(priced.op, Multiplies) and priced.op.kind == "linear"]
+    held = sum(p.nbytes * each.count for each in products for p in each.op.parameters())
+    stored = sum(each.op.stored_bytes() * each.count for each in products)
+    assert held / stored == 6 / 4.5
+
+    def read(*, natively: bool) -> float:
+        kernels = ((k, each.count) for each in products for k in each.kernels(work, natively=natively))
+        return sum(kernel.cost.weight_bytes * count for kernel, count in kernels)
+
+    assert (read(natively=True), read(natively=False)) == (held, stored)
+    assert price.weights_on(here) - price.weights_on(card) == held - stored
+    assert price.on(here, work).floor == price.on(card, work).floor
 
 
 def test_a_model_writes_and_answers(tmp_path: Path) -> None:

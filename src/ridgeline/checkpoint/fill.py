@@ -24,7 +24,7 @@ from ridgeline.models.network import Network
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
-from ridgeline.ops.matrix import Fp8Matrix, PrequantisedMatrix, QuantisedMatrix
+from ridgeline.ops.matrix import Fp8Matrix, QuantisedMatrix
 from ridgeline.ops.matrix.fp8 import SCALE_NAMES
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Stored
@@ -89,8 +89,7 @@ def load_denoiser(
 def weight_bytes(model: Model) -> float:
     """Bytes that a model on meta takes once it is filled, a tied head counted once."""
     experts = sum(len(op.specs) * op.count for _, op in model.ops() if isinstance(op, Experts))
-    repacked = sum(m.repacked_bytes for m in model.modules() if isinstance(m, PrequantisedMatrix | Experts))
-    return bill(model).nbytes + repacked + experts * _MATRIX_OBJECT
+    return bill(model).nbytes + model.repacked_bytes + experts * _MATRIX_OBJECT
 
 
 def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:

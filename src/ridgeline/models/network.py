@@ -128,6 +128,11 @@ class Network(nn.Module, ABC):
             if op.parameter_count() and not (isinstance(op, Head) and self.tied) and f"{path}.weight" not in self.ties:
                 yield path, op
 
+    @property
+    def repacked_bytes(self) -> float:
+        """As Stored.repacked_bytes, of all ops, a tied head counted once."""
+        return sum(op.repacked_bytes for _, op in self.weighted_ops())
+
     def tensors(self) -> dict[str, tuple[Stored, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
         there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it."""

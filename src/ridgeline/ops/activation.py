@@ -13,7 +13,7 @@ from ridgeline.ops.cost import Cost
 from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import Library, native
-from ridgeline.ops.linear import Projections, native_product_kernel, products_cost
+from ridgeline.ops.linear import Projections, native_kernel, products_cost
 from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec
 from ridgeline.ops.op import Kernel, stored_name
 from ridgeline.ops.work import TOKENS, Space, Work
@@ -150,9 +150,9 @@ class ActivatedProjections(Projections):
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
         """As Op.native_kernels_of: all of it at once, or ours and torch's activation."""
         if self.fusible:
-            stored = self.matrices[0].stored
-            name, cost = native_product_kernel(self.kind, rows, stored), self.cost_of(rows)
-            return (Kernel(name, self.number_format, 1, cost, stored=stored_name(stored)),)
+            stored = stored_name(self.matrices[0].stored)
+            own = Kernel(self.kind, self.number_format, 1, self.cost_of(rows), stored=stored)
+            return (native_kernel(own, self.kind, rows, self.matrices),)
         return (*self.native_product_kernels(rows, "products"), self._activation_kernel(rows))
 
     def _activation_kernel(self, rows: int) -> Kernel:

@@ -91,7 +91,8 @@ class Attention(Op):
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
-        self._names["paged"] = by_head("attention.paged", spec.k_dim)
+        paged = by_head("attention.paged", spec.k_dim)
+        self._names["paged"] = f"{paged}.{spec.code}" if spec.code else paged  # codes are widened on the way
         turn = by_head("elementwise.rotate", spec.k_dim)  # neighbours are turned another way than halves
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
         # Of K and V of one position, as they are stored and as they come; a price asks for them several times a step.

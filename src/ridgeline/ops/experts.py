@@ -4,7 +4,7 @@ Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +110,7 @@ class Experts(nn.ModuleList, Op):
 
     @property
     def repacked_bytes(self) -> float:
-        """As PrequantisedMatrix.repacked_bytes, of all experts."""
+        """As Stored.repacked_bytes, of all experts."""
         return self.count * sum(matrix.repacked_bytes for matrix in self._prequantised())
 
     def _prequantised(self) -> list[PrequantisedMatrix]:
@@ -319,13 +319,15 @@ class Experts(nn.ModuleList, Op):
         )
 
     def native_kernels_of(self, rows: int) -> tuple[Kernel, ...]:
-        """As Op.native_kernels_of: all in one call; which sort of it, the rows of an expert that is hit say."""
+        """As Op.native_kernels_of: all in one call; which sort of it, the rows of an expert that is hit say. What it
+        reads is held in memory, which may be more than a checkpoint stores."""
         if not self.runs_natively:
             return self.kernels_of(rows)
-        each = round(rows * self.active / self.touched(rows))
-        stored = next(iter(self.stored.values()))
-        name = native_product_kernel(self.kind, each, stored)
-        return (Kernel(name, self.number_format, 1, self.cost_of(rows), stored=stored_name(stored)),)
+        touched, cost, stored = self.touched(rows), self.cost_of(rows), next(iter(self.stored.values()))
+        name = native_product_kernel(self.kind, round(rows * self.active / touched), stored)
+        read = cost.weight_bytes + touched / self.count * self.repacked_bytes
+        number_format, cost = format_of(self.dtype).name, replace(cost, weight_bytes=read)
+        return (Kernel(name, number_format, 1, cost, stored=stored_name(stored)),)
 
     @property
     def number_format(self) -> str:

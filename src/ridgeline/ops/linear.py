@@ -128,7 +128,7 @@ class Linear(Multiplies):
         (kernel,) = self.kernels_of(rows)
         if self.matrix.operands is None:
             return (kernel,)
-        return (replace(kernel, name=native_product_kernel(self.kind, rows, self.stored)),)
+        return (native_kernel(kernel, self.kind, rows, (self.matrix,)),)
 
     @property
     def number_format(self) -> str:
@@ -270,11 +270,12 @@ class Projections(Multiplies):
 
     def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
         """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
-        formats = {stored_name(matrix.stored): matrix.stored for matrix in self.matrices}
+        at_once = len({matrix.stored for matrix in self.matrices}) == 1
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
-                name = native_product_kernel(self.kind, rows, formats[kernel.stored])
-                yield replace(kernel, name=name, calls=1 if len(formats) == 1 else kernel.calls)
+                alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
+                own = native_kernel(kernel, self.kind, rows, alike)
+                yield replace(own, calls=1) if at_once else own
             else:
                 yield kernel
 
@@ -326,6 +327,19 @@ def native_product_kernel(kind: str, rows: int, stored: WeightFormat | None = No
     """Ours, of any number of matrices: one for one row, one for a few, one for more; of codes others."""
     name = f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
     return f"{name}.{stored.kind}" if stored and stored.code else name
+
+
+def native_kernel(kernel: Kernel, kind: str, rows: int, matrices: Sequence[Matrix]) -> Kernel:
+    """Our kernel in the place of another one, of matrices that are stored alike: it reads what is held in memory, which
+    may be more than a checkpoint stores, and computes in the model's dtype, whatever the format of the product is."""
+    first = matrices[0]
+    read = kernel.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in matrices)
+    return replace(
+        kernel,
+        name=native_product_kernel(kind, rows, first.stored),
+        number_format=format_of(first.spec.dtype).name,
+        cost=replace(kernel.cost, weight_bytes=read),
+    )
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:

@@ -64,6 +64,12 @@ class Stored(nn.Module):
         """Bytes that its parameters take as stored, scales included."""
         return sum(share.nbytes for share in self.shares())
 
+    @property
+    def repacked_bytes(self) -> float:
+        """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
+        form; below 0 where it takes fewer."""
+        return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
+
 
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
     """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""

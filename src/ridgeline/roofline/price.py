@@ -101,7 +101,7 @@ class Price:
     def __init__(self, model: Network, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
         forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
-        included; a tied head is the embedding's."""
+        included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them."""
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
@@ -109,6 +109,7 @@ class Price:
         self.reaches, self.devices = model.reaches, devices
         self._taken, self._records = model.storage.dtype in DTYPES, model.runs_natively and devices == 1
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
+        self.repacked_bytes = model.repacked_bytes
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
@@ -129,6 +130,10 @@ class Price:
         self._standing: dict[StepShape, _Standing] = {}
         self._kernels: dict[tuple[StepShape, bool], tuple[tuple[Kernel, ...], ...]] = {}
         self._times: dict[tuple[int, float, StepShape, bool], _StandingTime] = {}
+
+    def weights_on(self, device: Device) -> float:
+        """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
+        return self.weight_bytes + (self.repacked_bytes if device.native else 0.0)
 
     def runs_natively(self, device: Device) -> bool:
         """Whether our kernels run the model on the device, as far as they take its ops."""

@@ -84,7 +84,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @property
     def repacked_bytes(self) -> float:
-        """Bytes that it takes in memory beyond those of the checkpoint; below 0 where it takes fewer."""
+        """As Stored.repacked_bytes."""
         held = sum(parameter.nbytes for name, parameter in self.named_parameters() if name != "bias")
         return held - self.stored.nbytes(self.outputs, self.inputs)
 

@@ -326,6 +326,9 @@ class ModelCache:
         narrow = {priced.op.number_format for priced in case.price.ops} & NARROW
         for name in sorted(narrow - card.peaks.keys()):
             yield f"{card.title} does not compute in {name}: products are priced at the peak of the next wider format"
+        held, stored = (say_gb(gb(nbytes)) for nbytes in (case.price.weights_on(card), case.price.weight_bytes))
+        if held != stored:
+            yield f"weights of {stored} are held in {held} here, which expected times are of (docs/formats.md)"
         unread = [*self.fields.unread(), *case.recipe.unread]
         if case.adapters:
             beside = say_gb(gb(case.model.adapter_bytes))

@@ -94,7 +94,7 @@ def _planned(name: str, case: Case, workload: Workload) -> EmbeddingPlan:
         )
     workload = _filled(case, workload)
     rule, step = setup.engine.memory, workload.step_tokens
-    weights, activations = case.price.weight_bytes, activation_peak(case.price, step, workload.batch)
+    weights, activations = case.price.weights_on(setup.device), activation_peak(case.price, step, workload.batch)
     overhead, share, kv = rule.overhead(setup.device, setup.devices), setup.utilization, _kept(case, workload)
     taken = weights + activations + overhead
     total = setup.device.memory

@@ -164,7 +164,7 @@ def _with_logits(
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
     step's activations. recorded: what recorded steps hold on to."""
     device, model, rule = case.device, case.model, case.setup.engine.memory
-    weights = case.price.weight_bytes
+    weights = case.price.weights_on(device)
     sampler = sampler_peak(case.price, rows, rule.copies)
     activations = max(peak.of(rows), sampler)
     overhead = rule.overhead(device, case.setup.devices) + recorded

@@ -68,7 +68,8 @@ def without_kernels(plan: Plan, change: Change) -> bool:
     other = next((device for device in plan.others if device.name == outcome.card != card.name), None)
     if other is not None:
         return basis_of(other) == "kind"
-    return outcome.weights == "w8a8" != plan.case.weights and "linear/int8" not in card.efficiency
+    known = card.calibrated or "linear/int8" in card.efficiency
+    return outcome.weights == "w8a8" != plan.case.weights and not known
 
 
 def _way(way: Setup) -> str:
