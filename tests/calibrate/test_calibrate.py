@@ -16,20 +16,30 @@ from ridgeline.calibrate.calibration import Calibration
 from ridgeline.calibrate.fit import class_name
 from ridgeline.calibrate.picture_trials import PICTURE_TRIALS
 from ridgeline.calibrate.probe import Pace, median_pace
-from ridgeline.calibrate.roofs import MIB, Stream, caches, memory_bandwidth, stated_caches, working_sets
+from ridgeline.calibrate.roofs import (
+    MIB,
+    Stream,
+    caches,
+    memory_bandwidth,
+    peaks,
+    products,
+    stated_caches,
+    working_sets,
+)
 from ridgeline.calibrate.steps import Stage, Stopwatch, TrialStep, time_ops
 from ridgeline.calibrate.this import this_device
 from ridgeline.calibrate.timer import Timer
 from ridgeline.calibrate.trials import TRIALS, decode, prefill
 from ridgeline.checkpoint import open_source
 from ridgeline.diffusion.outline import outline
-from ridgeline.models import Fields, autoencoder_kl
+from ridgeline.models import Fields, autoencoder_kl, build
 from ridgeline.models.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
 from ridgeline.models.storage import Storage
 from ridgeline.ops.attention import Uncached
 from ridgeline.ops.experts import Experts
+from ridgeline.ops.formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.ops.grid import Grid
 from ridgeline.ops.kernels import library
 from ridgeline.ops.op import Op
@@ -277,6 +287,34 @@ def test_a_recorded_step_is_timed_call_by_call(tiny: Model) -> None:
     assert stage.prepare(decode(2, 20), recorded=False).recording is None
     assert stage.prepare(decode(17, 3)).recording is None
     assert stage.prepare(prefill(2)).recording is None
+
+
+def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
+    """Of one size nobody could tell what a launch takes from what a byte does."""
+    sizes: dict[str, set[tuple[float, ...]]] = {}
+    for trial in TRIALS:
+        model = build(Fields(trial.config, trial.name), torch.bfloat16, recipe=trial.recipe)
+        for step in trial.steps:
+            work = Work.of([Segment(q, kv) for q, kv in step], model.reaches)
+            for priced in Price(model).ops:
+                for kernel in priced.kernels(work, natively=True):
+                    cost = kernel.cost
+                    sizes.setdefault(kernel.name, set()).add((cost.total_flops, cost.total_bytes))
+    weights = {stored.kind for stored in WEIGHT_FORMATS if stored.code}
+    for kind in weights:
+        for rows in ("one", "few", "many"):
+            assert len(sizes[f"linear.{rows}.{kind}"]) >= 3
+            assert len(sizes[f"head.{rows}.{kind}"]) >= 3
+    for kept in (kept.code for kept in KV_FORMATS if kept.code):
+        for dim in (32, 64, 128):
+            assert len(sizes[f"attention.paged.{dim}.{kept}"]) >= 3
+
+
+def test_products_of_int8_have_a_roof_of_their_own() -> None:
+    clock = Clock(look=1e-3)
+    found = products(Timer(CPU, 1, clock, wall=clock), 1e-3)
+    assert found == {name: pytest.approx(2 * 512**3 / 1e-3) for name in ("fp32", "bf16", "int8")}
+    assert peaks({"fp32": 3.0, "bf16": 1.0, "int8": 9.0}) == {"fp32": 3.0, "bf16": 3.0, "int8": 9.0}
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:

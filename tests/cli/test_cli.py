@@ -507,7 +507,7 @@ def test_a_calibration_is_shown(ridgeline: Run, calibration: Calibration) -> Non
 def test_a_calibration_that_is_not_there_is_not_shown(ridgeline: Run, calibration: Calibration) -> None:
     for flags in ((), ("--json",), ("--threads", 1)):
         ended = ridgeline("calibrate", "--show", *flags)
-        assert_one_line(ended, USAGE, "this machine is not calibrated; run `ridgeline calibrate` (two minutes)")
+        assert_one_line(ended, USAGE, "this machine is not calibrated; run `ridgeline calibrate` (three minutes)")
     save([replace(calibration, threads=2)])
     ended = ridgeline("calibrate", "--show", "--threads", 1)
     assert_one_line(ended, USAGE, "calibrated for 2 threads, not for 1; run `ridgeline calibrate --threads 1`")

@@ -17,7 +17,7 @@ from ridgeline.ops.kernels import in_use
 from ridgeline.untrusted import read_object
 from ridgeline.version import __version__
 
-_RUN = {"cpu": "run `ridgeline calibrate` (two minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
+_RUN = {"cpu": "run `ridgeline calibrate` (three minutes)", "gpu": "run `ridgeline calibrate --device cuda` (a minute)"}
 _PRICING = ("time.py", "price.py", "device.py")  # what the constants mean
 
 

@@ -5,7 +5,7 @@ layer comes again the caches have forgotten it. None has the shape of a model th
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -15,14 +15,15 @@ from ridgeline.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialSt
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, build
 from ridgeline.models.model import Model
-from ridgeline.models.recipes.recipe import PLAIN, uniform
-from ridgeline.ops.formats import INT8, WeightFormat, weight_format_named
+from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
+from ridgeline.ops.formats import INT8, WeightFormat, kv_format_named, weight_format_named
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A language model to be timed, and the steps it is timed on. share: of the time that there is, relative to the
-    others. stored: what the matrices of its blocks are stored in, None for the dtype."""
+    others. stored: what its matrices are stored in, the embedding and the head too, None for the dtype; kv: the same of
+    keys and values."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
 
@@ -31,15 +32,23 @@ class Trial:
     steps: tuple[Sequences, ...]
     share: float
     stored: WeightFormat | None = None
+    kv: str | None = None
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
         """The model with random weights."""
-        recipe = PLAIN if self.stored is None else uniform(self.stored)
-        built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=recipe)
+        built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
         if device.type == "cpu":
             built.fuse()
         fill_dummy(built)
         return built.to(device)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What its model is stored in."""
+        kv, stored = None if self.kv is None else kv_format_named(self.kv), self.stored
+        if stored is None:
+            return replace(PLAIN, kv=kv)
+        return Recipe(stored.name, stored.bits, lambda _: stored_in(stored, LINEAR | {"embedding"}), kv)
 
     def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
         """The steps, to be run by a model that the watch times."""
@@ -113,47 +122,28 @@ _CODED = {
 }
 
 # Sizes: hidden, layers, heads, KV heads, head dim, width, vocabulary.
+_TINY = _config(_LLAMA, "llama", (96, 4, 8, 4, 8, 256, 800))
+_SMALL = _config(_QWEN3, "qwen3", (320, 4, 8, 4, 32, 900, 3000))
+_SHORT = _config(_LLAMA, "llama", (128, 2, 8, 4, 32, 344, 500))
+_LONG = _config(_LLAMA, "llama", (128, 2, 8, 4, 64, 344, 500))
+_LONG_STEPS = (decode(1, 1024), decode(1, 4000), decode(16, 1024), prefill(512))
+_HEADED = _config(_LLAMA, "llama", (160, 2, 6, 2, 128, 420, 600))
+_CODED_STEPS = (decode(1, 100), decode(4, 100), decode(16, 100), prefill(32), prefill(256))
+_HEADED_STEPS = (decode(1, 64), decode(1, 2000), decode(8, 500), prefill(128), prefill(512))
+
 TRIALS = (
-    Trial(
-        "tiny",
-        _config(_LLAMA, "llama", (96, 4, 8, 4, 8, 256, 800)),
-        (*_FEW, prefill(1024), prefill(64, batch=4), prefill(16, batch=12)),
-        12,
-    ),
-    Trial(
-        "small",
-        _config(_QWEN3, "qwen3", (320, 4, 8, 4, 32, 900, 3000)),
-        (*_FEW, prefill(64, past=192), prefill(64, batch=4)),
-        16,
-    ),
-    Trial(
-        "long",
-        _config(_LLAMA, "llama", (128, 2, 8, 4, 64, 344, 500)),
-        (
-            decode(1, 1024),
-            decode(1, 4000),
-            decode(16, 1024),
-            decode(4, 64),
-            prefill(512),
-            prefill(1024),
-            prefill(48, batch=6),
-        ),
-        12,
-    ),
-    Trial(
-        "headed",
-        _config(_LLAMA, "llama", (160, 2, 6, 2, 128, 420, 600)),
-        (
-            decode(1, 64),
-            decode(1, 2000),
-            decode(8, 500),
-            prefill(32),
-            prefill(128),
-            prefill(512),
-            prefill(1024),
-            prefill(48, batch=6),
-        ),
-        12,
+    Trial("tiny", _TINY, (*_FEW, prefill(1024), prefill(64, batch=4), prefill(16, batch=12)), 12),
+    Trial("small", _SMALL, (*_FEW, prefill(64, past=192), prefill(64, batch=4)), 16),
+    Trial("long", _LONG, (*_LONG_STEPS, decode(4, 64), prefill(1024), prefill(48, batch=6)), 12),
+    Trial("headed", _HEADED, (*_HEADED_STEPS, prefill(32), prefill(1024), prefill(48, batch=6)), 12),
+    *(
+        Trial(f"{name} KV {kv}", config, steps, 4, kv=kv)
+        for kv in ("int8", "fp8")
+        for name, config, steps in (
+            ("short", _SHORT, (decode(1, 40), decode(1, 300), decode(16, 200), prefill(64), prefill(256))),
+            ("long", _LONG, _LONG_STEPS),
+            ("headed", _HEADED, _HEADED_STEPS),
+        )
     ),
     Trial("gpt2", _gpt2(256, 4), (decode(1, 100), decode(8, 100), prefill(32), prefill(256)), 6),
     Trial("wide gpt2", _gpt2(768, 3), (decode(1, 100), decode(8, 100), prefill(64)), 6),
@@ -164,14 +154,13 @@ TRIALS = (
         28,
     ),
     *(
-        Trial(
-            f"wide {code}",
-            _config(_LLAMA, "llama", (1280, 3, 12, 4, 128, 3456, 2000)),
-            (decode(1, 100), decode(4, 100), decode(16, 100), prefill(32), prefill(128)),
-            10,
-            stored,
-        )
+        Trial(f"{name} {code}", config, steps, share, stored)
         for code, stored in _CODED.items()
+        for name, config, steps, share in (
+            ("tiny", _TINY, _CODED_STEPS, 2),
+            ("small", _SMALL, _CODED_STEPS, 3),
+            ("wide", _config(_LLAMA, "llama", (1280, 3, 12, 4, 128, 3456, 6000)), _CODED_STEPS, 8),
+        )
     ),
     Trial(
         "experts",

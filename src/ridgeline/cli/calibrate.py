@@ -26,7 +26,7 @@ from ridgeline.roofline.device import Host
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
 _DEVICE = "cpu, which the engine runs on; or cuda, for `plan --device cuda` (not tested on one so far)."
-_SECONDS = "About how long each number of threads may take; three looks at everything need some 45 s in any case."
+_SECONDS = "About how long each number of threads may take; three looks at everything need some 80 s in any case."
 
 
 def calibrate(
@@ -36,7 +36,7 @@ def calibrate(
     show: Annotated[bool, typer.Option("--show", help="Measure nothing: print the calibration that there is.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation where it
+    """Measure this machine in three minutes: bandwidth by working set, matrix products, and every operation where it
     stands in a model; then fit six constants to each class of kernels.
 
     `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.

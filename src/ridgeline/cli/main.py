@@ -28,8 +28,8 @@ COMMANDS = {
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
     "seconds,\nthe candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts "
     "encoded, one step\nof its denoiser and its decode.",
-    "calibrate": "Measure this machine in two minutes: bandwidth by working set, matrix products, and every operation "
-    "where it\nstands in a model; then fit six constants to each class of kernels.",
+    "calibrate": "Measure this machine in three minutes: bandwidth by working set, matrix products, and every "
+    "operation where it\nstands in a model; then fit six constants to each class of kernels.",
     "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
     "check": "Look whether a model's folder is sound before anything depends on it: a line for each thing that is\n"
     "wrong, with its fix.",
