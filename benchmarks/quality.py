@@ -3,8 +3,8 @@
     python benchmarks/quality.py [--stories FOLDER] [--speed] [--large qwen3-0.6b] [--write]
 
 $RIDGELINE_DATA/text/tinystories_sample.txt has five stories that `tales` was never trained on (zoo/README.md); FOLDER
-is stories260K, by default where $RIDGELINE_DATA has it. --speed takes decode steps of each cell, and wants an idle,
-calibrated machine. --write puts the tables into benchmarks/quality.md.
+is stories260K, by default where $RIDGELINE_DATA has it. --speed takes decode steps of each cell, of one sequence and of
+16, as local_accuracy.py does, and wants an idle, calibrated machine. --write puts the tables into quality.md beside it.
 """
 
 import argparse
@@ -18,18 +18,17 @@ from pathlib import Path
 
 import torch
 
-from ridgeline.calibrate.this import this_device
+from local_accuracy import Bench
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.engine.events import StepRecord
 from ridgeline.ops.matrix import Matrix
-from ridgeline.roofline.device import Device
 
 REPORT = Path(__file__).with_name("quality.md")
 ENDS = "<|endoftext|>"
 BEGIN = "<!-- tables: python benchmarks/quality.py --write -->\n"
 GOALS = {"int8": 0.005, "int4-g32": 0.05}
 """Of `tales`: the most that perplexity may rise."""
-STEPS, ROUNDS = 48, 5
+BATCHES, PROMPT = (1, 16), 8
+ROUNDS, FAR = 7, 0.1
 
 
 @dataclass(frozen=True)
@@ -58,18 +57,24 @@ ALSO = (Cell("int4-g64", "int4-g64"), Cell("int8+head", "int8+head"), Cell("int4
 
 @dataclass(frozen=True)
 class Speed:
-    """Decode steps of one sequence, tokens a second: predicted, the median of what was measured, its quartiles."""
+    """Decode steps of so many sequences, tokens a second: predicted, the median of what was measured, its quartiles."""
 
     predicted: float
     measured: float
     low: float
     high: float
 
+    def __str__(self) -> str:
+        off = self.predicted / self.measured - 1
+        said = f"{off:+.0%}" if abs(off) <= FAR else f"**{off:+.0%}**"
+        return f"{self.predicted:.1f} / {self.measured:.1f} ({self.low:.1f} to {self.high:.1f}), {said}"
+
 
 @dataclass(frozen=True)
 class Row:
     """A cell of a model. bits: of a number of the matrices in the blocks, with scales and zeros. nbytes: of all
-    weights. kv_bytes: of a position. nats: of each token, None of random weights."""
+    weights. kv_bytes: of a position. nats: of each token, None of random weights. speeds: one of BATCHES each; none
+    where they were not taken."""
 
     cell: str
     dtype: str
@@ -77,12 +82,12 @@ class Row:
     nbytes: int
     kv_bytes: float
     nats: tuple[float, ...] | None
-    speed: Speed | None
+    speeds: tuple[Speed, ...]
 
 
 def loaded(model: str, cell: Cell, *, dummy: bool) -> LLM:
     settings = EngineSettings(kv_bytes=256e6, prefix_cache=False, weights=cell.weights, kv=cell.kv, seed=0)
-    return LLM(model, settings, dummy_weights=dummy, threads=1)
+    return LLM(model, settings, dummy_weights=dummy)
 
 
 def nats_of(llm: LLM, stories: Sequence[str]) -> tuple[float, ...]:
@@ -93,20 +98,11 @@ def nats_of(llm: LLM, stories: Sequence[str]) -> tuple[float, ...]:
     return tuple(-token.logprob for story in told for token in story or () if token is not None)
 
 
-def speed_of(llm: LLM, device: Device) -> Speed:
-    """Of rounds that are alike, the first of which is not counted: it makes the recordings of steps."""
-    steps: list[StepRecord] = []
-    llm.engine.on_step = steps.append
-    params = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
-    for counted in range(ROUNDS + 1):
-        llm.generate([[1, 2, 3, 4, 5, 6, 7, 8]], params)
-        if not counted:
-            steps.clear()
-    decode = [step for step in steps if step.decodes_only]
-    rates = sorted(1 / step.seconds for step in decode)
-    expected = [llm.loaded.price.on(device, step.work).expected for step in decode[:STEPS]]
-    quarter = len(rates) // 4
-    return Speed(1 / statistics.median(expected), statistics.median(rates), rates[quarter], rates[-1 - quarter])
+def speed_of(name: str, llm: LLM, batch: int) -> Speed:
+    """Through an engine of its own, at the pace of the calibration."""
+    _, row = Bench(torch.get_num_threads(), ROUNDS).rows(name, llm.loaded.model, (PROMPT,) * batch)
+    predicted, measured, slow, fast = (batch / s for s in (row.predicted, row.measured, row.high, row.low))
+    return Speed(predicted, measured, slow, fast)
 
 
 def bits_of(llm: LLM) -> float:
@@ -117,7 +113,7 @@ def bits_of(llm: LLM) -> float:
     return 8 * sum(share.nbytes for share in shares) / sum(share.parameters for share in shares)
 
 
-def row_of(model: str, cell: Cell, stories: Sequence[str], device: Device | None, *, dummy: bool) -> Row:
+def row_of(model: str, cell: Cell, stories: Sequence[str], *, dummy: bool, speed: bool) -> Row:
     llm = loaded(model, cell, dummy=dummy)
     layout = llm.loaded.layout
     return Row(
@@ -127,7 +123,7 @@ def row_of(model: str, cell: Cell, stories: Sequence[str], device: Device | None
         llm.loaded.weight_bytes,
         layout.page_bytes / layout.page_size,
         None if dummy else nats_of(llm, stories),
-        None if device is None else speed_of(llm, device),
+        tuple(speed_of(cell.name, llm, batch) for batch in BATCHES) if speed else (),
     )
 
 
@@ -146,18 +142,13 @@ def against(row: Row, plain: Row) -> tuple[float, float]:
 def table(title: str, rows: Sequence[Row]) -> str:
     """Of one model; with speeds where they were taken."""
     plain = rows[0]
-    timed = ("predicted tok/s", "measured tok/s (quartiles)") if plain.speed is not None else ()
+    timed = tuple(f"decode tok/s of {n}, predicted / measured (quartiles)" for n in BATCHES) if plain.speeds else ()
     names = ("cell", "bits a weight", "weights MB", "KV bytes a position", "perplexity", "against plain", *timed)
     lines = [f"### {title}", "", f"The model is in {plain.dtype}.", "", _line(names), _line(["---"] * len(names))]
     for row in rows:
         cells = [row.cell, f"{row.bits:.2f}", f"{row.nbytes / 1e6:.2f}", f"{row.kv_bytes:.0f}", *_quality(row, plain)]
         if timed:
-            own = row.speed
-            cells += (
-                ["", ""]
-                if own is None
-                else [f"{own.predicted:.1f}", f"{own.measured:.1f} ({own.low:.1f} to {own.high:.1f})"]
-            )
+            cells += list(map(str, row.speeds)) or [""] * len(timed)
         lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 
@@ -192,7 +183,6 @@ def main() -> None:
     torch.set_num_threads(1)
     text = (data / "text" / "tinystories_sample.txt").read_text(encoding="utf-8")
     stories = [story.strip() for story in text.split(ENDS) if story.strip()]
-    device = this_device(1, estimate=False) if options.speed else None
     subjects = [("tales", "tales", False)]
     if options.stories.is_dir():
         subjects.append(("stories260K", str(options.stories), False))
@@ -205,9 +195,9 @@ def main() -> None:
     for title, model, dummy in subjects:
         rows: list[Row] = []
         for cell in CELLS:
-            rows.append(row_of(model, cell, stories, device, dummy=dummy))
+            rows.append(row_of(model, cell, stories, dummy=dummy, speed=options.speed))
             print(f"{title}: {cell.name}", file=sys.stderr)
-        rows += [row_of(model, cell, stories, None, dummy=False) for cell in ALSO if not dummy]
+        rows += [row_of(model, cell, stories, dummy=False, speed=False) for cell in ALSO if not dummy]
         tables.append(table(title, rows))
         misses += missed(rows) if model == "tales" else []
     page = "\n".join(tables)
