@@ -186,9 +186,10 @@ UP = "model.layers.1.mlp.up_proj.weight"
         (f"{UP}_scale_inv", lambda t: t * float("nan"), "holds NaN or infinity"),
         (f"{UP}_scale_inv", lambda t: t * 1e6, "scales of fp8 are below 128"),
         (f"{UP}_scale_inv", lambda t: t.int(), "is torch.int32; scales are float32"),
+        (f"{UP}_scale_inv", lambda t: t.bool(), "is torch.bool; scales are float32"),
         (f"{UP}_scale_inv", lambda _: None, "lacks tensors of the model"),
     ],
-    ids=["shape", "dtype", "scales", "nan", "large", "integers", "missing"],
+    ids=["shape", "dtype", "scales", "nan", "large", "integers", "truths", "missing"],
 )
 def test_what_is_no_such_layout_is_refused(name: str, change: Any, said: str, tmp_path: Path) -> None:
     """In one line that names the tensor."""

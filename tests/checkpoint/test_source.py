@@ -289,7 +289,17 @@ def test_an_id_that_is_nowhere(cache: Path) -> None:
     assert "did you mean qwen3-0.6b" in refusal("Qwen/Qwen3-0.6B")
     assert "did you mean" not in refusal("zzz/qqqqqq")
     assert "no such folder: ../somewhere; give" in refusal("../somewhere")
+    assert "no such file: ../some.gguf; give" in refusal("../some.gguf")
     assert "no such model or folder: models--a--b" in refusal("models--a--b")
+
+
+def test_a_folder_of_gguf_files_names_them(tmp_path: Path) -> None:
+    """As releases of GGUF come: a folder with a file for each type, and no config.json."""
+    for number in range(10):
+        (tmp_path / f"model.Q{number}.gguf").touch()
+    said = refusal(tmp_path)
+    assert "no config.json; give one of its GGUF files by its path: model.Q0.gguf, model.Q1.gguf" in said
+    assert said.endswith("model.Q7.gguf or 2 more")
 
 
 def test_a_folder_with_the_name_of_a_known_model(cache: Path) -> None:

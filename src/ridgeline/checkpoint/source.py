@@ -37,6 +37,7 @@ _QUANTISED = {
 _WEIGHTS = "*.safetensors"
 _INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
 _SHOWN = 8
+_GGUF = ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Source:
                 f"give the model that it was made for, and --lora {self.folder}{beside}"
             )
         if MODEL not in self.components:
-            raise ModelRefused(f"{self.folder} is not a model: it has no config.json")
+            raise ModelRefused(f"{self.folder} is not a model: it has no config.json{_files_in(self.folder)}")
         return self.components[MODEL]
 
     @property
@@ -283,13 +284,22 @@ def builtin_names() -> list[str]:
     return sorted(path.parent.name for file in ("config.json", _PIPELINE) for path in BUILTIN.glob(f"*/{file}"))
 
 
+def _files_in(folder: Path | None) -> str:
+    """Which GGUF files a folder holds, each a model by itself, for the end of a refusal; "" where there are none."""
+    files = [] if folder is None else sorted(path.name for path in folder.glob(f"*{_GGUF}"))
+    if not files:
+        return ""
+    more = f" or {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    return f"; give one of its GGUF files by its path: {', '.join(files[:_SHOWN])}{more}"
+
+
 def _nowhere(name: str) -> ModelRefused:
     """A name that is neither a path nor known, with the nearest of those that are."""
     missing = not_built(name)
     if missing is not None:
         return ModelRefused(missing)
     wanted = _wanted()
-    is_file = name.endswith(".json")
+    is_file = name.endswith((".json", _GGUF))
     if is_file or ("/" in name and not is_id(name)):
         return UnknownModel(f"no such {'file' if is_file else 'folder'}: {name}", f"; give {wanted}")
     nearest = did_you_mean(name, [*builtin_names(), *known_names(), *cached_ids(hub_cache())])

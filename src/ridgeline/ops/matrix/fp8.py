@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
+from ridgeline.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_scale_dtype, check_shape
 from ridgeline.ops.matrix.quantised import packed
 
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
@@ -36,6 +36,7 @@ class Fp8Matrix(PrequantisedMatrix):
         if group is None and full.numel() == shape[0]:  # stored with one axis or none where it has no second
             full = full.reshape(shape)
         check_shape(full, *shape)
+        check_scale_dtype(full)
         if full.abs().max() >= _MOST:
             raise ValueError(f"holds {full.abs().max():.3g}; scales of fp8 are below {_MOST:.0f}")
         own_OG = self.of_groups(full if rows is None else self.of_outputs(full, each=rows))

@@ -173,8 +173,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
         """This rank's scales, which stay in the dtype that the checkpoint has them in. Raises ValueError."""
-        if own_OG.dtype not in _SCALES:
-            raise ValueError(f"is {own_OG.dtype}; scales are float32, bfloat16 or float16")
+        check_scale_dtype(own_OG)
         if not torch.isfinite(own_OG).all():
             raise ValueError("holds NaN or infinity; the checkpoint is broken, fetch it again")
         place = torch.empty(self.scale.shape, dtype=own_OG.dtype, device="meta")
@@ -192,3 +191,9 @@ def check_dtype(full: Tensor, dtype: torch.dtype) -> None:
     """Raises ValueError for a tensor of another dtype."""
     if full.dtype != dtype:
         raise ValueError(f"is {full.dtype}, such weights are stored as {dtype}")
+
+
+def check_scale_dtype(full: Tensor) -> None:
+    """Raises ValueError for scales in another dtype than those that are read."""
+    if full.dtype not in _SCALES:
+        raise ValueError(f"is {full.dtype}; scales are float32, bfloat16 or float16")
