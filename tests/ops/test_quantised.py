@@ -20,7 +20,7 @@ needs_kernels = pytest.mark.skipif(not SETS, reason="the kernels were not compil
 KINDS = ["int8", "int4", "fp8"]
 # Outputs, inputs and the group: half a unit of codes, a unit, several, with a last one that is not whole, all inputs.
 SIZES = [(1, 48, 16), (9, 80, 16), (37, 96, 32), (8, 544, 64), (5, 1100, 128), (13, 1056, 1056), (3, 40, 40)]
-ROWS = [1, 2, 3, 4, 17, 97]
+ROWS = [1, 2, 3, 4, 5, 17, 97]
 BOTH = [torch.float32, torch.bfloat16]
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 SCALES = [torch.float32, torch.bfloat16, torch.float16]

@@ -24,7 +24,7 @@ constexpr int64_t BLOCK = 512;                           // inputs
 constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
 constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
-constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 3 : 1;  // for which codes are widened in registers
+constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // for which codes are widened in registers
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
 constexpr int64_t MAX_ROWS = 96;                         // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
@@ -223,7 +223,10 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<S
         const int64_t count = padded(std::min(BLOCK, inputs - i));
         if constexpr (std::is_same_v<Number, float>)
             if (rows <= CODED_ROWS && panel.streams()) {
-                const auto tile = rows == 1 ? coded_tile<Coded, 1> : rows == 2 ? coded_tile<Coded, 2> : coded_tile<Coded, 3>;
+                const auto tile = rows == 1   ? coded_tile<Coded, 1>
+                                  : rows == 2 ? coded_tile<Coded, 2>
+                                  : rows == 3 ? coded_tile<Coded, 3>
+                                              : coded_tile<Coded, 4>;
                 for (int half = 0; half < panel.halves; ++half)
                     tile(x.at + i, x.stride, panel.w + half * OUTPUTS, panel.group[half], i, count, panel.ahead, to + half * OUTPUTS);
                 continue;
