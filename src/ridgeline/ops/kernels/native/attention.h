@@ -57,7 +57,8 @@ template <class Stored, class Kept> class Attend {
     using Dots = DotsOf<Stored>;
     using Number = typename Dots::Number;
     // Keys where they lie: those of another type than queries are packed in are widened on the way, with the same sums.
-    using DotsInPlace = std::conditional_t<std::is_same_v<Stored, Number>, Dots, Widening>;
+    using DotsInPlace = std::conditional_t<is_coded<Kept>, WideningCodes<Stored, Kept>,
+                                           std::conditional_t<std::is_same_v<Stored, Number>, Dots, Widening>>;
     using Values = ValuesOf<Stored, Kept>;
     using Weight = typename Values::Weight;
     using Register = typename Values::Register;
@@ -190,11 +191,13 @@ template <class Stored, class Kept> class Attend {
     __attribute__((noinline)) void score(const Part& part, const Block& block, Memory& memory, float* scores) const {
         const int64_t rows = part.queries * sharers, at = parts.position(part.sequence) + part.query;
         const Number* queries = memory.q.of(rows * dim);
-        const bool in_place = dim == layer.k_dim && (std::is_same_v<Stored, Number> || rows <= TILE_ROWS);
+        constexpr bool IN_PLACE = !is_coded<Kept> || std::is_same_v<Number, float>;
+        const int64_t most = is_coded<Kept> ? DotsInPlace::ROWS : std::is_same_v<Stored, Number> ? rows : TILE_ROWS;
+        const bool in_place = dim == layer.k_dim && rows <= most;
         for (int64_t key = block.from / KEYS * KEYS; key < block.to; key += KEYS) {
             for (int64_t own = key; own < key + KEYS; ++own) prefetch(block.values[own], layer.v_dim);
             const int64_t row = layer.reach == CROSS ? 0 : std::max<int64_t>(block.start + key - at, 0) * sharers;
-            if constexpr (!is_coded<Kept>)
+            if constexpr (IN_PLACE)
                 if (in_place) {
                     score_rows<DotsInPlace>(queries, row, rows, block.keys + key, dim, scale, scores + key);
                     continue;

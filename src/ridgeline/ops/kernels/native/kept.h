@@ -1,6 +1,7 @@
 // Keys and values as they lie in pages: numbers of the type that attention is computed in, or codes of 8 bits.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <type_traits>
 
@@ -28,27 +29,69 @@ template <class Kept> constexpr bool is_scaled() {
 
 // -- codes as numbers -------------------------------------------------------------------------------------------------
 
-// What codes stand for before they are scaled, each in the lowest byte of a lane. All are bf16 numbers too.
-inline F numbers_of(Int8, U codes) { return __builtin_convertvector(reinterpret_cast<I>(codes), F) - 128.0f; }
-inline F numbers_of(E4m3, U codes) {
-    const U size = codes & 0x7fu;
+// What codes stand for before they are scaled, in units: in their order, or the numbers of even places, then those of odd ones.
+// All are bf16 numbers too.
+
+// A byte below the exponent of 2^23, or eight places up below that of 2^15, is a number larger by that much.
+inline F number_of(Int8, U code) { return from_bits(code | 0x4b000000u) - (0x1p23f + 128); }
+inline TwoRegisters in_order(const Int8* from) {
+    return {number_of(Int8{}, widened(&from->code)), number_of(Int8{}, widened(&from[LANES].code))};
+}
+inline TwoRegisters by_pairs(const Int8* from) {
+    const U pairs = widened(reinterpret_cast<const uint16_t*>(from));
+    return {number_of(Int8{}, pairs & 0xffu), from_bits((pairs & 0xff00u) | 0x47000000u) - (0x1p15f + 128)};
+}
+
+#if LANES == 16
+// The bf16 numbers of codes without a sign.
+constexpr auto E4M3_NUMBERS = [] {
+    std::array<bf16, 128> numbers{};
+    for (int code = 0; code < 128; ++code) {
+        const float normal = std::bit_cast<float>(uint32_t(code << 20) + 0x3c000000u);  // the exponent is biased by 7, then by 127
+        numbers[code] = std::bit_cast<uint32_t>(code < 8 ? code * 0x1p-9f : normal) >> 16;
+    }
+    numbers[127] = 0x7fc0;  // NaN
+    return numbers;
+}();
+
+// 32 codes as bf16 numbers: two registers of the table are looked up in at once.
+inline U halves_of(const E4m3* from) {
+    const auto part = [](int first) { return _mm512_loadu_si512(E4M3_NUMBERS.data() + first); };
+    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    const __m512i small = _mm512_permutex2var_epi16(part(0), codes, part(32));
+    const __m512i large = _mm512_permutex2var_epi16(part(64), codes, part(96));
+    const __m512i sizes = _mm512_mask_mov_epi16(small, _mm512_test_epi16_mask(codes, _mm512_set1_epi16(64)), large);
+    return (reinterpret_cast<U>(codes) << 8 & 0x80008000u) | reinterpret_cast<U>(sizes);
+}
+inline TwoRegisters by_pairs(const E4m3* from) {
+    const U pairs = halves_of(from);
+    return {evens(pairs), odds(pairs)};
+}
+inline TwoRegisters in_order(const E4m3* from) {
+    bf16 numbers[UNIT];
+    const U pairs = halves_of(from);
+    std::memcpy(numbers, &pairs, sizeof(pairs));
+    return {load(numbers), load(numbers + LANES)};
+}
+#else
+inline F number_of(E4m3, U code) {
+    const U size = code & 0x7fu;
     // The exponent, biased by 7, becomes one that is biased by 127. Subnormal numbers, of exponent 0, are read as
     // if they had a leading 1, which is taken off: numbers subnormal in fp32 too would be slow.
     const F normal = from_bits((size << 20) + 0x3c000000u);
     const F magnitude = where(size < 8u, normal + normal - 0x1p-6f, normal);
     const F whole = where(size == 0x7fu, broadcast(std::numeric_limits<float>::quiet_NaN()), magnitude);
-    return from_bits(bits(whole) | (codes & 0x80u) << 24);
+    return from_bits(bits(whole) | (code & 0x80u) << 24);
 }
-
-// A unit of them in their order, or the numbers of even places, then those of odd ones.
-template <class Kept> inline TwoRegisters in_order(const Kept* from) {
-    const auto* codes = reinterpret_cast<const uint8_t*>(from);
-    return {numbers_of(Kept{}, widened(codes)), numbers_of(Kept{}, widened(codes + LANES))};
+inline TwoRegisters in_order(const E4m3* from) {
+    return {number_of(E4m3{}, widened(&from->code)), number_of(E4m3{}, widened(&from[LANES].code))};
 }
-template <class Kept> inline TwoRegisters by_pairs(const Kept* from) {
+inline TwoRegisters by_pairs(const E4m3* from) {
     const U pairs = widened(reinterpret_cast<const uint16_t*>(from));
-    return {numbers_of(Kept{}, pairs & 0xffu), numbers_of(Kept{}, pairs >> 8)};
+    return {number_of(E4m3{}, pairs & 0xffu), number_of(E4m3{}, pairs >> 8)};
 }
+#endif
+
 // The upper halves of two registers, which are bf16 numbers: those of the first in even places.
 inline U halves(F even, F odd) { return bits(even) >> 16 | (bits(odd) & 0xffff0000u); }
 
@@ -71,6 +114,11 @@ template <class Stored, class Kept, class Number> inline void pack_codes(const K
     std::memcpy(rest, from + i, dim - i);
     unit(rest, to + i);
 }
+
+// Keys of codes, widened as they come: adds what Singles would of packed ones, in the same order.
+template <class Stored, class Kept> struct WideningCodes : Widening {
+    static TwoRegisters w_at(const Kept* from) { return std::is_same_v<Stored, float> ? in_order(from) : by_pairs(from); }
+};
 
 // -- numbers as codes, as ops/kv_codes.py has them --------------------------------------------------------------------
 
