@@ -47,6 +47,11 @@ def test_one_text(ridgeline: Run, folder: Path) -> None:
     assert ended.out.count(",") == 4
 
 
+def test_an_encoder_keeps_nothing_to_narrow(ridgeline: Run, folder: Path) -> None:
+    ended = ridgeline("embed", "A dog", "--model", folder, "--kv", "int8")
+    assert_one_line(ended, USAGE, "keeps no keys and values; leave --kv int8 out")
+
+
 def test_a_search_has_the_models_prompts(ridgeline: Run, folder: Path) -> None:
     """The query's prompt before the first text, none before the others, as this model has none for them."""
     searched = json.loads(ridgeline("embed", "cat", "A dog", "--model", folder, "--search", "--json").out)

@@ -339,3 +339,15 @@ def test_a_length_is_refused_before_weights_are_read_or_a_machine_is_probed(
         monkeypatch.delattr(f"ridgeline.cli.lab.{slow}")
     ended = CliRunner().invoke(APP, ["lab", *arguments])
     assert str(ended.exception) == f"{arguments[1]} is 1,024; tales has a context of 512"
+
+
+def test_narrow_keys_and_values_are_what_the_phases_read() -> None:
+    """fp8 halves what a step of 1,024 users moves of them, each with 256 positions and a new one, and nothing else."""
+
+    def moved(*given: str) -> float:
+        ended = CliRunner().invoke(APP, ["lab", "phases", "--device", "h100-sxm", "--json", *given])
+        steps = {step["name"]: step for step in json.loads(ended.stdout)["steps"]}
+        return float(steps["decode x 1,024"]["nbytes"])
+
+    plain = sum(spec.slot_bytes for spec in build(read_config("tales")).kv_specs)
+    assert moved() - moved("--kv", "fp8") == pytest.approx(1024 * 257 * plain / 2, rel=0.01)

@@ -47,17 +47,18 @@ def load_model(
     progress: Progress | None = None,
     draws: bool = False,
     weights: str | None = None,
+    kv: str | None = None,
 ) -> Model:
     """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
     or with random ones.
 
     shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
-    image, where a folder holds one. weights: the format that plain weights are quantised to, as `build_to_run`. Raises
-    ModelRefused for anything that cannot become a model here, in one line.
+    image, where a folder holds one. weights, kv: the formats that plain weights, and keys and values, are quantised to,
+    as `build_to_run`. Raises ModelRefused for anything that cannot become a model here, in one line.
     """
     source = as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
-    built = build_to_run(source.config, shard=shard, family=family, weights=weights)
+    built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     memory_beside(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     return built

@@ -35,6 +35,7 @@ def embed(
     dimensions: Annotated[int | None, typer.Option(help=_CUT)] = None,
     dummy_weights: options.DummyWeights = False,
     weights: options.RunWeights = None,
+    kv: options.RunKV = None,
     max_batch_tokens: options.MaxBatchTokens = "2k",
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -49,7 +50,7 @@ def embed(
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
     every = _read(texts or [], input_file)
     limits = Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"))
-    settings = EngineSettings(limits=limits, weights=weights)
+    settings = EngineSettings(limits=limits, weights=weights, kv=kv)
     with loading_bar(model) as progress:
         embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     for key in embedder.loaded.unread:

@@ -1,6 +1,7 @@
 """`ridgeline lab`: four experiments to be run and read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,8 @@ from ridgeline.lab import phases as phases_lab
 from ridgeline.lab import sampling as sampling_lab
 from ridgeline.models import build, family_of
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import recipe_named
+from ridgeline.models.recipes import read_recipe, recipe_named
+from ridgeline.ops.formats import kv_format_named
 
 lab = typer.Typer(help="Four experiments, each under a minute: run them, then read their code.")
 
@@ -91,12 +93,13 @@ def sampling(
     tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
     seed: options.Seed = 1,
     weights: options.RunWeights = None,
+    kv: options.RunKV = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
     count = _fitting(tokens, "--tokens", model)
-    llm = LLM(model, EngineSettings(kv_bytes=64 << 20), weights=weights)
+    llm = LLM(model, EngineSettings(kv_bytes=64 << 20), weights=weights, kv=kv)
     written = sampling_lab.compare(llm, prompt, count, seed)
     page = sampling_lab.document(written, prompt, llm.tokenizer)
     _give(page, sampling_lab.as_json(written, prompt), svg, as_json)
@@ -108,22 +111,25 @@ def phases(
     device: options.DeviceName = "this",
     context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "256",
     weights: options.RunWeights = None,
+    kv: options.RunKV = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
     """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
     length = _fitting(context, "--context", model)
     if device == "this":
-        both = _phases_here(model, length, weights)
+        both = _phases_here(model, length, weights, kv)
     else:
-        recipe = None if weights is None else recipe_named(weights)
-        both = phases_lab.compare(build(read_config(model), recipe=recipe), device_named(device), length)
+        config = read_config(model)
+        recipe = read_recipe(config) if weights is None else recipe_named(weights)
+        recipe = recipe if kv is None else replace(recipe, kv=kv_format_named(kv))
+        both = phases_lab.compare(build(config, recipe=recipe), device_named(device), length)
     _give(phases_lab.document(both, model), phases_lab.as_json(both, model), svg, as_json)
 
 
-def _phases_here(model: str, length: int, weights: str | None) -> phases_lab.Comparison:
+def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -> phases_lab.Comparison:
     """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
-    loaded, threads = _load(model, None, weights)
+    loaded, threads = _load(model, None, weights, kv)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
 
@@ -147,10 +153,10 @@ def _check_writes(name: str) -> None:
         raise ValueError(f"{name} keeps its encoder's keys and values too; `ridgeline plan` counts both")
 
 
-def _load(name: str, threads: int | None, weights: str | None) -> tuple[Model, int]:
+def _load(name: str, threads: int | None, weights: str | None, kv: str | None = None) -> tuple[Model, int]:
     """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
     source = open_source(name)
-    model = load_model(source, dummy_weights=not source.has_weights, weights=weights)
+    model = load_model(source, dummy_weights=not source.has_weights, weights=weights, kv=kv)
     threads = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
     torch.set_num_threads(threads)
     return model, threads

@@ -6,6 +6,7 @@ Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W wid
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -112,9 +113,10 @@ class Attention(Op):
             raise ValueError("is to be one scale above 0 of a layer's keys or values; the checkpoint is broken")
         return {name: full.reshape(1).float()}
 
-    @property
+    @cached_property
     def kv_scales(self) -> tuple[float, float]:
-        """The layer's scales of keys and of values, where a checkpoint states them."""
+        """The layer's scales of keys and of values, where a checkpoint states them; asked of their tensors once, since
+        every step of every layer wants them."""
         if self.k_scale is None or self.v_scale is None:
             return NO_SCALES
         return self.k_scale.item(), self.v_scale.item()
