@@ -16,11 +16,11 @@ from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.header import entry_width
 from ridgeline.checkpoint.source import Source
 from ridgeline.document.numbers import gb, say_gb
-from ridgeline.models.families import build, family_of, quantised_recipe
+from ridgeline.models.families import build, family_of
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused, read_object
 from ridgeline.models.model import Model
-from ridgeline.models.recipes import WITH_HEAD
+from ridgeline.models.recipes import WITH_HEAD, quantised_recipe
 from ridgeline.ops.formats import WeightFormat, weight_format_named
 from ridgeline.ops.linear import Head
 from ridgeline.ops.matrix import QuantisedMatrix

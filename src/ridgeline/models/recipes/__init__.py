@@ -15,12 +15,14 @@ from ridgeline.models.recipes.recipe import (
     running_names,
     uniform,
 )
+from ridgeline.models.recipes.while_loading import quantised_recipe
 
 __all__ = [
     "PLAIN",
     "SECTIONS",
     "WITH_HEAD",
     "Recipe",
+    "quantised_recipe",
     "read_recipe",
     "recipe_named",
     "recipe_names",
