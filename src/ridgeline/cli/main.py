@@ -39,6 +39,7 @@ COMMANDS = {
     "env": "Say what this machine is and which versions are installed: what a bug report needs.",
     "completion": "Print the script with which a shell completes commands and options.",
     "lab": "Four experiments, each under a minute: run them, then read their code.",
+    "page": "What the page in a browser is fed with: prices as tables.",
     "bench": "Measure a server under load, or the engine against the roofs of this machine.",
 }
 

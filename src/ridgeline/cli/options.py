@@ -102,8 +102,16 @@ _RUN_WEIGHTS = (
     "the head too. But for w8a8, and unlike vLLM's --quantization, of weights alone."
 )
 
+_DP_ATTENTION = (
+    "Each of --devices runs attention for requests of its own and holds a part of every expert: KV is not divided by "
+    "heads nor copied, requests are divided among the cards. For mixtures of experts."
+)
+
 Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
 KV = Annotated[str | None, _setup("KV cache in bf16, fp8, int8 or nvfp4; by default as the config says.", "--kv")]
+DpAttention = Annotated[
+    bool, typer.Option("--enable-dp-attention", help=_DP_ATTENTION, rich_help_panel="How it is set up")
+]
 Input = Annotated[str, _workload("Prompt tokens; 1k is 1,024.")]
 Batch = Annotated[int, _workload("Requests side by side.")]
 

@@ -40,10 +40,6 @@ _OFFERED = 3  # names for one that is not known
 _IMAGES = "Images of a prompt, whose places are part of --input; of models that read images."
 _BATCH = "Requests side by side; of several, like 1,8,64, a decode step each, and a plan of the first."
 _ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
-_DP_ATTENTION = (
-    "Each of --devices runs attention for requests of its own and holds a part of every expert: KV is not divided by "
-    "heads nor copied, requests are divided among the cards. For mixtures of experts."
-)
 _SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
 _TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
 _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
@@ -75,7 +71,7 @@ class SetupFlags:
     weights: options.Weights = None
     kv: options.KV = None
     engine: Annotated[str | None, _setup(_ENGINE)] = None
-    enable_dp_attention: Annotated[bool, _setup(_DP_ATTENTION, "--enable-dp-attention")] = False
+    enable_dp_attention: options.DpAttention = False
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from ridgeline.ops.cost import Cost
+from ridgeline.ops.features import Feature, Gathered
 from ridgeline.ops.op import Op
 from ridgeline.ops.shard import Shard
 
@@ -31,6 +32,11 @@ class AllReduce(Op):
     def cost_of(self, rows: int) -> Cost:
         """The message: every rank's rows. How often each byte travels is the link's affair."""
         return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """As Op.features."""
+        return (Gathered(),) if self.gathered > 1 else ()
 
     def signature(self) -> Hashable:
         return self.width, self.size, self.dtype, self.gathered

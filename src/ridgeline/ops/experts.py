@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ridgeline.ops.activation import ACTIVATIONS, ClampedGate
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.expert_layout import ExpertLayout
+from ridgeline.ops.features import Feature, Gathered, Touched
 from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.kernels.experts import LayerExperts
@@ -279,9 +280,14 @@ class Experts(nn.ModuleList, Op):
     # -- cost ---------------------------------------------------------------------------------------------------------
 
     def touched(self, tokens: float) -> float:
-        """Distinct experts that `tokens` tokens are expected to hit under a balanced router: E (1 - (1 - k/E)^T)."""
-        missed: float = (1 - self.active / self.count) ** tokens
-        return self.count * (1 - missed)
+        """Distinct experts that `tokens` tokens are expected to hit."""
+        return Touched(self.count, self.active).of(tokens)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """As Op.features."""
+        touched = Touched(self.count, self.active)
+        return (touched, Gathered()) if self.gathered > 1 else (touched,)
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""

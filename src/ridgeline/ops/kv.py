@@ -178,11 +178,15 @@ class KVGroup:
         those of chunked attention, whose first query may be the last of its chunk, and they begin where a chunk does.
         """
         every = self.entries(positions, encoded)
-        if isinstance(self.spec, StateSpec) or not self.spec.passes:
-            return every
+        return min(every, self.entries(self.spans + chunk)) if self.spec.passes else every
+
+    @property
+    def spans(self) -> int:
+        """Of a spec that lets positions go, those that pages must have room for beside the ones of a step."""
+        assert isinstance(self.spec, KVSpec)
         reach = self.spec.reach
         begins = self.page_size - (1 if reach.kind == "window" else math.gcd(reach.size, self.page_size))
-        return min(every, self.entries(begins + reach.size - 1 + chunk))
+        return begins + reach.size - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from ridgeline.ops.attend import attend_padded, attend_segment
 from ridgeline.ops.attention import Attention, KVContext
 from ridgeline.ops.cost import NO_COST, Cost
+from ridgeline.ops.features import Feature, Switch
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import DTYPES
 from ridgeline.ops.kv import KVSpec
@@ -69,6 +70,8 @@ class LatentAttention(Attention):
         assert self.kv_b_proj.outputs == heads * (sizes.plain + sizes.value)
         self._weight_bytes = self.kv_b_proj.stored_bytes()
         self._names["expanded"] = by_head("attention.prefill", sizes.key)
+        product, wider = sizes.latent * (sizes.plain + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
+        self._expands = Switch(queries=-product, keys=product, pairs=-wider)
 
     @property
     def runs_natively(self) -> bool:
@@ -90,9 +93,12 @@ class LatentAttention(Attention):
         takes the form of fewer FLOPs. Expanding has the product with the matrix over every key, and not over queries
         alone; absorbing has scores and sums as wide as a latent, and not as a head. Where a step is bound by bytes, in
         decode, the same form has the fewer of them too: it reads latents, and makes no keys and values."""
-        sizes = self.sizes
-        more_products = (sums.keys - sums.queries) * sizes.latent * (sizes.plain + sizes.value)
-        return more_products <= sums.pairs * (sizes.kept + sizes.latent - sizes.key - sizes.value)
+        return self._expands.holds(sums)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """As Op.features: the form that it takes, and where its products are of a single row."""
+        return self._expands, Switch(queries=1, most=1), Switch(keys=1, most=1)
 
     def expanded(self, attention: AttentionWork) -> tuple[bool, bool, bool]:
         """The rule for each class of a step: one query, a few, many."""

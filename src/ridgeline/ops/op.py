@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ridgeline.ops.cost import NO_COST, Cost
+from ridgeline.ops.features import Feature
 from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.stored import Stored
 from ridgeline.ops.work import TOKENS, Space, Work
@@ -93,6 +94,11 @@ class Op(Stored, ABC):
         """From now on have that kernel do it, as this machine has it. What it must cost is the same."""
         if self.fusible:
             self.fused, self.parts = True, ("forward",)
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """What its cost depends on beside rows and sums, in which it is a straight line."""
+        return ()
 
     @abstractmethod
     def cost_of(self, rows: int) -> Cost:

@@ -140,13 +140,24 @@ def offered_engine(name: str) -> EngineProfile:
 
 def with_own_attention(engine: EngineProfile) -> EngineProfile:
     """The profile of the same engine with data-parallel attention. Raises ValueError where there is none."""
-    able = {values["like"]: name for name, values in _engines().items() if values.get("own_attention")}
+    able = _with_own_attention()
     if engine.name not in able:
         raise ValueError(
             f"no profile of {engine.title} has data-parallel attention; give --engine {' or '.join(able)}, or leave "
             f"--enable-dp-attention out"
         )
     return _loaded(able[engine.name])
+
+
+def engines_with_own_attention() -> tuple[str, ...]:
+    """The profiles that engines have with data-parallel attention, by name; plan takes them by an option of its own."""
+    offered = engines()
+    return tuple(name for like, name in _with_own_attention().items() if like in offered)
+
+
+def _with_own_attention() -> Mapping[str, str]:
+    """By the name of the engine that it is like."""
+    return {values["like"]: name for name, values in _engines().items() if values.get("own_attention")}
 
 
 def _unknown(name: str) -> ValueError:

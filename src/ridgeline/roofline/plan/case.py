@@ -263,11 +263,10 @@ class ModelCache:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
         data-parallel attention where there are no experts to divide."""
         asked = self._dtype(setup)
-        dtype = _computed_in(asked, setup.device, narrows=self._narrows(setup))
-        stated = self._stated(setup.device)
-        key = (setup.devices, setup.weights, setup.kv, dtype, stated.name, setup.engine.own_attention)
+        dtype, stated = self.stored(setup)
+        key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention)
         if key not in self._built:
-            recipe = self._recipe(setup, stated, dtype)
+            recipe = self._recipe(setup, self._stated(setup.device), dtype)
             model = one_cards_part(self.fields, dtype, recipe, setup)
             if self._around is not None:
                 model = self._around(model)
@@ -286,6 +285,12 @@ class ModelCache:
         """What is not narrowed by a recipe: as asked for, or as the config says."""
         plain = {known.name for known in FORMATS}
         return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
+
+    def stored(self, setup: Setup) -> tuple[torch.dtype, str]:
+        """What a setup's card has to do with how the model is stored: the dtype of what is not narrowed, and the
+        recipe, where the config is to say it."""
+        dtype = computed_in(self._dtype(setup), setup.device, narrows=self._narrows(setup))
+        return dtype, self._stated(setup.device).name if setup.weights is None else ""
 
     def _narrows(self, setup: Setup) -> bool:
         """Whether matrices are narrower than all else, as the config says or as plain ones are quantised to run."""
@@ -363,7 +368,7 @@ def _check_experts(model: Model, engine: EngineProfile) -> None:
         )
 
 
-def _computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.dtype:
+def computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.dtype:
     """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there; on a
     processor fp32 for the fp16 of what `narrows` matrices, as it runs here (`build_to_run`)."""
     if narrows and dtype == FP16.dtype and device.kind == "cpu":

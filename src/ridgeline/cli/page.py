@@ -1,0 +1,41 @@
+"""`ridgeline page`: what the page in a browser is fed with."""
+
+import json
+
+import typer
+
+from ridgeline.checkpoint.source import catalogue_name, open_source
+from ridgeline.cli import options
+from ridgeline.page.cards import cards_table
+from ridgeline.page.tables import Stored, model_table
+from ridgeline.roofline.cards import cards as catalogue
+
+page = typer.Typer(help="What the page in a browser is fed with: prices as tables.")
+
+
+@page.callback()
+def _group() -> None:
+    """What the page in a browser is fed with: prices as tables."""
+
+
+@page.command()
+def tables(
+    model: options.ConfigName,
+    weights: options.Weights = None,
+    kv: options.KV = None,
+    devices: options.Devices = 1,
+    enable_dp_attention: options.DpAttention = False,
+) -> None:
+    """Print the price of a model as one JSON object, from which a page computes every figure of a plan."""
+    stored = Stored(weights, kv, devices, enable_dp_attention)
+    _say(model_table(open_source(catalogue_name(model) or model), stored))
+
+
+@page.command()
+def cards() -> None:
+    """Print the cards and engines of the catalogue as one JSON object, on which a page prices a table."""
+    _say(cards_table(catalogue()))
+
+
+def _say(table: object) -> None:
+    print(json.dumps(table, separators=(",", ":")))

@@ -1,0 +1,139 @@
+"""What the tests of the page share: cards of every sort, works at random, the page's price of many steps at once."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from page.modules import Modules
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.work import Segment, Work
+from ridgeline.page.cards import cards_table
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.device import Cache, Copies, Device, Efficiency, Host
+from ridgeline.roofline.engine_profile import EngineProfile, load_engine
+from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.price import StepPrice
+
+NATIVE = replace(
+    load_card("h100-sxm"),
+    name="own",
+    kind="cpu",
+    peaks={"fp32": 1.1e12, "bf16": 1.9e12, "int8": 3.1e12},
+    bandwidth=4.1e10,
+    caches=(Cache("L2", 3 << 20, 3e11), Cache("L3", 40 << 20, 2e11)),
+    link=None,
+    efficiency={
+        "default": Efficiency(3e-6, 0.4, 0.6, 1.0),
+        "linear": Efficiency(2e-6, 0.5, 0.7, 1.0, 1.7, 1e-6),
+        "linear.few": Efficiency(2.5e-6, 0.6, 0.8, 1.0, 1.0, 0.9e-6),
+        "linear.many/bf16": Efficiency(2.6e-6, 0.7, 0.9, 0.5, 4.0),
+        "attention.paged": Efficiency(5e-6, 0.3, 0.5, 0.0, 2.0, 4e-6),
+    },
+    host=Host(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5),
+    calibrated=True,
+    native=True,
+)
+"""A processor that runs our kernels: recorded steps, caches, powers of its own, a host that waits."""
+
+COPYING = replace(
+    load_engine("llama.cpp"),
+    name="copying",
+    rereads=True,
+    copies=Copies(3, 1.5, 0.5),
+    dequantise={"int4": 0.8, "fp8": 0.9},
+    host=Host(1e-4, 1e-6, 2e-6, 1e-8, 0.0, overlap=True),
+)
+"""An engine with every rule that one may have."""
+
+CARDS = (load_card("h100-sxm"), load_card("a100-sxm-80gb"), load_card("v100-sxm-32gb"), load_card("l4"))
+ENGINES = (load_engine("vllm"), load_engine("tensorrt-llm"), COPYING, load_engine("vllm-dp"))
+
+
+class Page(Modules):
+    """Modules with data that they share, as `kept`."""
+
+    def keep(self, name: str, value: Any) -> None:
+        """Data as `kept.NAME`."""
+        self.run(f"globalThis.kept = globalThis.kept || {{}}; kept.{name} = {json.dumps(value)};")
+
+    def run(self, code: str) -> None:
+        """Statements."""
+        self._context.eval(code)
+
+
+def opened(*names: str) -> Page:
+    """Modules of the page, with `kept.all` cards and engines, and `steps` to price many of them."""
+    page = Page(*names)
+    page.keep("data", cards_table((*CARDS, NATIVE), ENGINES))
+    page.run("""
+        const {openTable, openCards, drive, priceStep, totalFlops, scaled} = modules["price.js"];
+        const {segment, workOf, decodeWork} = modules["work.js"];
+        kept.all = openCards(kept.data);
+        function steps(works, card, engine, ranks) {
+          const device = drive(kept.all.cards[card], kept.all.engines[engine], kept.table.devices);
+          return works.map(([segments, rows]) => {
+            const work = workOf(kept.table, segments.map((each) => segment(...each)), rows);
+            const {cost, floor, bound, expected, host, workingSet} = priceStep(kept.table, device, work, ranks);
+            const {weights, read, written, activations, communication} = cost;
+            const moved = Object.values(communication).reduce((a, b) => a + b, 0);
+            const seconds = [floor, bound, expected, host, workingSet];
+            return [...seconds, totalFlops(cost), weights, read, written, activations, moved];
+          });
+        }""")
+    return page
+
+
+def put(page: Page, table: dict[str, Any]) -> None:
+    """As `kept.table`, as it comes over a wire."""
+    page.keep("written", json.loads(json.dumps(table)))
+    page.run("kept.table = openTable(kept.written)")
+
+
+def figures(step: StepPrice) -> list[float]:
+    """Those of a step, in the order of `steps`."""
+    cost: Cost = step.cost
+    return [
+        step.floor, step.bound, step.expected, step.host, step.working_set, cost.total_flops, cost.weight_bytes,
+        cost.kv_read_bytes, cost.kv_write_bytes, cost.activation_bytes, cost.communication_bytes,
+    ]  # fmt: skip
+
+
+def drawn(rng: random.Random, encodes: bool = False) -> tuple[list[Segment], int]:
+    """The segments of a step of up to 40 sequences: decodes, a few positions, chunks of prompts; and its rows of
+    logits."""
+    segments = []
+    decodes = rng.random() < 0.3
+    for _ in range(rng.choice((1, 2, 3, rng.randint(4, 40)))):
+        queries = 1 if decodes else rng.choice((1, 1, rng.randint(2, 9), round(2 ** rng.uniform(3, 11))))
+        known = rng.choice((0, 1, rng.randint(2, 60), round(2 ** rng.uniform(5, 15))))
+        encoded = rng.choice((0, 1, rng.randint(2, 300))) if encodes else 0
+        segments.append(Segment(queries, queries + known, encoded, encodes=encoded > 0 and rng.random() < 0.5))
+    return segments, len(segments) if decodes or rng.random() < 0.5 else rng.randint(0, len(segments))
+
+
+def written(works: Sequence[tuple[list[Segment], int]]) -> list[Any]:
+    """As the page takes them."""
+    return [[[[s.q_len, s.kv_len, s.encoded, s.encodes] for s in segments], rows] for segments, rows in works]
+
+
+def worst(
+    page: Page,
+    case: Case,
+    works: Sequence[tuple[list[Segment], int]],
+    device: Device,
+    engine: EngineProfile,
+    ranks: int | None = None,
+) -> float:
+    """The largest relative difference of a figure of the page from the price's, over these steps."""
+    driven = engine.on(device, case.setup.devices)
+    price = case.price if ranks is None else case.price.gathering(ranks)
+    page.keep("works", written(works))
+    told = "undefined" if ranks is None else ranks
+    found = page.eval(f"steps(kept.works, {json.dumps(device.name)}, {json.dumps(engine.name)}, {told})")
+    differences = [0.0]
+    for (segments, rows), got in zip(works, found, strict=True):
+        wanted = figures(price.on(driven, Work.of(segments, price.reaches, rows)))
+        differences += [abs(a - b) / max(abs(a), abs(b)) for a, b in zip(got, wanted, strict=True) if a != b]
+    return max(differences)
