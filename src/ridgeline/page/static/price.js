@@ -10,6 +10,7 @@
 //                                      [{op, cost, bound, expected, limit}], of one of op.count calls; limit: "compute",
 //                                      "memory" or "communication". ranks: of a table whose ranks have requests of their
 //                                      own, those that have rows. Throws where nothing joins the cards
+//   stepCost(table, work, ranks)       the cost alone, of no device
 //   computeSeconds(cost, device), memorySeconds(cost, device, workingSet), bandwidthOf(device, bytes), peakOf(device, format)
 //   totalFlops(cost), memoryBytes(cost) (weights and KV), totalBytes(cost) (with activations), plus(cost, other)
 //   activationPeak(table, work)        bytes of activations alive at once in a step
@@ -17,6 +18,8 @@
 //
 // A cost is {flops: {format: n}, weights, read, written, activations, communication: {collective: bytes}}; read and written
 // are of keys and values.
+
+import { allReduceSeconds } from "page/link.js";
 
 export const FORMAT = 1;
 const CLASSES = ["one", "few", "many"];
@@ -212,36 +215,9 @@ function communicationSeconds(cost, device, devices) {
     const rounds = ROUNDS[collective];
     const least = (((rounds * (devices - 1)) / devices) * bytes) / device.link.bandwidth;
     time.bound += least;
-    time.expected += Math.max(least, allReduceSeconds(device, (rounds / 2) * bytes, devices));
+    time.expected += Math.max(least, allReduceSeconds(device.link, (rounds / 2) * bytes, devices, device.allReduce));
   }
   return time;
-}
-
-function allReduceSeconds(device, bytes, cards) {
-  const known = device.link.all_reduce[device.allReduce] || Object.values(device.link.all_reduce)[0];
-  const counts = Object.keys(known).map(Number);
-  const below = counts.filter((count) => count <= cards);
-  const above = counts.filter((count) => count >= cards);
-  const fewer = below.length ? Math.max(...below) : Math.min(...counts);
-  const more = above.length ? Math.min(...above) : Math.max(...counts);
-  const seconds = curveAt(known[fewer], bytes);
-  if (!(fewer < cards && cards < more)) return seconds;
-  const part = Math.log2(cards / fewer) / Math.log2(more / fewer);
-  return seconds + part * (curveAt(known[more], bytes) - seconds);
-}
-
-function curveAt([sizes, seconds], bytes) {
-  let above = 0;
-  while (above < sizes.length && sizes[above] <= bytes) above++;
-  const last = sizes.length - 1;
-  if (above === 0) return seconds[0];
-  if (above > last) {
-    const rise = last > 0 ? (seconds[last] - seconds[last - 1]) / (sizes[last] - sizes[last - 1]) : 0;
-    return seconds[last] + rise * (bytes - sizes[last]);
-  }
-  const low = sizes[above - 1];
-  const part = Math.log(bytes / low) / Math.log(sizes[above] / low);
-  return seconds[above - 1] * Math.pow(seconds[above] / seconds[above - 1], part);
 }
 
 function rereadingSeconds(kernel, cost, device) {
@@ -295,6 +271,12 @@ export function priceStep(table, device, work, ranks = table.ranks) {
   const seconds = hostSeconds(work, total, calls, device, isRecorded);
   const host = device.host && device.host.overlap ? Math.max(0, seconds - expected) : seconds;
   return { cost: total, floor, bound, expected: expected + host, host, workingSet, rows };
+}
+
+export function stepCost(table, work, ranks = table.ranks) {
+  const total = nothing();
+  for (const op of table.ops) addTo(total, sumUp(op.cost, presentOf(op, work, ranks)), op.count);
+  return total;
 }
 
 function checkDevice(table, device) {
