@@ -171,14 +171,22 @@ template <class Stored_, class Coded> struct CodedPanel {
 
     void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
         thread_local Scratch<float> scratch[2];
-        const int64_t room = (matrix.codes->groups + LANES - 1) / LANES * LANES;
+        const Codes& codes = *matrix.codes;
+        const int64_t there = std::min<int64_t>(count, OUTPUTS), groups = codes.groups;
+        // Scales of neighbours lie in one piece, and few groups fill no register. Of half a unit one more is read than there is.
+        const int64_t at_once = codes.outputs == 1 && codes.group >= UNIT ? there : 1;
+        const int64_t room = (at_once * groups + LANES - 1) / LANES * LANES;
         float* to = scratch[half].of(2 * OUTPUTS * room);
-        group[half] = matrix.codes->group;
-        for (int64_t o = 0; o < OUTPUTS; ++o, to += 2 * room) {
-            const int64_t output = first + std::min(o, count - 1);  // what is missing is computed with the last one, and dropped
-            widen_scales(*matrix.codes, output, Coded::FACTOR, to, to + room);
-            w[half * OUTPUTS + o] = {static_cast<const uint8_t*>(matrix.weight) + output * matrix.weight_stride, to, to + room};
+        CodedRow* rows = w + half * OUTPUTS;
+        group[half] = codes.group;
+        for (int64_t o = 0; o < there; o += at_once, to += 2 * room) {
+            widen_scales(codes, (first + o) / codes.outputs * groups, at_once * groups, Coded::FACTOR, to, to + room);
+            for (int64_t next = 0; next < at_once; ++next)
+                rows[o + next] = {static_cast<const uint8_t*>(matrix.weight) + (first + o + next) * matrix.weight_stride,
+                                  to + next * groups, to + room + next * groups};
         }
+        // What is missing is computed with the last one, and dropped.
+        std::fill(rows + there, rows + OUTPUTS, rows[there - 1]);
     }
 };
 

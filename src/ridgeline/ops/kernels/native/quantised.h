@@ -91,10 +91,10 @@ inline F scales_at(const void* from, DType type) {
     }
 }
 
-// The scales of one output times `factor`, and what is added to the numbers of each group, both as fp32. Whole registers are
-// written.
-inline void widen_scales(const Codes& codes, int64_t output, float factor, float* to, float* low) {
-    const int64_t bytes = codes.scale_type == FP32 ? 4 : 2, first = output / codes.outputs * codes.groups;
+// So many scales from place `first` on times `factor`, and what is added to the numbers of the group of each, as fp32. Whole
+// registers are written.
+inline void widen_scales(const Codes& codes, int64_t first, int64_t count, float factor, float* to, float* low) {
+    const int64_t bytes = codes.scale_type == FP32 ? 4 : 2;
     const auto* scales = static_cast<const uint8_t*>(codes.scales) + first * bytes;
     const uint8_t* zeros = codes.zeros ? codes.zeros + first : nullptr;
     auto widen = [&](const void* scales, const uint8_t* zeros, float* to, float* low) {
@@ -103,15 +103,20 @@ inline void widen_scales(const Codes& codes, int64_t output, float factor, float
         store(to, scale * factor), store(low, -scale * zero);
     };
     int64_t g = 0;
-    for (; g + LANES <= codes.groups; g += LANES) widen(scales + g * bytes, zeros ? zeros + g : nullptr, to + g, low + g);
-    if (g < codes.groups) {
+    for (; g + LANES <= count; g += LANES) widen(scales + g * bytes, zeros ? zeros + g : nullptr, to + g, low + g);
+    if (g < count) {
         float rest_of_scales[LANES] = {};
         uint8_t rest_of_zeros[LANES] = {};
-        std::memcpy(rest_of_scales, scales + g * bytes, (codes.groups - g) * bytes);
-        if (zeros) std::memcpy(rest_of_zeros, zeros + g, codes.groups - g);
+        std::memcpy(rest_of_scales, scales + g * bytes, (count - g) * bytes);
+        if (zeros) std::memcpy(rest_of_zeros, zeros + g, count - g);
         widen(rest_of_scales, zeros ? rest_of_zeros : nullptr, to + g, low + g);
     }
-    if (codes.lows) std::memcpy(low, codes.lows + first, codes.groups * sizeof(float));
+    if (codes.lows) std::memcpy(low, codes.lows + first, count * sizeof(float));
+}
+
+// Those of one output.
+inline void widen_scales(const Codes& codes, int64_t output, float factor, float* to, float* low) {
+    widen_scales(codes, output / codes.outputs * codes.groups, codes.groups, factor, to, low);
 }
 
 // One output's codes, and the scale of each group with what is added to its numbers.
