@@ -14,7 +14,7 @@ from ridgeline.ops.elementwise import Elementwise
 from ridgeline.ops.formats import format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.linear import Projections, native_kernel, products_cost
-from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec
+from ridgeline.ops.matrix import AdaptedMatrix, Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.op import Kernel, stored_name
 from ridgeline.ops.work import TOKENS, Space, Work
 
@@ -114,8 +114,8 @@ class ActivatedProjections(Projections):
     @property
     def fusible(self) -> bool:
         """As Op.fusible: of a gate and what it gates, each a matrix that our kernels take."""
-        alike = len({matrix.stored for matrix in self.matrices}) == 1
-        return self.gated and len(self.matrices) == 2 and alike and all(matrix.operands for matrix in self.matrices)
+        matrices = self.matrices
+        return self.gated and len(matrices) == 2 and stored_alike(matrices) and all(own.operands for own in matrices)
 
     def cost_of(self, rows: int) -> Cost:
         """The products and the activation; what lies between them needs no memory."""

@@ -17,7 +17,7 @@ from ridgeline.ops.formats import WeightFormat, arithmetic, format_of
 from ridgeline.ops.kernels import Library, native
 from ridgeline.ops.kernels.experts import LayerExperts
 from ridgeline.ops.linear import native_product_kernel
-from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of
+from ridgeline.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of, stored_alike
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.shard import WHOLE, Shard
 from ridgeline.ops.stored import Share
@@ -92,7 +92,7 @@ class Experts(nn.ModuleList, Op):
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
             matrices = self.expert().values()
-        self._taken = len(set(self.stored.values())) == 1 and all(map(_taken, matrices))
+        self._taken = stored_alike(matrices) and all(map(_taken, matrices))
 
     def expert(self) -> dict[str, Matrix]:
         """The matrices of one expert by their names, new and on the current device."""
@@ -273,7 +273,7 @@ class Experts(nn.ModuleList, Op):
         if isinstance(self.activation, ClampedGate):
             return self.activation(gate.product(x_RD), up.product(x_RD))
         of_gate, of_up = gate.operands, up.operands
-        if of_gate and of_up and gate.stored == up.stored and (kernels := native(x_RD)):
+        if of_gate and of_up and stored_alike((gate, up)) and (kernels := native(x_RD)):
             return kernels.gated_products(x_RD, of_gate, of_up, self.activation)
         return ACTIVATIONS[self.activation](gate.product(x_RD)) * up.product(x_RD)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ridgeline.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.ops.formats import WeightFormat, format_of
 from ridgeline.ops.kernels import native
-from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
+from ridgeline.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of, stored_alike
 from ridgeline.ops.op import Kernel, Op, stored_name
 from ridgeline.ops.stored import Share
 from ridgeline.ops.work import TOKENS, Space, Work, adapter_space
@@ -270,7 +270,7 @@ class Projections(Multiplies):
 
     def native_product_kernels(self, rows: int, part: str) -> Iterator[Kernel]:
         """As `product_kernels`, where ours run: one call for all matrices, if they are stored alike."""
-        at_once = len({matrix.stored for matrix in self.matrices}) == 1
+        at_once = stored_alike(self.matrices)
         for kernel in self.product_kernels(rows, part):
             if all(matrix.operands for matrix in self.matrices):
                 alike = tuple(matrix for matrix in self.matrices if stored_name(matrix.stored) == kernel.stored)
@@ -307,7 +307,7 @@ def products(x_TI: Tensor, matrices: Sequence[Matrix]) -> Sequence[Tensor]:
     alike."""
     if kernels := native(x_TI):
         operands = [own for matrix in matrices if matrix.alone and (own := matrix.operands)]
-        if len(operands) == len(matrices) and len({matrix.stored for matrix in matrices}) == 1:
+        if len(operands) == len(matrices) and stored_alike(matrices):
             return kernels.products(x_TI, operands)
     return [matrix.product(x_TI) for matrix in matrices]
 

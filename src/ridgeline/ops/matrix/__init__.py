@@ -10,7 +10,7 @@ from ridgeline.ops.matrix.compressed_tensors import PackedMatrix, SignedMatrix
 from ridgeline.ops.matrix.fp8 import Fp8Matrix
 from ridgeline.ops.matrix.gguf import BLOCKS, GGUFMatrix
 from ridgeline.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
-from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec
+from ridgeline.ops.matrix.matrix import Matrix, MatrixSpec, stored_alike
 from ridgeline.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.ops.matrix.prequantised import PrequantisedMatrix
 from ridgeline.ops.matrix.quantised import QuantisedMatrix
@@ -28,6 +28,7 @@ __all__ = [
     "PricedMatrix",
     "QuantisedMatrix",
     "matrix_of",
+    "stored_alike",
 ]
 
 _BY_NAME: dict[str, type[PrequantisedMatrix]] = {

@@ -1,6 +1,7 @@
 """Matrix: one stored matrix of a model, y = x W^T + b, in whatever form its numbers are kept."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -124,3 +125,8 @@ class Matrix(Stored, ABC):
 
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}"
+
+
+def stored_alike(matrices: Iterable[Matrix]) -> bool:
+    """Whether they are all in one format, as one call of our kernels has them."""
+    return len({matrix.stored for matrix in matrices}) == 1
