@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from torch import nn
 from transformers import PreTrainedModel
 
 from models.comparing import MATTERS, off
@@ -21,7 +22,7 @@ from ridgeline.models import ModelRefused, build
 from ridgeline.models.bill import bill
 from ridgeline.ops.kernels import Library
 from ridgeline.ops.linear import Multiplies
-from ridgeline.ops.matrix import MatrixSpec, matrix_of
+from ridgeline.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.ops.matrix.gguf import BLOCKS
 from ridgeline.ops.work import Segment, Work
 from ridgeline.roofline.device import Device, Efficiency
@@ -151,6 +152,20 @@ def test_a_file_is_billed_as_it_is_stored(tmp_path: Path) -> None:
     assert bill(built).nbytes == stored + 97 * 256 * 2
     loaded = load_model(source)
     assert weight_bytes(built) == sum(parameter.nbytes for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_random_codes_are_around_zero(kind: str) -> None:
+    """Whatever the code of zero is, and of types in which none is."""
+    matrix = matrix_of(MatrixSpec(512, 64, torch.float32), BLOCKS[kind])
+    assert isinstance(matrix, QuantisedMatrix)
+    block = torch.randn(1 << 15, generator=torch.Generator().manual_seed(2)) * 0.02
+    for name, tensor in matrix.drawn(block).items():
+        setattr(matrix, name, nn.Parameter(tensor, requires_grad=False))
+    drawn, largest = matrix.values().flatten(), float(block.abs().max())
+    bits = BLOCKS[kind].bits
+    assert drawn.abs().max() <= 1.001 * largest
+    assert float((drawn - block).abs().max()) <= 0.6 * largest / (2 ** (bits - 1) - 1)
 
 
 def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_path: Path) -> None:

@@ -211,6 +211,11 @@ class GGUFMatrix(PrequantisedMatrix):
     def _codes(self) -> Codes:
         return replace(super()._codes, zeros_OG=float(self._type.zero or 0), lows_OG=self.low)
 
+    def drawn(self, block: Tensor) -> dict[str, Tensor]:
+        """As QuantisedMatrix.drawn; what is added to all numbers of a group makes the middle code zero."""
+        made = super().drawn(block)
+        return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
+
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put: blocks are taken apart."""
         check_dtype(full, torch.uint8)

@@ -66,6 +66,11 @@ class QuantisedMatrix(Matrix):
         return Codes(self.stored.kind, self.group, self.scale, zeros, self.stored.block[0] or self.outputs)
 
     @property
+    def middle(self) -> int:
+        """The code in the middle of those that there are, of which a format may have fewer than it is held in bits."""
+        return 0 if self.kind == "fp8" else 1 << self.stored.bits - 1
+
+    @property
     def rounds_rows(self) -> bool:
         """Whether rows are rounded to int8 on their way into the product (W8A8)."""
         return self.stored.kind == "w8a8"
@@ -108,14 +113,15 @@ class QuantisedMatrix(Matrix):
 
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
         """Random parameters but for the bias: a block of numbers, quantised with one scale and repeated."""
-        scale = float(block.float().abs().max()) / _LARGEST[self.kind]
+        largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
+        scale = float(block.float().abs().max()) / largest
         steps = block.float().view(1, -1) / scale
-        codes = steps.to(torch.float8_e4m3fn) if self.kind == "fp8" else (steps + MIDDLE[self.kind]).round()
+        codes = steps.to(torch.float8_e4m3fn) if self.kind == "fp8" else (steps + self.middle).round()
         bytes_B = packed(codes, self.kind).view(-1)
         filled = bytes_B.repeat(-(-self.codes.numel() // len(bytes_B)))[: self.codes.numel()].view(self.codes.shape)
         made = {"codes": filled, "scale": torch.full(self.scale.shape, scale, dtype=self.scale.dtype)}
         if self.zero is not None:
-            made["zero"] = torch.full(self.zero.shape, MIDDLE[self.kind], dtype=torch.uint8)
+            made["zero"] = torch.full(self.zero.shape, self.middle, dtype=torch.uint8)
         return made
 
     def computed(self, x_TI: Tensor) -> Tensor:
