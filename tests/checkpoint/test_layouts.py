@@ -1,12 +1,14 @@
 """Quantised checkpoints run: their logits are those of a plain fp32 folder that holds what the tensors stand for, which
 numpy said from the layouts' specifications."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from ridgeline.checkpoint import load_model, open_source
 from ridgeline.checkpoint.fill import weight_bytes
@@ -14,7 +16,7 @@ from ridgeline.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.models.bill import bill
 from ridgeline.roofline.plan.case import ModelCache, Setup
 from support.engines import uncached_logits
-from support.layouts import Quantiser, awq, fp8, gptq
+from support.layouts import Numbers, Quantiser, awq, fp8, gptq
 from support.planned import card
 from support.quantised import (
     EXPERTS,
@@ -39,6 +41,15 @@ def block(high: int, wide: int) -> dict[str, Any]:
     return BLOCK | {"weight_block_size": [high, wide]}
 
 
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*.gate"]}
+
+
+def modelopt(numbers: Numbers) -> tuple[dict[str, Tensor], Numbers]:
+    """ModelOpt's FP8: a scale of the weight, and one of what it is multiplied with."""
+    tensors, stands_for = fp8(None, None, "weight_scale", flat=True)(numbers)
+    return {**tensors, "input_scale": torch.tensor(0.03)}, stands_for
+
+
 FP8 = {
     "qwen3-blocks-of-128": (LLAMA, block(128, 128), fp8(128, 128, "weight_scale_inv", dtype=torch.bfloat16)),
     "blocks-that-do-not-divide": (LLAMA, block(20, 32), fp8(20, 32, "weight_scale_inv")),
@@ -50,7 +61,12 @@ FP8 = {
     "a-scale-a-matrix": (LLAMA, BLOCK, fp8(None, None, "weight_scale", flat=True)),
     "a-scale-a-matrix-as-transformers": (LLAMA, BLOCK, fp8(None, None, "weight_scale_inv", flat=True)),
     "fbgemm": (LLAMA, {"quant_method": "fbgemm_fp8"}, fp8(1, None, "weight_scale")),
-}
+    "modelopt": (LLAMA, MODELOPT, modelopt),
+    "modelopt-experts": (EXPERTS, MODELOPT, modelopt),
+    "modelopt-rows": (
+        LLAMA, MODELOPT | {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, fp8(1, None, "weight_scale", flat=True)
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FP8)
@@ -63,6 +79,25 @@ def test_fp8(name: str, tmp_path: Path) -> None:
     scales = sum(t.numel() for n, t in load_file(folders[0] / "model.safetensors").items() if "weight_scale" in n)
     narrow = 2 * scales if name == "qwen3-blocks-of-128" else 0  # configs do not say that scales are in bf16
     assert stored == as_stored(folders[0]) + narrow
+
+
+def test_modelopt_beside_the_config(tmp_path: Path) -> None:
+    """hf_quant_config.json alone says it, of all matrices or of each by itself."""
+    layers = {
+        f"model.layers.{layer}.{module}": {"quant_algo": "FP8"}
+        for layer in range(2)
+        for module in ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    }
+    mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    algorithm = {name: own for name, own in MODELOPT.items() if name != "quant_method"}
+    for name, said, kept in (("all", algorithm, ()), ("mixed", mixed, ("q_proj", "k_proj", "v_proj", "o_proj"))):
+        folder, plain = write_pair(tmp_path / name, LLAMA, {}, blocks(modelopt, *kept))
+        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        del values["quantization_config"]
+        (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+        whole = {"producer": {"name": "modelopt", "version": "0.29"}, "quantization": said}
+        (folder / "hf_quant_config.json").write_text(json.dumps(whole), encoding="utf-8")
+        assert off((folder, plain)) < 1e-5
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": False}

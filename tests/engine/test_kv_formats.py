@@ -132,28 +132,52 @@ STATED: dict[str, dict[str, Any]] = {
 }
 
 
-def stated_folder(folder: Path, *, projections: bool = False) -> Path:
-    """A checkpoint with scales of each layer's keys and values. projections: named after these, as ModelOpt does."""
+_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+AUTOFP8: dict[str, dict[str, Any]] = {
+    "quantization_config": {
+        "quant_method": "fp8", "activation_scheme": "static", "ignored_layers": _MATRICES, "kv_cache_scheme": "static",
+    }
+}  # fmt: skip
+BESIDE = {"k_scale": SCALES[0], "v_scale": SCALES[1]}
+# What a config says and the scales of a layer, by their names beside the attention.
+FORMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "beside": (STATED, BESIDE),
+    "projections": (STATED, {"k_proj.k_scale": SCALES[0], "v_proj.v_scale": SCALES[1]}),
+    "fp8": (AUTOFP8, BESIDE),
+    "outputs": (AUTOFP8, {"k_proj.output_scale": SCALES[0], "v_proj.output_scale": SCALES[1]}),
+    "one": (AUTOFP8, {"kv_scale": SCALES[0]}),
+}
+
+
+def stated_folder(folder: Path, form: str) -> Path:
+    """A checkpoint with scales of each layer's keys and values."""
+    said, scales = FORMS[form]
     tensors = random_tensors(LLAMA)
     for layer in range(2):
-        for part, scale in zip("kv", SCALES, strict=True):
-            of = f"{part}_proj." if projections else ""
-            tensors[f"model.layers.{layer}.self_attn.{of}{part}_scale"] = torch.tensor(scale)
+        tensors |= {f"model.layers.{layer}.self_attn.{name}": torch.tensor(scale) for name, scale in scales.items()}
     folder.mkdir()
-    return write_folder(folder, LLAMA | STATED, tensors)
+    return write_folder(folder, LLAMA | said, tensors)
 
 
-def test_a_checkpoints_scales_are_read(tmp_path: Path) -> None:
-    """Under either name; and passed over where keys and values are kept otherwise."""
-    model = load_model(str(stated_folder(tmp_path / "a")))
-    wanted = [narrowed_tokens(model, prompt, "fp8", SCALES) for prompt in PROMPTS]
+@pytest.mark.parametrize("form", FORMS)
+def test_a_checkpoints_scales_are_read(form: str, tmp_path: Path) -> None:
+    """Under each of their names, also one for both; and passed over where keys and values are kept otherwise."""
+    folder = str(stated_folder(tmp_path / "a", form))
+    model = load_model(folder)
+    scales = (SCALES[0], SCALES[0]) if form == "one" else SCALES
+    wanted = [narrowed_tokens(model, prompt, "fp8", scales) for prompt in PROMPTS]
     assert complete(token_engine(model), PROMPTS) == wanted
-    other = load_model(str(stated_folder(tmp_path / "b", projections=True)))
-    assert complete(token_engine(other), PROMPTS) == wanted
-    source = open_source(str(tmp_path / "a"))
+    source = open_source(folder)
     plain = build_to_run(source.config, kv="fp32")
     assert plain.kv_specs[0].slot_bytes == 4 * model.kv_specs[0].slot_bytes
     load_weights(plain, source)
+
+
+def test_scales_that_are_stated_and_not_there_are_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, LLAMA | AUTOFP8, random_tensors(LLAMA))
+    with pytest.raises(ModelRefused, match=r"lacks tensors of the model: .*k_scale"):
+        load_model(str(folder))
+    load_model(str(folder), kv="fp8")
 
 
 def test_pages_are_smaller(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.network import Network
+from ridgeline.ops.attention import ONE_SCALE, Attention
 from ridgeline.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED
 from ridgeline.ops.experts import Experts
 from ridgeline.ops.kernels import DTYPES
@@ -35,8 +36,9 @@ _PAGE_BYTES = 4096
 # What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
 _HEAD = "lm_head.weight"
-# As compressed-tensors and, with a projection's name, ModelOpt call the scales of a layer's keys and values.
-_KV_SCALE = re.compile(r"(.*\.self_attn)(?:\.[kv]_proj)?\.([kv])_scale")
+# As compressed-tensors and, with a projection's name, ModelOpt call the scales of a layer's keys and values; AutoFP8
+# has one for both, or those of what the projections give.
+_KV_SCALE = re.compile(r"(.*\.self_attn)\.(?:(?:[kv]_proj\.)?(k|v|kv)_scale|([kv])_proj\.output_scale)")
 
 
 def load_model(
@@ -244,10 +246,8 @@ class Naming:
 
     def place(self, name: str) -> str:
         """What the model calls a tensor, with the trunk's name where the checkpoint leaves it out."""
-        if (scale := _KV_SCALE.fullmatch(name)) is not None:
-            name = f"{scale[1]}.attend.{scale[2]}_scale"
-        own = self._family.own_name(name)
-        whole = self._family.own_name(self._family.trunk + name)
+        own = _own_name(self._family, name)
+        whole = _own_name(self._family, self._family.trunk + name)
         return whole if own not in self.places and whole in self.places else own
 
     def ignored(self, name: str) -> bool:
@@ -257,18 +257,27 @@ class Naming:
         return any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
+def _own_name(family: Family, name: str) -> str:
+    """What the model calls a checkpoint's tensor; scales of keys and values are those of attention."""
+    if (scale := _KV_SCALE.fullmatch(name)) is not None:
+        name = f"{scale[1]}.attend.{scale[2] or scale[3]}_scale"
+    return family.own_name(name)
+
+
 def _own_names(family: Family, names: Iterable[str]) -> Set[str]:
     """What the model may call a checkpoint's tensors, with the trunk's name and without."""
-    places = [family.own_name(name) for name in names]
+    places = [_own_name(family, name) for name in names]
     return {*places, *(family.trunk + place for place in places)}
 
 
 def _name_scales(model: Network, there: Set[str]) -> None:
-    """Scales of fp8 have one of two names."""
-    for path, matrix in model.named_modules():
-        if isinstance(matrix, Fp8Matrix):
+    """Scales of fp8 have one of two names; a layer's keys and values a scale each, or one."""
+    for path, module in model.named_modules():
+        if isinstance(module, Fp8Matrix):
             named = (own for own in SCALE_NAMES if model.checkpoint_name(f"{path}.{own}") in there)
-            matrix.names = ("weight", next(named, SCALE_NAMES[0]))
+            module.names = ("weight", next(named, SCALE_NAMES[0]))
+        elif isinstance(module, Attention) and module.k_scale is not None:
+            module.one_scale = model.checkpoint_name(f"{path}.{ONE_SCALE}") in there
 
 
 def _lay_out_experts(model: Network, there: Set[str]) -> None:

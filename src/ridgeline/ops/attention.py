@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
 
+ONE_SCALE = "kv_scale"
+"""The tensor of a checkpoint that has one scale for a layer's keys and values together."""
+_SCALES = "k_scale", "v_scale"
+
 
 class KVContext(Protocol):
     """Where one forward keeps its keys and values: pages, or nowhere (`Uncached`)."""
@@ -89,6 +93,7 @@ class Attention(Op):
         self.sinks_H = weight(heads, dtype=spec.dtype) if sinks else None
         stated = spec.stored is not None and spec.stored.stated
         self.k_scale, self.v_scale = (weight(1, dtype=torch.float32) if stated else None for _ in range(2))
+        self.one_scale = False
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
         self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
@@ -104,6 +109,11 @@ class Attention(Op):
         """Which keys a query sees."""
         return self.spec.reach
 
+    def tensors(self) -> tuple[str, ...]:
+        """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""
+        own = super().tensors()
+        return (*(name for name in own if name not in _SCALES), ONE_SCALE) if self.one_scale else own
+
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
         ValueError for a scale that is not above 0."""
@@ -111,7 +121,7 @@ class Attention(Op):
             return {name: self.shard.slice(full, 0)}
         if full.numel() != 1 or not full.item() > 0:
             raise ValueError("is to be one scale above 0 of a layer's keys or values; the checkpoint is broken")
-        return {name: full.reshape(1).float()}
+        return dict.fromkeys(_SCALES if name == ONE_SCALE else (name,), full.reshape(1).float())
 
     @cached_property
     def kv_scales(self) -> tuple[float, float]:

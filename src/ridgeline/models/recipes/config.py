@@ -14,7 +14,7 @@ from ridgeline.models.recipes import compressed_tensors, gguf, modelopt
 from ridgeline.models.recipes.module_names import Matcher, begins_or_ends, contains, names_listed, pattern
 from ridgeline.models.recipes.recipe import BLOCKS, INPUT_SCALES, LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.models.storage import Place
-from ridgeline.ops.formats import MXFP4, WeightFormat
+from ridgeline.ops.formats import MXFP4, KVFormat, WeightFormat
 
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"
@@ -73,7 +73,6 @@ def _fp8(section: Fields) -> Recipe:
     """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
     inputs if that is static."""
     section.refuse_if("fmt", "e4m3", "float8_e4m3fn")
-    section.passed_over("kv_cache_scheme")  # says that there are scales; engines keep KV in the model's dtype
     block = section.integers("weight_block_size")
     if block and (len(block) != 2 or min(block) < 1):
         raise section.refuse(f"weight_block_size is {block}; it must be two sizes, outputs and inputs")
@@ -83,7 +82,16 @@ def _fp8(section: Fields) -> Recipe:
         if block
         else replace(_float("fp8 tensor", (None, None)), matrix_bits=32 * static)
     )
-    return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert", "ignored_layers"))
+    recipe = _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert", "ignored_layers"))
+    return replace(recipe, kv=_kv(section))
+
+
+def _kv(section: Fields) -> KVFormat | None:
+    """The format of keys and values: where AutoFP8 has scales for them it says that they are static."""
+    if section.value("kv_cache_scheme") == "static":
+        return compressed_tensors.stated_kv("fp8")
+    scheme = section.section("kv_cache_scheme")
+    return compressed_tensors.kv_scheme(scheme) if scheme.values else None
 
 
 def _float(name: str, block: tuple[int | None, int | None]) -> WeightFormat:

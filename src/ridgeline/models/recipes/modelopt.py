@@ -13,7 +13,7 @@ from types import MappingProxyType
 from ridgeline.models.fields import Fields
 from ridgeline.models.recipes.compressed_tensors import kv_scheme, stated_kv
 from ridgeline.models.recipes.module_names import globs, names_listed
-from ridgeline.models.recipes.recipe import LINEAR, PLAIN, Recipe
+from ridgeline.models.recipes.recipe import INPUT_SCALES, LINEAR, PLAIN, Recipe
 from ridgeline.models.storage import Place
 from ridgeline.ops.formats import MXFP4, NVFP4, KVFormat, WeightFormat
 
@@ -23,8 +23,12 @@ _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
 # matrix_bits: of 32 bits each, a scale of the inputs, and of NVFP4 a second one of the weights.
 ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
     {
-        "FP8": WeightFormat("fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32),
-        "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat("fp8 channel", 8, (1, None), 32, activations="fp8"),
+        "FP8": WeightFormat(
+            "fp8 tensor", 8, (None, None), 32, activations="fp8", matrix_bits=32, code="fp8", layout="fp8"
+        ),
+        "FP8_PER_CHANNEL_PER_TOKEN": WeightFormat(
+            "fp8 channel", 8, (1, None), 32, activations="fp8", code="fp8", layout="fp8"
+        ),
         "FP8_BLOCK_SCALES": WeightFormat("fp8 128x128", 8, (128, 128), 32, activations="fp8"),
         "FP8_PB_WO": WeightFormat("fp8 128x128", 8, (128, 128), 32),
         "MXFP8": WeightFormat("mxfp8", 8, (1, 32), 8, activations="fp8"),
@@ -61,7 +65,7 @@ def read(section: Fields) -> Recipe:
     def choose(place: Place) -> WeightFormat | None:
         return stored if place.kind in LINEAR and not excluded(place.name) else None
 
-    return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv)
+    return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv, passed_over=INPUT_SCALES)
 
 
 def _mixed(section: Fields) -> Recipe:
@@ -77,7 +81,12 @@ def _mixed(section: Fields) -> Recipe:
     if not by_name:
         raise section.refuse(f"quantized_layers is empty, and quant_algo is {MIXED}")
     commonest = max(set(by_name.values()), key=list(by_name.values()).count)
-    return Recipe(f"modelopt {commonest.name} mixed", commonest.bits, lambda _: lambda place: by_name.get(place.name))
+    return Recipe(
+        f"modelopt {commonest.name} mixed",
+        commonest.bits,
+        lambda _: lambda place: by_name.get(place.name),
+        passed_over=INPUT_SCALES,
+    )
 
 
 def _format(section: Fields, algorithm: str) -> WeightFormat:

@@ -14,7 +14,7 @@ LINEAR: frozenset[PlaceKind] = frozenset({"matrix", "expert", "head"})
 """Those and the head."""
 
 INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input_scale_ub", r".*\.(k|v|kv)_scale")
-"""Tensors for what products are given and for keys and values, which stay in the model's dtype."""
+"""Tensors for what products are given, which stays in the model's dtype, and for keys and values where they do."""
 
 
 @dataclass(frozen=True, slots=True)
