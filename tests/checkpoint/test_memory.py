@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models.configs import CONFIGS
-from ridgeline.checkpoint import fill, load_model, read_config
+from ridgeline.checkpoint import fill, load_model, open_source, read_config
 from ridgeline.engine.setup import EngineSettings, load_engine
 from ridgeline.models import Fields, ModelRefused, build
 from ridgeline.ops.kernels import library
@@ -119,6 +119,11 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
     ) as caught:
         load_engine("tales", EngineSettings(kv_bytes=60e6))
     assert not isinstance(caught.value, ModelRefused)
+
+
+def test_what_takes_nothing_is_not_listed() -> None:
+    with pytest.raises(ModelRefused, match=r"^tales needs 1\.00 GiB of weights; 0\.50 GiB of memory is available"):
+        fill.memory_beside(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
 
 
 REFUSED_BY_ULIMIT = """

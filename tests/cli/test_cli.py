@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import typer.main
+from gguf import GGMLQuantizationType as Type
 from typer.testing import CliRunner
 
 from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Ended, Run, assert_one_line
@@ -23,11 +24,13 @@ from ridgeline.calibrate.calibration import Calibration, FittedClass
 from ridgeline.calibrate.file import save
 from ridgeline.calibrate.probe import Pace
 from ridgeline.calibrate.roofs import Stream
+from ridgeline.checkpoint.gguf_header import read_gguf_header
 from ridgeline.cli import calibrate
 from ridgeline.cli import main as command_line
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.ops.kernels import library
 from ridgeline.roofline.device import Cache, Efficiency, Host
+from support.gguf_models import made, mixed
 
 COMMANDS = Path(__file__).parent / "commands.txt"
 PROGRAM = Path(sys.executable).with_name("ridgeline")
@@ -438,6 +441,29 @@ def test_show_of_quantised_weights(ridgeline: Run, own_folder: Path) -> None:
     assert ridgeline("show", own_folder, "--json").json["weights"] == "fp8 channel"
     change_config(own_folder, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
     assert_one_line(ridgeline("run", own_folder, "hi"), REFUSED, "priced (ridgeline plan, show, trace --priced)")
+
+
+def test_show_of_a_gguf_file(ridgeline: Run, tmp_path: Path) -> None:
+    """Bytes are the file's, of F16 too, which is held in fp32."""
+    path = tmp_path / "small.gguf"
+    made(path, "llama", mixed({"attn_q": Type.F16}, Type.Q8_0))
+    header = read_gguf_header(path)
+    stored = sum(tensor.end - tensor.begin for tensor in header.tensors.values())
+    assert f"weights {stored:,} bytes = " in " ".join(ridgeline("show", path).out.split())
+    assert ridgeline("show", path, "--json").json["nbytes"] == stored
+
+
+def test_show_says_where_activations_are_rounded_too(ridgeline: Run, own_folder: Path) -> None:
+    rounded = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}
+    said = {"quant_method": "compressed-tensors", "format": "int-quantized", "ignore": ["lm_head"]}
+    rounds = "stored as compressed-tensors w8a8 channel; activations are rounded to int8 too"
+    for inputs, wanted in ((rounded, rounds), (None, "stored as compressed-tensors int8 channel")):
+        groups = {"config_groups": {"group_0": group | {"input_activations": inputs}}}
+        change_config(own_folder, quantization_config=said | groups)
+        shown = " ".join(ridgeline("show", own_folder).out.split())
+        assert wanted in shown
+        assert ("rounded" in shown) == (inputs is not None)
 
 
 def test_show_refuses_in_one_line(ridgeline: Run, own_folder: Path) -> None:

@@ -127,7 +127,7 @@ def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], mea
         (["-tp", "2"], "-tp 2 is refused: tensor parallelism is priced (ridgeline plan --devices)"),
         (["--dtype", "half"], "--dtype is 'half'; tales is stored in bfloat16, and is never converted: give auto"),
         (["--kv-cache-dtype", "nvfp4"], "--kv is 'nvfp4', which is priced (ridgeline plan --kv) and does not run"),
-        (["--kv", "fp8_e5m2"], "which is no format of these; keys and values of "),
+        (["--kv", "fp8_e5m2"], "--kv is 'fp8_e5m2'; keys and values of tales may be in bf16, fp8, int8"),
         (["--max-model-len", "1M"], "a context of 1,048,576 was asked for, the model's is 512; give that or less"),
         (["--max-model-len", "x"], "--context is 'x'; write a whole number of tokens"),
         (["--gpu-memory-utilization", "1.5"], "ridgeline: --memory-share is 1.5; give a number over 0 and at most 1"),

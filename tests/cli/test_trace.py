@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.calibrate import this
 from ridgeline.roofline.cards import load_card
 from support.checkpoints import random_model
+from support.gguf_models import letters, made, mixed
 from text.tiny_tokenizers import write_bytes
 
 CARD = {
@@ -61,6 +63,22 @@ def test_json_is_one_object(ridgeline: Run, dense: str, card: str) -> None:
     assert [token["id"] for token in found["prompt"]["tokens"]][-5:] == list(b"hello")
     assert set(found["steps"]) == {"prefill", "decode"}
     assert found["device"]["at_hand"] is False
+
+
+def test_says_what_weights_and_kv_are_stored_in(ridgeline: Run, dense: str, card: str, tmp_path: Path) -> None:
+    """Plain ones, quantised while they are loaded, and those of a file."""
+    file = tmp_path / "small.gguf"
+    made(file, "llama", mixed({"attn_q": Type.Q8_0}, Type.Q4_K), metadata=letters)
+    narrow = ("--weights", "int8+head", "--kv", "fp8")
+    for model, flags, weights, kv in (
+        (dense, (), "fp32", "fp32"), (dense, narrow, "int8+head", "fp8"), (file, (), "gguf q4_k mixed", "fp32"),
+    ):  # fmt: skip
+        traced = ("trace", model, "hello", "--raw", "--device", card, "--threads", 1, "--repeats", 1, *flags)
+        ended = ridgeline(*traced)
+        assert ended.code == OK, ended.err
+        assert f"stored weights {weights}, KV {kv}" in " ".join(ended.out.split())
+        found = ridgeline(*traced, "--json").json
+        assert (found["weights"], found["kv"]) == (weights, kv)
 
 
 def test_writes_its_files(ridgeline: Run, tmp_path: Path, dense: str, card: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine.folders import write_model
 from engine.small_models import DELTA, LATENT, LLAMA, MAMBA, MIXED, SLIDING, small_model
@@ -52,6 +53,13 @@ def test_tokens_where_all_that_is_kept_is_of_tokens(tmp_path: Path) -> None:
     info = load_engine(str(write_model(tmp_path, config=LLAMA)), settings).info()
     assert (info.held, info.unshared) == ("480 tokens", "")
     assert info.concurrency == 30 / 7
+
+
+def test_the_dtype_is_the_models_where_weights_are_codes(tmp_path: Path) -> None:
+    folder = str(write_model(tmp_path, config=LLAMA))
+    loaded = load_engine(folder, EngineSettings(weights="int8+head"), dummy_weights=True)
+    assert next(loaded.model.parameters()).dtype == torch.uint8
+    assert loaded.info().dtype == "float32"
 
 
 def test_an_encoder_keeps_nothing(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def memory_beside(source: Source, needs: Mapping[str, float], available: float |
             available = total_memory()
     left = available - sum(needs.values())
     if left < 0:
-        parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items())
+        parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
         raise ModelRefused(
             f"{source.name} needs {parts}; {three(available / GIB)} GiB of memory is available; "
             "use a smaller model, or a machine that has more"

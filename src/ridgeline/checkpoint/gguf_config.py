@@ -84,6 +84,11 @@ def tensor_names(header: GGUFHeader) -> dict[str, str]:
     return found
 
 
+def tensor_bytes(header: GGUFHeader) -> int:
+    """Bytes of the model's tensors in the file."""
+    return sum(tensor.end - tensor.begin for name, tensor in header.tensors.items() if name != ROPE_FACTORS)
+
+
 def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any]:
     """The fields of the config. own: the keys of the architecture, which are taken out as they are understood."""
     values: dict[str, Any] = {"architectures": [ARCHITECTURES[name]], "model_type": name}

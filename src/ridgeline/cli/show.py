@@ -7,6 +7,7 @@ from typing import Any
 
 from ridgeline.checkpoint.adapter import Adapter, adapt, read_adapters
 from ridgeline.checkpoint.embedding import pooled, read_embedding
+from ridgeline.checkpoint.gguf_config import tensor_bytes
 from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
 from ridgeline.document import terminal
@@ -43,6 +44,8 @@ def show(
         title = f"{name.family} {name.version}".rstrip()  # what the name says is still worth knowing
         raise ModelRefused(f"{title} ({name.kind}, {name.task}) cannot be built: {refusal}") from None
     counted, adapters = bill(built), read_adapters(options.adapters_of(lora, "--lora"))
+    if source.gguf is not None:  # F16, and BF16 beside other types, are billed as they are held
+        counted = dataclasses.replace(counted, nbytes=float(tensor_bytes(source.gguf)))
     adapt(built, family_of(fields), adapters)
     if as_json:
         told = {"adapters": [_adapter_json(adapter, built) for adapter in adapters]} if adapters else {}
@@ -106,7 +109,7 @@ def document(fields: Fields, model: Model, counted: Bill) -> Document:
         ("model", _sizes(model, recipe)),
         ("layer", _layer(sizes)),
         ("KV cache", _kept(model, sizes)),
-        ("weights", f"{_weights(counted.nbytes)}{f', stored as {recipe.name}' if recipe.name else ''}"),
+        ("weights", _weights(model, recipe, counted.nbytes)),
         *((("read by nothing", ", ".join(map(repr, unread))),) if unread else ()),
     )
     tables = (_sharing(sizes), _parameters(counted)) if sizes.sharing and model.kv_specs else (_parameters(counted),)
@@ -196,7 +199,14 @@ def _sharing(sizes: Sizes) -> Table:
     return Table(columns("attention", "KV heads", "bytes a token", "less than MHA"), rows)
 
 
-def _weights(nbytes: float) -> str:
+def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
+    """Their bytes and format; and what becomes of activations, where products round them as well."""
+    stored = f"{_bytes(nbytes)}, stored as {recipe.name}" if recipe.name else _bytes(nbytes)
+    kinds = {share.stored.kind for _, op in model.weighted_ops() for share in op.shares() if share.stored}
+    return f"{stored}; activations are rounded to int8 too" if "w8a8" in kinds else stored
+
+
+def _bytes(nbytes: float) -> str:
     if nbytes >= _SMALL:
         return f"{nbytes:,.0f} bytes = {say_gb(gb(nbytes))} = {say_gib(gib(nbytes))}"
     return f"{nbytes:,.0f} bytes = {nbytes / 1e6:.2f} MB = {nbytes / 2**20:.2f} MiB"

@@ -142,7 +142,7 @@ class Loaded:
             kv_bytes=layout.nbytes,
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
-            dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            dtype=str(self.model.storage.dtype).removeprefix("torch."),
             adapters=tuple(adapter.name for adapter in self.adapters),
             vectors=self.vectors,
             encoder_context=self.engine.encoder_context,

@@ -321,6 +321,7 @@ def build(
             if recipe.name:
                 _store(model, recipe, family)
                 model.passed_over = (*model.passed_over, *recipe.passed_over)
+                model.recipe = recipe.name
     except ModelRefused:
         raise
     except Indivisible as error:

@@ -78,6 +78,18 @@ class Fields:
         """The fields of the file at `path`."""
         return cls(read_object(path), str(path))
 
+    @property
+    def title(self) -> str:
+        """What people call the model: its folder's name, where errors name a config.json, or its file's; of a folder in
+        the Hugging Face cache the id that it was fetched by."""
+        path = Path(self.source)
+        if path.name != "config.json":
+            return path.stem if path.suffix == ".gguf" else self.source
+        folder = path.resolve().parent
+        if folder.parent.name == "snapshots":
+            return folder.parents[1].name.removeprefix("models--").replace("--", "/")
+        return folder.name
+
     def refuse(self, problem: str) -> ModelRefused:
         """An error about this config, in one line, to be raised by the caller."""
         return ModelRefused(f"{self.source}: {' '.join(problem.split())}")

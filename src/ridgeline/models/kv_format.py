@@ -23,9 +23,9 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
     if kv in (own.name, own.long):
         return None
     if kv not in running:
-        priced = "is priced (ridgeline plan --kv) and does not run" if kv in priced_too else "is no format of these"
+        priced = ", which is priced (ridgeline plan --kv) and does not run" if kv in priced_too else ""
         names = ", ".join((own.name, *running))
-        raise ValueError(f"--kv is {kv!r}, which {priced}; keys and values of {fields.source} may be in {names}")
+        raise ValueError(f"--kv is {kv!r}{priced}; keys and values of {fields.title} may be in {names}")
     return kv_format_named(kv)
 
 

@@ -29,7 +29,8 @@ class Network(nn.Module, ABC):
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
     path: a head that is the embedding. passed_over: patterns of tensors that a checkpoint has beside its own. widens:
-    a dtype of the checkpoint's numbers that are widened to the model's as they are loaded.
+    a dtype of the checkpoint's numbers that are widened to the model's as they are loaded. recipe: the name of what its
+    matrices are stored in, "" for the model's dtype.
     """
 
     storage: Storage
@@ -37,6 +38,7 @@ class Network(nn.Module, ABC):
     ties: Mapping[str, str] = {}
     passed_over: tuple[str, ...] = ()
     widens: torch.dtype | None = None
+    recipe: str = ""
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:

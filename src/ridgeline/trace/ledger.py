@@ -248,8 +248,9 @@ class StepLedger:
 class Ledger(StepLedger):
     """One request, from text to text. steps: prefill and decode.
 
-    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken. The
-    last six are there if they were asked for.
+    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
+    weights, kv: the formats that weights, and keys and values, are stored in. The last six are there if they were asked
+    for.
     """
 
     text: str
@@ -258,6 +259,8 @@ class Ledger(StepLedger):
     answer: str
     choices: Mapping[str, TokenChoice]
     timeline: Slice
+    weights: str
+    kv: str
     attention: AttentionWeights | None = None
     cross: CrossAttention | None = None
     lens: Lens | None = None

@@ -15,6 +15,7 @@ from ridgeline.engine.llm import LLM, TextEngine
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
+from ridgeline.ops.formats import format_of
 from ridgeline.roofline.device import Device
 from ridgeline.text import Tokenizer
 from ridgeline.trace.attention import attention_at
@@ -95,12 +96,13 @@ def trace(
     written = [one.token for one in sampled]
     assert [one.token for one in choices][: len(written)] == written[: len(choices)], "tracing changed the tokens"
     steps, rows = price_steps(llm.loaded.price, measured, device, at_hand=at_hand)
-    tokenizer = llm.tokenizer
+    tokenizer, model = llm.tokenizer, llm.loaded.model
+    dtype, kv = format_of(model.storage.dtype).name, model.storage.kv
     ledger = Ledger(
         subject.name, device, at_hand, threads, steps, rows,
         subject.text, tokens_of(tokenizer, ids), tokens_of(tokenizer, written), answer,
         {step: _choice(one, tokenizer, params.greedy) for step, one in zip(measured, choices, strict=False)},
-        timeline,
+        timeline, model.recipe or dtype, dtype if kv is None else kv.name,
     )  # fmt: skip
     return _looked_at(ledger, llm, [*ids, *written], wanted, subject.adapter) if wanted.inside else ledger
 

@@ -51,9 +51,8 @@ def read(section: Fields) -> Recipe:
         return by_name or next((group.stored for group in groups if place.kind in group.kinds), None)
 
     first = groups[0].stored
-    return Recipe(
-        f"compressed-tensors {first.name}", first.bits, lambda _: choose, _kv(section), passed_over=INPUT_SCALES
-    )
+    name = first.name.replace("int8", "w8a8") if first.kind == "w8a8" else first.name
+    return Recipe(f"compressed-tensors {name}", first.bits, lambda _: choose, _kv(section), passed_over=INPUT_SCALES)
 
 
 def _group(group: Fields, layout: str) -> _Group | None:

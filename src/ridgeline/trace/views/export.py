@@ -20,6 +20,8 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "model": ledger.model,
         "device": device_json(ledger),
+        "weights": ledger.weights,
+        "kv": ledger.kv,
         "prompt": {"text": ledger.text, "tokens": [dataclasses.asdict(token) for token in ledger.prompt]},
         "answer": {"text": ledger.answer, "tokens": [dataclasses.asdict(token) for token in ledger.written]},
         **steps_json(ledger),

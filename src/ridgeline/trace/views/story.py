@@ -72,6 +72,7 @@ def _request(ledger: Ledger) -> Facts:
             ("ids", f"{ids}{more}"),
             ("answer", repr(ledger.answer)),
             ("device", machine(ledger)),
+            ("stored", f"weights {ledger.weights}, KV {ledger.kv}"),
         )
     )
 
