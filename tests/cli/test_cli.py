@@ -613,6 +613,7 @@ OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context",
 OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
 OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames", "--compile"}
 OWN_OF_QUANTIZE = {"--weights", "--force"}  # what is written, over what was there
+OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force"}  # lists to choose from; over what was there
 OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
 
 
@@ -623,7 +624,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
         for param in command.params:
             own = OWN if name.startswith(("lab", "cal")) else OWN_OF_BENCH if name.startswith("bench") else set()
             own = OWN_OF_IMAGE if name in ("image", "video") else OWN_OF_TRACE if name == "trace" else own
-            own = OWN_OF_QUANTIZE if name == "quantize" else own
+            own = OWN_OF_QUANTIZE if name == "quantize" else OWN_OF_EXPORT if name == "page export" else own
             if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}

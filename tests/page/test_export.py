@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+from html import unescape
 
 from ridgeline.page.export import exported
 
@@ -15,7 +16,7 @@ def blocks_of(text: str) -> dict[str, object]:
     """What a browser finds in the file's blocks."""
     found = re.findall(r'<script type="application/(json|gzip)" data-name="([^"]*)">(.*?)</script>', text, re.DOTALL)
     return {
-        name: json.loads(gzip.decompress(base64.b64decode(body)) if kind == "gzip" else body)
+        unescape(name): json.loads(gzip.decompress(base64.b64decode(body)) if kind == "gzip" else body)
         for kind, name, body in found
     }
 

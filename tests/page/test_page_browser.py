@@ -157,5 +157,7 @@ def test_one_file_opens_from_disk_and_asks_nobody(open_page: OpenPage, one_file:
     assert serious(one.page) == []
     found = one.page.evaluate("import('page/source.js').then((m) => m.openSource().data('note.json'))")
     assert found == json.loads(json.dumps({"said": "</script><script>alert(1)</script>" * 200}))
+    both = "import('page/source.js').then((m) => m.openSource().names().concat(m.tableName('a b', { devices: 2 })))"
+    assert one.page.evaluate(both) == ["note.json", "tables/a%20b.json?devices=2"]
     missing = "import('page/source.js').then((m) => m.openSource().data('x')).catch((error) => error.message)"
     assert one.page.evaluate(missing) == "this file has no x; export it with what you want to see"

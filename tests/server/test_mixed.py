@@ -256,6 +256,10 @@ def test_every_model_has_its_routes(kept: Kept) -> None:
             assert "tales" in said
             assert "digits" in said
         assert (await up.get("/v1/models/other"))[0] == 404
+        assert (await up.get("/v1/models/digits"))[1]["routes"] == [IMAGES]
+        assert CHAT in (await up.get("/v1/models/tales"))[1]["routes"]
+        served = [each["name"] for each in (await up.get("/page/models.json"))[1]["models"] if each["served"]]
+        assert served == ["tales"]
         assert (await up.get("/health"))[1] == {"status": "ready"}
         state = (await up.get("/v1/engine/state"))[1]
         assert (state["limits"]["context"], state["device"]) == (512, load_card("h100-sxm").title)

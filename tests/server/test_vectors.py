@@ -183,6 +183,7 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Running, server: Running) 
     ):
         reply = where.post(route, body)
         assert (reply.status, reply.json()["error"]["code"]) == (400, "unsupported_model"), route
+    assert up.get("/v1/models").json()["data"][0]["routes"] == ["/v1/embeddings"]
     assert "no modules.json" in server.post("/v1/embeddings", {"input": "a"}).json()["error"]["message"]
     assert "ask /v1/embeddings" in up.post("/v1/completions", {"prompt": "a"}).json()["error"]["message"]
 

@@ -31,15 +31,15 @@ COMMANDS = {
     "calibrate": "Measure this machine in three minutes: bandwidth by working set, matrix products, and every "
     "operation where it\nstands in a model; then fit six constants to each class of kernels.",
     "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
-    "check": "Look whether a model's folder is sound before anything depends on it: a line for each thing that is\n"
-    "wrong, with its fix.",
+    "check": "Look whether a model's folder or GGUF file is sound before anything depends on it: a line for each thing "
+    "that is\nwrong, with its fix.",
     "quantize": "Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, "
     "which other\nengines read.",
     "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
     "env": "Say what this machine is and which versions are installed: what a bug report needs.",
     "completion": "Print the script with which a shell completes commands and options.",
     "lab": "Four experiments, each under a minute: run them, then read their code.",
-    "page": "What the page in a browser is fed with: prices as tables.",
+    "page": "The page in a browser as one file, and what it is fed with: prices as tables.",
     "bench": "Measure a server under load, or the engine against the roofs of this machine.",
 }
 

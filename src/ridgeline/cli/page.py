@@ -1,4 +1,4 @@
-"""`ridgeline page`: what the page in a browser is fed with."""
+"""`ridgeline page`: the page in a browser as one file, and what it is fed with."""
 
 import json
 
@@ -6,16 +6,17 @@ import typer
 
 from ridgeline.checkpoint.source import catalogue_name, open_source
 from ridgeline.cli import options
+from ridgeline.cli.page_export import export
 from ridgeline.page.cards import cards_table
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.cards import cards as catalogue
 
-page = typer.Typer(help="What the page in a browser is fed with: prices as tables.")
+page = typer.Typer(help="The page in a browser as one file, and what it is fed with: prices as tables.")
 
 
 @page.callback()
 def _group() -> None:
-    """What the page in a browser is fed with: prices as tables."""
+    """The page in a browser as one file, and what it is fed with: prices as tables."""
 
 
 @page.command()
@@ -35,6 +36,9 @@ def tables(
 def cards() -> None:
     """Print the cards and engines of the catalogue as one JSON object, on which a page prices a table."""
     _say(cards_table(catalogue()))
+
+
+page.command()(export)
 
 
 def _say(table: object) -> None:

@@ -12,14 +12,15 @@ STATIC = Path(__file__).parent / "static"
 _MEDIA = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-"""The files that a browser asks for; those of other sorts (the document, licences) stay here."""
+"""The sorts that a browser asks for; those of others (the document, licences) stay here."""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page. name: its path in the folder, which is how modules call each other too."""
+    """A file of the page, or data for it. name: its path in the folder, which is how modules call each other too."""
 
     name: str
     data: bytes

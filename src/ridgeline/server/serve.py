@@ -34,6 +34,7 @@ from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exc
 from ridgeline.server.http.front import Front
 from ridgeline.server.http.health import Health, Watched
 from ridgeline.server.http.listener import listen, most_connections, url_of
+from ridgeline.server.http.page_data import PageData
 from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.service import Service
 from ridgeline.server.settings import ServerSettings
@@ -84,8 +85,18 @@ class Served:
         service = service_of(llm, queue, settings)
         observability = Observability(service, settings, settings.models[0])
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
-            app = build_app(service, settings, grammars, speech=self.speech(llm), routes=observability.routes())
+            app = build_app(
+                service,
+                settings,
+                grammars,
+                speech=self.speech(llm),
+                routes=[*observability.routes(), *PageData(self.priced(llm, settings)).routes()],
+            )
             yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
+
+    def priced(self, llm: AsyncLLM, settings: ServerSettings) -> Mapping[str, str]:
+        """What opens the model that the page has a price of, by its name; nothing for one that writes no text."""
+        return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
     def speech(self, llm: AsyncLLM) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads

@@ -2,9 +2,9 @@
 
 /** Of a file, or of a server that answers. Throws RequestError. */
 export async function readContext(source) {
-  if (!source.served) return { served: false, version: "", models: [], names: source.names() };
-  const [models, told] = await Promise.all([source.get("v1/models"), source.get("version")]);
-  return { served: true, version: told.version, models: models.data, names: [] };
+  if (!source.served) return { served: false, models: [], names: source.names() };
+  const { data } = await source.get("v1/models");
+  return { served: true, models: data, names: [] };
 }
 
 /** The models that answer a route, such as "/v1/chat/completions". */

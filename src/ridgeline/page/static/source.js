@@ -7,6 +7,15 @@
 const KEY = "ridgeline.key";
 const BLOCKS = 'script[type="application/json"][data-name], script[type="application/gzip"][data-name]';
 
+/** What a model's table is called. stored: weights and kv by format, null as its config says; devices; attention: whether
+ * each card has requests of its own. page/data.py calls it so too. */
+export function tableName(model, { weights = null, kv = null, devices = 1, attention = false } = {}) {
+  const said = { weights, kv, devices: devices === 1 ? null : devices, attention: attention ? 1 : null };
+  const query = Object.entries(said).filter(([, value]) => value !== null);
+  const parts = query.map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  return `tables/${encodeURIComponent(model)}.json` + (parts.length ? `?${parts.join("&")}` : "");
+}
+
 /** A request that was not answered as it was meant. status: 0 where no answer came; code: the server's, or "". */
 export class RequestError extends Error {
   constructor(message, status = 0, code = "") {

@@ -42,13 +42,14 @@ async def _asset(request: Request) -> Response:
     if asset is None:
         raise HTTPException(404)
     kept = request.query_params.get("v") == asset.digest
-    headers = {
-        **_GUARDED,
-        "etag": f'"{asset.digest}"',
-        "cache-control": _FOR_EVER if kept else _ASK_AGAIN,
-        "vary": "accept-encoding",
-    }
-    if headers["etag"] in request.headers.get("if-none-match", ""):
+    return asset_response(request, asset, _FOR_EVER if kept else _ASK_AGAIN)
+
+
+def asset_response(request: Request, asset: Asset, kept: str) -> Response:
+    """A file or data as a client takes it, or that it has it already. kept: the cache-control."""
+    etag = f'"{asset.digest}"'
+    headers = {**_GUARDED, "etag": etag, "cache-control": kept, "vary": "accept-encoding"}
+    if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     data, encoding = _encoded(asset, request.headers)
     return Response(data, headers=headers | encoding, media_type=asset.media)

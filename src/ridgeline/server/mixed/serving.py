@@ -17,6 +17,7 @@ from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.model import served_model
 from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, text_cards, text_routes
 from ridgeline.server.errors import ApiError
+from ridgeline.server.http.page_data import PageData
 from ridgeline.server.loading import Waiting, beside_the_loop
 from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
@@ -129,6 +130,7 @@ class ServedTogether:
                     *picture_routes(pictures, videos),
                     *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
                     *observability.routes(),
+                    *PageData(self.language.priced(llm, own)).routes(),
                 )
             )
 

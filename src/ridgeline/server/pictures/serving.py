@@ -10,6 +10,7 @@ from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.host import available_memory, threads_for
 from ridgeline.roofline.device import Device
+from ridgeline.server.http.page_data import PageData
 from ridgeline.server.loading import Waiting, beside_the_loop
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.pictures.app import build_picture_app
@@ -67,7 +68,7 @@ class ServedPictures:
         names = names_of(self.models, settings)
         service, metrics = picture_service(drawer, names, settings)
         jobs = Jobs(service, settings)
-        app = build_picture_app(service, jobs, settings, names, routes=[metrics.route()])
+        app = build_picture_app(service, jobs, settings, names, routes=[metrics.route(), *PageData({}).routes()])
         lag = asyncio.create_task(metrics.watch_loop())
         try:
             yield Serving(app, drawer, metrics.exchanged, [service.queue], service.held, service.end_all)

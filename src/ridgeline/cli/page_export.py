@@ -1,0 +1,82 @@
+"""`ridgeline page export`: the page as one file."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ridgeline.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.cli.terminal import counting_bar, say
+from ridgeline.files import check_new, check_writable, write_whole
+from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, stored_of, table_name
+from ridgeline.page.export import exported
+from ridgeline.page.tables import Stored, model_table
+from ridgeline.roofline.plan.case import ModelCache
+
+USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
+_AS_IT_IS = "stored"
+
+
+def export(
+    out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE")],
+    models: Annotated[str, typer.Option(help="The models to compute with, with commas between.")] = USUAL,
+    weights: Annotated[
+        str, typer.Option(help="Formats of weights to choose from; stored is as a model's config says.")
+    ] = "stored,fp8,int4",
+    kv: Annotated[str, typer.Option(help="Formats of keys and values to choose from.")] = "stored,fp8",
+    devices: Annotated[str, typer.Option(help="Numbers of cards to choose from.")] = "1,2,4,8",
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write the page as one file that opens from disk and asks nobody for anything.
+
+    It holds the price of each model in each way to store it; ways that a model does not divide so are left out.
+    """
+    if not force:
+        check_new(out)
+    check_writable(out)
+    wanted = _parts(models)
+    if not wanted:
+        raise ValueError("--models names none; give some, with commas between")
+    ways = [_stored(*way) for way in product(_parts(weights), _parts(kv), _parts(devices))]
+    tables = _tables([catalogue_name(name) or name for name in wanted], ways)
+    listed = {name: list(own) for name, own in tables.items()}
+    blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
+    data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks})
+    write_whole(out, data)
+    say(f"{out}: {len(blocks)} tables of {len(tables)} models, {len(data) / 1e6:.2f} MB")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _stored(weights: str, kv: str, devices: str) -> Stored:
+    """A way to store a model. Raises ValueError."""
+    said = {"weights": weights, "kv": kv, "devices": devices}
+    return stored_of("&".join(f"{name}={value}" for name, value in said.items() if value != _AS_IT_IS))
+
+
+def _tables(names: Sequence[str], ways: Sequence[Stored]) -> Mapping[str, Mapping[Stored, Any]]:
+    """The tables of each model, in each way that there is for it. Raises ValueError where there is none."""
+    made = {}
+    with counting_bar("models", len(names)) as done:
+        for count, name in enumerate(names, 1):
+            source = open_source(name)
+            made[source.title] = _tables_of(source, ways)
+            done(count)
+    return made
+
+
+def _tables_of(source: Source, ways: Sequence[Stored]) -> Mapping[Stored, Any]:
+    """As `_tables`, of one."""
+    cache, made, refusals = ModelCache(source.config), {}, []
+    for way in ways:
+        try:
+            made[way] = model_table(source, way, cache)
+        except ValueError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return made

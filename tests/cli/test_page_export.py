@@ -1,0 +1,46 @@
+"""`ridgeline page export`: the file holds what `page tables` and `page cards` print, and stands over no other."""
+
+import json
+from pathlib import Path
+
+from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
+from page.test_export import blocks_of
+
+
+def test_a_file_holds_tables_cards_and_what_there_is(ridgeline: Run, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    ways = ("--models", "gpt2, Qwen/Qwen3-0.6B", "--weights", "stored,fp8", "--kv", "stored", "--devices", "1,8")
+    done = ridgeline("page", "export", "--out", out, *ways)
+    assert done.code == OK, done.err
+    blocks = blocks_of(out.read_text("utf-8"))
+    assert blocks["cards.json"] == json.loads(ridgeline("page", "cards").out)
+    models = blocks["models.json"]
+    assert isinstance(models, dict)
+    assert [each["name"] for each in models["models"]] == ["gpt2", "qwen3-0.6b"]
+    tables = [f"tables/gpt2.json{way}" for way in ("", "?weights=fp8")]
+    tables += [f"tables/qwen3-0.6b.json{way}" for way in ("", "?devices=8", "?weights=fp8", "?weights=fp8&devices=8")]
+    assert models["tables"] == tables == list(blocks)[2:]
+    assert "6 tables of 2 models" in done.err
+    told = ridgeline("page", "tables", "qwen3-0.6b", "--weights", "fp8", "--devices", "8")
+    assert blocks[tables[-1]] == json.loads(told.out)
+
+
+def test_a_file_that_is_there_stays_unless_told(ridgeline: Run, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    out.write_text("mine")
+    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1")
+    assert_one_line(ridgeline("page", "export", "--out", out, *quick), USAGE, "exists already", "--force")
+    assert out.read_text() == "mine"
+    assert ridgeline("page", "export", "--out", out, "--force", *quick).code == OK
+    assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert_one_line(ridgeline("page", "export", "--out", out, "--models", "nowhere"), REFUSED, "no such model")
+    assert_one_line(ridgeline("page", "export", "--out", out, "--models", "bert-base-uncased"), USAGE, "writes no text")
+    assert_one_line(ridgeline("page", "export", "--out", out, "--models", ","), USAGE, "--models names none")
+    assert_one_line(ridgeline("page", "export", "--out", out, "--devices", "1,x"), USAGE, "devices: a number")
+    gpt2 = ("--models", "gpt2", "--devices", "8")
+    assert_one_line(ridgeline("page", "export", "--out", out, *gpt2), USAGE, "do not divide over 8")
+    assert not out.exists()

@@ -1,0 +1,130 @@
+"""The page's data over HTTP: what Python says, made once, and nothing of where models are."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from engine.small_models import LLAMA
+from ridgeline.checkpoint.source import open_source
+from ridgeline.page.cards import cards_table
+from ridgeline.page.tables import Stored, model_table
+from ridgeline.roofline.cards import cards
+from ridgeline.server.app import application
+from ridgeline.server.http import page_data
+from ridgeline.server.http.page_data import PageData
+from ridgeline.server.settings import ServerSettings
+from server.conftest import Listening
+from server.wire import listening
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is served, in a folder that is nobody's business."""
+    folder = tmp_path_factory.mktemp("secret") / "place"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[Listening]:
+    app = application(PageData({"mine": str(folder)}).routes())
+    with listening(app, ServerSettings()) as port:
+        yield Listening(port)
+
+
+def plain(data: object) -> object:
+    """As JSON has it."""
+    return json.loads(json.dumps(data))
+
+
+def test_cards_and_models(up: Listening) -> None:
+    assert up.get("/page/cards.json").json() == plain(cards_table(cards()))
+    models = up.get("/page/models.json").json()
+    assert models["models"][0] == {"name": "mine", "served": True}
+    assert models["tables"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "stored"),
+    [("", Stored()), ("?weights=fp8&devices=2", Stored("fp8", devices=2)), ("?kv=fp8", Stored(kv="fp8"))],
+)
+def test_a_table_is_that_of_the_command(up: Listening, query: str, stored: Stored) -> None:
+    reply = up.get(f"/page/tables/qwen3-0.6b.json{query}")
+    assert reply.json() == plain(model_table(open_source("qwen3-0.6b"), stored))
+    assert reply.headers["cache-control"] == "private, no-cache"
+    again = up.get(f"/page/tables/qwen3-0.6b.json{query}", {"if-none-match": reply.headers["etag"]})
+    assert (again.status, again.data) == (304, b"")
+
+
+def test_a_served_model_has_one_too_by_its_name(up: Listening) -> None:
+    reply = up.get("/page/tables/mine.json")
+    assert (reply.json()["model"], reply.json()["command"]) == ("mine", "ridgeline page tables mine")
+    assert b"secret" not in reply.data
+    refused = up.get("/page/tables/mine.json?devices=8")
+    assert (refused.status, refused.json()["error"]["code"]) == (400, "invalid_value")
+    assert b"secret" not in refused.data
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("tables/nobody.json", 404, "model_not_found"),
+        ("tables/bert-base-uncased.json", 404, "model_not_found"),
+        ("tables/..%2f..%2fetc.json", 404, "model_not_found"),
+        ("tables//etc.json", 404, "model_not_found"),
+        ("tables/gpt2", 404, "not_found"),
+        ("tables/gpt2.json?devices=8", 400, "invalid_value"),
+        ("tables/gpt2.json?weights=int3", 400, "invalid_value"),
+        ("tables/gpt2.json?seed=1", 400, "invalid_value"),
+    ],
+)
+def test_what_there_is_no_table_of_is_refused(up: Listening, path: str, status: int, code: str) -> None:
+    reply = up.get(f"/page/{path}")
+    assert (reply.status, reply.json()["error"]["code"]) == (status, code)
+
+
+def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
+    up: Listening, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that wait too many are sent away; what is made stays bounded."""
+    begun, free, running, most, made = threading.Event(), threading.Event(), [0], [0], []
+
+    def slow(name: str, opened: str, stored: Stored) -> dict[str, object]:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        begun.set()
+        assert free.wait(10)
+        made.append(stored)
+        running[0] -= 1
+        return {"devices": stored.devices}
+
+    monkeypatch.setattr(page_data, "table_data", slow)
+    monkeypatch.setattr(page_data, "_WAITING", 4)
+    monkeypatch.setattr(page_data, "_TABLES", 1)
+    with (
+        listening(application(PageData({"mine": str(folder)}).routes()), ServerSettings()) as port,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        server = Listening(port)
+        first = pool.submit(server.get, "/page/tables/mine.json")
+        assert begun.wait(10)
+        others = [pool.submit(server.get, f"/page/tables/mine.json{query}") for query in ("", "", "?devices=2")]
+        asyncio.run(_until(lambda: sum(each.running() for each in others) == 3))
+        replies = []
+        while not any(reply.status == 429 for reply in replies):
+            replies.append(pool.submit(server.get, "/page/tables/mine.json?devices=4").result(10))
+        free.set()
+        assert [each.result(10).json()["devices"] for each in (first, *others)] == [1, 1, 1, 2]
+        assert replies[-1].json()["error"]["code"] == "queue_tables"
+        assert (most[0], made.count(Stored())) == (1, 1)
+
+
+async def _until(condition: object) -> None:
+    while not condition():  # type: ignore[operator]
+        await asyncio.sleep(0.01)
