@@ -106,7 +106,7 @@ def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
         llm.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tales_server() -> Iterator[Running]:
     """Of `tales`, with a price for its steps: leave it idle."""
     loop = ModelLoop(1)
