@@ -10,7 +10,7 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Finish, Timing
 from ridgeline.engine.sampling.row import Sampled
-from ridgeline.engine.worker.messages import EngineInfo, PageChange, Snapshot, StepReport
+from ridgeline.engine.worker.messages import EngineInfo, PageChange, SequenceState, Snapshot, StepReport
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service
 
@@ -42,15 +42,17 @@ class Scripted:
     page_observers: list[Callable[[Sequence[PageChange]], None]] = field(default_factory=list)
     watched: list[bool] = field(default_factory=list)
     looks: int = 0
+    sequences: list[SequenceState] = field(default_factory=list)
     queues: dict[int, Line] = field(default_factory=dict)
     next: int = 1
 
     def watch(self, on: bool) -> None:
         self.watched.append(on)
 
-    def look(self, told: Callable[[Snapshot | None], None]) -> None:
-        self.looks += 1
-        told(Snapshot(5 * SECOND, self.stats, [2], [PageChange(0, 7, "held", 1)], []) if self.alive else None)
+    def look(self, told: Callable[[Snapshot | None], None], *, pages: bool = True) -> None:
+        self.looks += pages
+        held = [PageChange(0, 7, "held", 1, 16, 1)] if pages else []
+        told(Snapshot(5 * SECOND, self.stats, [2], held, self.sequences) if self.alive else None)
 
     def submit(
         self,

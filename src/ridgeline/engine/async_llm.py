@@ -218,15 +218,15 @@ class AsyncLLM:
         self._watched = on
         self._host.send(Watch(on))
 
-    def look(self, told: Callable[[Snapshot | None], None]) -> None:
+    def look(self, told: Callable[[Snapshot | None], None], *, pages: bool = True) -> None:
         """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
-        before those after it; None if the engine is gone."""
+        before those after it; None if the engine is gone. pages: as of Look."""
         with self._lock:
             alive = self.alive
             if alive:
                 self._lookers.append(told)
         if alive:
-            self._host.send(Look())
+            self._host.send(Look(pages))
         else:
             told(None)
 

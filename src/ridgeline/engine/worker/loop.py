@@ -62,7 +62,7 @@ class EngineLoop:
         elif isinstance(message, StopChoice):
             self._say(self.engine.stop(*message.stop))
         elif isinstance(message, Look):
-            self._tell(snapshot(self.engine))
+            self._tell(snapshot(self.engine, pages=message.pages))
         elif isinstance(message, Watch):
             self._look_after_pages(message.on)
         else:

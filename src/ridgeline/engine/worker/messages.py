@@ -105,12 +105,16 @@ Stage = Literal["waiting", "prefill", "decode"]
 
 class PageChange(NamedTuple):
     """A page is in another state now. group: of layers, whose it is, or was. request: that holds it, the one that came
-    last of those that share it; 0 for none."""
+    last of those that share it; 0 for none. start: the first of the positions that it has of that request; -1 where
+    nobody holds it, or where it holds no positions. references: page-table entries that are to it, and copies under way
+    of it."""
 
     group: int
     page: int
     state: PageState
     request: int
+    start: int = -1
+    references: int = 0
 
 
 class SequenceState(NamedTuple):
@@ -130,7 +134,7 @@ class SequenceState(NamedTuple):
 
 class Snapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
     """What an engine holds between two steps. at: nanoseconds of its clock. groups: how many layers each group of KV
-    pages has. pages: all that are not free."""
+    pages has. pages: all that are not free, where they were asked for."""
 
     at: int
     stats: Stats
@@ -169,7 +173,9 @@ class Watch(msgspec.Struct, tag="watch", array_like=True, frozen=True):
 
 
 class Look(msgspec.Struct, tag="look", array_like=True, frozen=True):
-    """Say what the engine holds: a Snapshot comes."""
+    """Say what the engine holds: a Snapshot comes. pages: with its pages, of which there may be many."""
+
+    pages: bool = True
 
 
 class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):

@@ -1,5 +1,7 @@
 """What an engine holds now, and which of its KV pages change: for those who watch it. Lengths and numbers, no text."""
 
+from typing import NamedTuple
+
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import StepPlan
@@ -7,17 +9,32 @@ from ridgeline.engine.worker.messages import PageChange, SequenceState, Snapshot
 from ridgeline.ops.kv import NULL_PAGE
 
 
-def snapshot(engine: Engine) -> Snapshot:
-    """What the engine holds."""
-    pool, owners = engine.ledger.pool, _owners(engine)
-    pages = [(page, pool.state(page)) for page in range(1, pool.size + 1)]
+class _Place(NamedTuple):
+    """Where a page is: the group of layers and the sequence that has it, and which of its entries it is."""
+
+    group: int
+    sequence: int
+    entry: int
+
+
+_NOWHERE = _Place(0, 0, 0)
+
+
+def snapshot(engine: Engine, *, pages: bool = True) -> Snapshot:
+    """What the engine holds. pages: with all that are not free."""
     return Snapshot(
         engine.clock(),
         engine.stats,
         [len(group.layers) for group in engine.ledger.groups],
-        [_change(engine, page, owners) for page, state in pages if state != "free"],
+        _taken(engine) if pages else [],
         [_sequence(request) for request in engine.requests.values()],
     )
+
+
+def _taken(engine: Engine) -> list[PageChange]:
+    """The pages that are not free."""
+    pool, places = engine.ledger.pool, _places(engine)
+    return [_change(engine, page, places) for page in range(1, pool.size + 1) if pool.state(page) != "free"]
 
 
 def _sequence(request: Request) -> SequenceState:
@@ -34,17 +51,19 @@ class PageWatch:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._pool = engine, engine.ledger.pool
         self._pool.touched = set()
-        self._owners = _owners(engine)
+        self._places = _places(engine)
 
     def close(self) -> None:
         """Nothing is noted any more."""
         self._pool.touched = None
 
     def ran(self, plan: StepPlan) -> None:
-        """A plan's new entries say whose the pages are."""
+        """A plan's new entries, the last of their tables, say whose the pages are."""
         for item in [item for item in plan.items if any(item.pages)]:
+            table = self._engine.ledger.tables[item.request]
             for group, pages in enumerate(item.pages):
-                self._owners.update(dict.fromkeys(pages, (group, item.request)))
+                first = len(table.pages[group]) - len(pages)
+                self._places |= {page: _Place(group, item.request, entry) for entry, page in enumerate(pages, first)}
 
     def changes(self) -> list[PageChange]:
         """The pages touched since the last time, as they are now."""
@@ -52,30 +71,35 @@ class PageWatch:
             return []
         touched, self._pool.touched = self._pool.touched, set()
         if any(self._pool.references(page) and not self._owned(page) for page in touched):
-            self._owners = _owners(self._engine)
-        return [_change(self._engine, page, self._owners) for page in sorted(touched)]
+            self._places = _places(self._engine)
+        return [_change(self._engine, page, self._places) for page in sorted(touched)]
 
     def _owned(self, page: int) -> bool:
         """Whether whoever took the page last still has it."""
-        group, request = self._owners.get(page, (0, 0))
-        table = self._engine.ledger.tables.get(request)
-        return table is not None and page in table.pages[group]
+        group, sequence, entry = self._places.get(page, _NOWHERE)
+        table = self._engine.ledger.tables.get(sequence)
+        return table is not None and table.pages[group][entry : entry + 1] == [page]
 
 
-def _change(engine: Engine, page: int, owners: dict[int, tuple[int, int]]) -> PageChange:
+def _change(engine: Engine, page: int, places: dict[int, _Place]) -> PageChange:
     """A page as it is now. One that can be found says itself whose layers' it is."""
-    state, published = engine.ledger.pool.state(page), engine.ledger.published_group(page)
-    group, sequence = owners.get(page, (0, 0))
+    pool, ledger = engine.ledger.pool, engine.ledger
+    state, published = pool.state(page), ledger.published_group(page)
+    group, sequence, entry = places.get(page, _NOWHERE)
     owner = engine.requests.get(sequence) if state not in ("free", "cached") else None
-    return PageChange(group if published is None else published, page, state, 0 if owner is None else owner.group)
+    start = entry * ledger.groups[group].page_size if owner is not None and ledger.groups[group].spec.grows else -1
+    return PageChange(
+        *(group if published is None else published, page, state, 0 if owner is None else owner.group),
+        *(start, pool.references(page)),
+    )
 
 
-def _owners(engine: Engine) -> dict[int, tuple[int, int]]:
-    """Of each page in a table its group and the sequence that has it, the last of those that share it."""
+def _places(engine: Engine) -> dict[int, _Place]:
+    """Of each page in a table where it is, with the last of those that share it."""
     return {
-        page: (group, sequence)
+        page: _Place(group, sequence, entry)
         for sequence, table in engine.ledger.tables.items()
         for group, pages in enumerate(table.pages)
-        for page in pages
+        for entry, page in enumerate(pages)
         if page != NULL_PAGE
     }

@@ -2,5 +2,6 @@
 // state.js has it), `available(context)` and `view`, a component. docs/page.md says what a view is given.
 
 import * as chat from "page/tab_chat.js";
+import * as engine from "page/tab_engine.js";
 
-export const TABS = [chat];
+export const TABS = [chat, engine];

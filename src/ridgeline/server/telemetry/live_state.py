@@ -6,72 +6,27 @@ collected when nobody listens. docs/serving.md has the columns.
 
 import asyncio
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ridgeline.engine.events import Stats
-from ridgeline.engine.request import NANOSECONDS
+from ridgeline.engine.events import Event, Stats
+from ridgeline.engine.worker.feed import Feed
 from ridgeline.engine.worker.messages import PageChange, Snapshot, StepReport
 from ridgeline.server.api.generation import ENGINE_DIED
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import EventStream, Outbox, frame
-from ridgeline.server.service import Service
-from ridgeline.server.telemetry.priced import PricedSteps
+from ridgeline.server.service import Live, Service
 
 FRAME_SECONDS = 0.1
 LAG_BYTES = 256 << 10
 """What may wait for a listener who reads slowly; then it gets a new snapshot instead."""
-_RECENT = 120  # steps that a snapshot tells of
 _LISTENERS = 32
-
-
-@dataclass(slots=True)
-class _Merge:
-    """Steps as one. items: of each sequence (request, choice) the runs of positions that it ran. pages: by number, as
-    they are at the end."""
-
-    step: int = 0
-    steps: int = 0
-    clock: int = 0
-    seconds: float = 0.0
-    priced: PricedSteps = field(default_factory=PricedSteps)
-    items: dict[tuple[int, int], list[list[int]]] = field(default_factory=dict)
-    pages: dict[int, PageChange] = field(default_factory=dict)
-
-    def add(self, report: StepReport) -> None:
-        seconds = report.seconds
-        self.step, self.clock = report.step, report.finished
-        self.steps += 1
-        self.seconds += seconds
-        self.priced.add(seconds, report.predicted, report.floor)
-        for request, choice, start, count in report.items:
-            runs = self.items.setdefault((request, choice), [])
-            if runs and runs[-1][0] + runs[-1][1] == start:
-                runs[-1][1] += count
-            else:
-                runs.append([start, count])
-
-    def told(self, stats: Stats) -> dict[str, Any]:
-        return {
-            "type": "steps",
-            "step": self.step,
-            "steps": self.steps,
-            "clock": self.clock * NANOSECONDS,
-            "items": [[request, *run, choice] for (request, choice), runs in self.items.items() for run in runs],
-            "pages": list(self.pages.values()),
-            "counters": asdict(stats),
-            "seconds": self.seconds,
-            "predicted": self.priced.predicted if self.priced.measured else None,
-            "priced_seconds": self.priced.measured,
-        }
 
 
 @dataclass(eq=False, slots=True)
@@ -101,10 +56,11 @@ class LiveState:
 
     def __init__(self, service: Service) -> None:
         self._service, self._llm = service, service.llm
-        self._recent: deque[tuple[int, float, float | None, int, int]] = deque(maxlen=_RECENT)
+        self._feed = Feed()
+        self._ends = _Ends(self._feed)
         self._listeners: set[_Listener] = set()
-        self._merge = _Merge()
         self._told = Stats()
+        self._framing = False
         self._ticking: asyncio.Task[None] | None = None
         self._last_step = -1
         self._picture: asyncio.Future[bytes | None] | None = None
@@ -125,20 +81,16 @@ class LiveState:
                 listener.over.set_result(None)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Remember the step, and merge it for those who listen."""
-        self._recent.append((report.step, report.seconds, report.predicted, len(report.items), report.positions))
-        if not self._listeners:
-            return
-        if report.step <= self._last_step:  # another engine has taken its place: pages and requests are new
-            self._merge = _Merge()
+        """Tell the feed. Where another engine has taken the place of the one before, everybody begins anew."""
+        if report.step <= self._last_step:
+            self._feed.restart()
             for listener in self._listeners:
                 listener.lags = True
         self._last_step = report.step
-        self._merge.add(report)
+        self._feed.stepped(report)
 
     def _paged(self, pages: Sequence[PageChange]) -> None:
-        if self._listeners:
-            self._merge.pages.update({change.page: change for change in pages})
+        self._feed.paged(pages)
 
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +99,7 @@ class LiveState:
         loop = asyncio.get_running_loop()
         if self._picture is None or (self._picture.done() and loop.time() - self._taken > FRAME_SECONDS):
             self._picture, self._taken = loop.create_future(), loop.time()
-            self._look(partial(self._show, self._picture))
+            self._look(partial(self._show, self._picture), pages=True)
         data = await asyncio.shield(self._picture)
         if data is None:
             raise gone()
@@ -156,38 +108,16 @@ class LiveState:
     def _show(self, picture: "asyncio.Future[bytes | None]", snapshot: Snapshot | None) -> None:
         picture.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
 
-    def _look(self, tell: Callable[[Snapshot | None], None]) -> None:
+    def _look(self, tell: Callable[[Snapshot | None], None], *, pages: bool) -> None:
         self._service.bind()
-        self._llm.look(partial(self._service.on_loop, tell))
+        self._llm.look(partial(self._service.on_loop, tell), pages=pages)
 
-    def _snapshot(self, snapshot: Snapshot) -> dict[str, Any]:
-        info, ids = self._llm.info, self._service.by_request
-        return {
-            "type": "snapshot",
-            "step": snapshot.stats.steps,
-            "clock": snapshot.at * NANOSECONDS,
-            "limits": {
-                "context": info.context,
-                "requests": info.requests,
-                "step_tokens": info.step_tokens,
-                "page_size": info.page_size,
-                "pages": info.pages,
-                "groups": snapshot.groups,
-            },
-            "device": info.device,
-            "calibrated": info.calibrated,
-            "counters": asdict(snapshot.stats),
-            "pages": snapshot.pages,
-            "requests": [
-                {"id": ids[each.request].id if each.request in ids else None, **each._asdict()}
-                | {"arrived": each.arrived * NANOSECONDS}
-                for each in snapshot.sequences
-            ],
-            "recent": [
-                {"step": step, "seconds": seconds, "predicted": predicted, "sequences": count, "positions": positions}
-                for step, seconds, predicted, count, positions in self._recent
-            ],
-        }
+    def _snapshot(self, snapshot: Snapshot) -> dict[str, object]:
+        return self._feed.snapshot(self._llm.info, snapshot, self._name_of)
+
+    def _name_of(self, request: int) -> str | None:
+        live = self._service.by_request.get(request)
+        return None if live is None else live.id
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -203,18 +133,31 @@ class LiveState:
         listener = _Listener(outbox, asyncio.get_running_loop().create_future())
         self._listeners.add(listener)
         if self._ticking is None:
-            self._service.bind()
-            self._llm.watch(True)
-            self._ticking = asyncio.create_task(self._tick())
+            self._begin()
         self._snapshot_for(listener)
         try:
             await listener.over
         finally:
             self._listeners.discard(listener)
-            if not self._listeners and self._ticking is not None:
-                self._ticking.cancel()
-                self._ticking, self._merge = None, _Merge()
-                self._llm.watch(False)
+            if not self._listeners:
+                self._end()
+
+    def _begin(self) -> None:
+        """There is somebody who listens."""
+        self._service.bind()
+        self._feed.begin()
+        self._service.observers.append(self._ends)
+        self._llm.watch(True)
+        self._ticking = asyncio.create_task(self._tick())
+
+    def _end(self) -> None:
+        """Nobody listens any more."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+            self._llm.watch(False)
+            self._service.observers.remove(self._ends)
+            self._feed.end()
 
     def _snapshot_for(self, listener: _Listener) -> None:
         """Give a listener a snapshot. It goes on from where the snapshot was heard of, so that no step is missing in
@@ -227,21 +170,53 @@ class LiveState:
                 listener.over.set_exception(gone())
 
         listener.asked = True
-        self._look(tell)
+        self._look(tell, pages=True)
 
     async def _tick(self) -> None:
         """At most ten times a second, tell what has happened, if anything has."""
         while True:
             await asyncio.sleep(FRAME_SECONDS)
-            merge, stats = self._merge, self._llm.stats
-            if merge.steps or merge.pages or stats != self._told:
-                self._merge, self._told = _Merge(merge.step, clock=merge.clock), stats
-                data = frame(merge.told(stats))
-                for listener in self._listeners:
-                    listener.put(data)
+            if (self._feed.due or self._llm.stats != self._told) and self._llm.alive and not self._framing:
+                self._framing = True
+                self._look(self._tell, pages=False)
             for listener in self._listeners:
                 if listener.lags and not listener.asked and not listener.outbox.waiting and self._llm.alive:
                     self._snapshot_for(listener)
+
+    def _tell(self, snapshot: Snapshot | None) -> None:
+        """Tell the steps up to here: all of them have been heard of, and the snapshot is of after the last."""
+        self._framing = False
+        if snapshot is None or not self._listeners:
+            return
+        self._told = snapshot.stats
+        data = frame(self._feed.frame(snapshot, self._name_of))
+        for listener in self._listeners:
+            listener.put(data)
+
+
+@dataclass(eq=False, slots=True)
+class _Ends:
+    """Tells a feed which requests end, as an Observer, while anybody listens."""
+
+    feed: Feed
+
+    def refused(self, live: Live, error: ApiError) -> None:
+        """It never came to the engine."""
+
+    def arrived(self, live: Live, prompt: Sequence[int], root: bytes) -> None:
+        """The engine's own state says so."""
+
+    def event(self, live: Live, event: Event) -> None:
+        """So it does of tokens."""
+
+    def ended(self, live: Live, error: BaseException | None) -> None:
+        """Choices that have no end of their own were given up, or the engine failed."""
+        if live.request is None:
+            return
+        unfinished = len(live.finishes) < live.params.n
+        ends = {str(finish) for finish in live.finishes} | ({"abort"} if unfinished else set())
+        lengths = (live.prompt_tokens, live.cached, live.tokens)
+        self.feed.ended(live.request, *lengths, " ".join(sorted(ends)), live.id)
 
 
 def gone() -> ApiError:

@@ -8,10 +8,10 @@ from typing import Any
 
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.messages import StepReport
+from ridgeline.engine.worker.priced import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live
 from ridgeline.server.telemetry.metrics import Watched
-from ridgeline.server.telemetry.priced import PricedSteps
 
 _RECENT = 1000  # requests that the hit rate is of
 logger = logging.getLogger(__name__)

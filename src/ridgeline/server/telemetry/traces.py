@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, Finish
 from ridgeline.engine.worker.messages import StepReport
+from ridgeline.engine.worker.priced import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Live, Service, failed_by_engine
-from ridgeline.server.telemetry.priced import PricedSteps
 
 _MAX_STEPS = 4096  # rows of a ledger; what comes after is in its sums
 _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
