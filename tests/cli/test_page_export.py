@@ -9,7 +9,17 @@ from page.test_export import blocks_of
 
 def test_a_file_holds_tables_cards_and_what_there_is(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    ways = ("--models", "gpt2, Qwen/Qwen3-0.6B", "--weights", "stored,fp8", "--kv", "stored", "--devices", "1,8")
+    ways = (
+        "--models",
+        "gpt2, Qwen/Qwen3-0.6B",
+        "--weights",
+        "stored,fp8",
+        "--kv",
+        "stored",
+        "--devices",
+        "1,8",
+        "--no-runs",
+    )
     done = ridgeline("page", "export", "--out", out, *ways)
     assert done.code == OK, done.err
     blocks = blocks_of(out.read_text("utf-8"))
@@ -31,8 +41,18 @@ def test_a_file_that_is_there_stays_unless_told(ridgeline: Run, tmp_path: Path) 
     quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1")
     assert_one_line(ridgeline("page", "export", "--out", out, *quick), USAGE, "exists already", "--force")
     assert out.read_text() == "mine"
-    assert ridgeline("page", "export", "--out", out, "--force", *quick).code == OK
+    assert ridgeline("page", "export", "--out", out, "--force", "--no-runs", *quick).code == OK
     assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_runs_are_recorded(ridgeline: Run, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1")
+    assert ridgeline("page", "export", "--out", out, *quick).code == OK
+    runs = blocks_of(out.read_text("utf-8"))["runs.json"]
+    assert isinstance(runs, dict)
+    assert [run["id"] for run in runs["runs"]] == ["batching", "chunked", "preempted", "shared"]
+    assert all(run["frames"][-1]["priced"]["predicted"] > 0 for run in runs["runs"])
 
 
 def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.cli.options import device_named
 from ridgeline.cli.terminal import counting_bar, say
 from ridgeline.files import check_new, check_writable, write_whole
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, stored_of, table_name
@@ -27,11 +28,13 @@ def export(
     ] = "stored,fp8,int4",
     kv: Annotated[str, typer.Option(help="Formats of keys and values to choose from.")] = "stored,fp8",
     devices: Annotated[str, typer.Option(help="Numbers of cards to choose from.")] = "1,2,4,8",
+    runs: Annotated[bool, typer.Option(help="Record runs of the engine on the built-in model.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write the page as one file that opens from disk and asks nobody for anything.
 
-    It holds the price of each model in each way to store it; ways that a model does not divide so are left out.
+    It holds the price of each model in each way to store it; ways that a model does not divide so are left out. With
+    it come runs of the engine, recorded now.
     """
     if not force:
         check_new(out)
@@ -43,9 +46,17 @@ def export(
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
     blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
-    data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks})
+    recorded = _recorded() if runs else {}
+    data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks, **recorded})
     write_whole(out, data)
     say(f"{out}: {len(blocks)} tables of {len(tables)} models, {len(data) / 1e6:.2f} MB")
+
+
+def _recorded() -> dict[str, Any]:
+    """Runs of the engine, on this machine."""
+    from ridgeline.page.recorded import RUNS, recorded_runs  # an engine is loaded only to record one
+
+    return {RUNS: recorded_runs(device_named("this", 1))}
 
 
 def _parts(text: str) -> list[str]:

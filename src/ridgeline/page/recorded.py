@@ -19,6 +19,8 @@ from ridgeline.engine.worker.messages import Add, FromEngine, Look, Snapshot, St
 from ridgeline.roofline.device import Device
 
 _MODEL = "tales"
+RUNS = "runs.json"
+"""The name that the page asks for them by."""
 
 
 @dataclass(frozen=True)
