@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import Loaded
-from ridgeline.engine.worker.messages import PageChange
+from ridgeline.engine.worker.messages import PageChange, SequenceState
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.sse import Outbox
 from ridgeline.server.service import Service
@@ -19,7 +19,7 @@ from ridgeline.server.settings import ServerSettings
 from ridgeline.server.telemetry import live_state
 from ridgeline.server.telemetry.live_state import LAG_BYTES, LiveState
 from server.conftest import Everybody, Running, running
-from server.scripted import Gate, Scripted, turn
+from server.scripted import SECOND, Gate, Scripted, turn
 from server.wire import eventually
 
 FRAME = 0.001
@@ -87,6 +87,32 @@ def test_steps_are_merged_into_one_frame(monkeypatch: pytest.MonkeyPatch) -> Non
             assert frame["pages"] == [[0, 3, "published", 1, 0, 1], [0, 4, "held", 2, 32, 1]]
             assert (frame["seconds"], frame["predicted"], frame["priced_seconds"]) == (2, 1.75, 1.5)
             assert (frame["counters"]["output_tokens"], frame["counters"]["running"]) == (3, 2)
+
+    run(script(), monkeypatch)
+
+
+def test_frames_say_which_requests_changed_and_which_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what the snapshot said of them, which may be of before any frame."""
+
+    async def script() -> None:
+        llm, state = served()
+        first, second = (SequenceState(number, 0, "prefill", SECOND, 20, 20, 0, 0, 0) for number in (1, 2))
+        llm.sequences = [first, second]
+        async with listening(state) as client:
+            (snapshot,) = await client.read()
+            assert [each["request"] for each in snapshot["requests"]] == [1, 2]
+            llm.sequences = [first._replace(stage="decode", known=21, computed=20)]
+            llm.step([(1, 0, 0, 20), (2, 0, 19, 1)], 1, 0.5, 0.25)
+            frame = await client.read_to("steps")
+            assert frame["gone"] == [[2, 0]]
+            assert [(each["request"], each["known"], each["arrived"]) for each in frame["requests"]] == [(1, 21, 1)]
+            (told,) = frame["recent"]
+            assert (told["step"], told["positions"], told["decodes"], told["floor"]) == (1, 21, 1, 0.125)
+            assert told["items"] == [[1, 0, 20, 0], [2, 19, 1, 0]]
+            assert frame["priced"] == {"predicted": 0.25, "floor": 0.125, "measured": 0.5}
+            llm.step([(1, 0, 20, 1)], 2, 0.5)
+            frame = await client.read_to("steps")
+            assert (frame["requests"], frame["gone"], frame["decodes"]) == ([], [], 1)
 
     run(script(), monkeypatch)
 
