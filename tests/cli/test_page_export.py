@@ -19,6 +19,8 @@ def test_a_file_holds_tables_cards_and_what_there_is(ridgeline: Run, tmp_path: P
         "--devices",
         "1,8",
         "--no-runs",
+        "--trace",
+        "",
     )
     done = ridgeline("page", "export", "--out", out, *ways)
     assert done.code == OK, done.err
@@ -38,7 +40,7 @@ def test_a_file_holds_tables_cards_and_what_there_is(ridgeline: Run, tmp_path: P
 def test_a_file_that_is_there_stays_unless_told(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     out.write_text("mine")
-    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1")
+    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1", "--trace", "")
     assert_one_line(ridgeline("page", "export", "--out", out, *quick), USAGE, "exists already", "--force")
     assert out.read_text() == "mine"
     assert ridgeline("page", "export", "--out", out, "--force", "--no-runs", *quick).code == OK
@@ -47,12 +49,34 @@ def test_a_file_that_is_there_stays_unless_told(ridgeline: Run, tmp_path: Path) 
 
 def test_runs_are_recorded(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1")
+    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1", "--trace", "")
     assert ridgeline("page", "export", "--out", out, *quick).code == OK
     runs = blocks_of(out.read_text("utf-8"))["runs.json"]
     assert isinstance(runs, dict)
     assert [run["id"] for run in runs["runs"]] == ["batching", "chunked", "preempted", "shared"]
     assert all(run["frames"][-1]["priced"]["predicted"] > 0 for run in runs["runs"])
+
+
+def test_a_file_holds_the_requests_that_it_plays(ridgeline: Run, tmp_path: Path) -> None:
+    """One that is recorded here, and one that a server gave."""
+    served = tmp_path / "served.json"
+    served.write_text(json.dumps({"version": 1, "steps": [], "text": "</script>"}))
+    out, quick = (
+        tmp_path / "page.html",
+        ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1", "--no-runs"),
+    )
+    done = ridgeline("page", "export", "--out", out, *quick, "--trace", "Once upon a", "--trace", served)
+    assert done.code == OK, done.err
+    assert "2 recorded requests" in done.err
+    recordings = blocks_of(out.read_text("utf-8"))["recordings.json"]
+    assert isinstance(recordings, list)
+    assert [each["text"] for each in recordings] == ["Once upon a", "</script>"]
+    assert [step["name"] for step in recordings[0]["steps"]] == ["prefill", "decode"]
+    served.write_text("{}")
+    again = ridgeline("page", "export", "--out", out, "--force", *quick, "--trace", served)
+    assert_one_line(again, USAGE, "holds no recording of version 1")
+    long = ridgeline("page", "export", "--out", out, "--force", *quick, "--trace", "a bear " * 64)
+    assert_one_line(long, USAGE, "give 1 to 64")
 
 
 def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Sequence
 
 import pytest
+import torch
 from torch import nn
 
 from engine.null_model import GREEDY, NullExecutor, null_engine
@@ -21,6 +22,7 @@ from ridgeline.engine.setup import Loaded
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.texts import Texts
 from ridgeline.engine.transcript import Transcript
+from ridgeline.models.storage import Storage
 from ridgeline.text.bytes import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -43,12 +45,18 @@ class Speaker(NullExecutor):
         return said
 
 
+class Silent(nn.Linear):
+    """Weights that nothing runs."""
+
+    storage = Storage(torch.float32)
+
+
 def speaking(*texts: str, burst: int = 1) -> Loaded:
     """A loaded engine that says these texts, one for each choice, and then ends."""
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
     texts = Texts(TOKENIZER, None, GREEDY)
-    return Loaded(engine, nn.Linear(1, 1), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
+    return Loaded(engine, Silent(1, 1), None, engine.ledger.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:

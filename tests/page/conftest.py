@@ -14,6 +14,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.texts import Texts
+from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.admission import Queue
 from ridgeline.server.mixed.engine import LoopedEngine
@@ -110,7 +111,7 @@ def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
 def tales_server() -> Iterator[Running]:
     """Of `tales`, with a price for its steps: leave it idle."""
     loop = ModelLoop(1)
-    llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_card("h100-sxm"), loop))
+    llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_card("h100-sxm"), loop, INSPECTOR))
     with watched(llm, ServerSettings(models=("tales",))) as up:
         yield up
 

@@ -71,7 +71,7 @@ def test_the_version_says_what_there_is_to_ask(server: Running) -> None:
     told = server.get("/version").json()
     assert told["version"] == __version__
     assert {"/v1/chat/completions", "/v1/chat/completions/render", "/tokenize", "/health"} < set(told["routes"])
-    for path in set(told["routes"]) - {"/page/{name}"}:
+    for path in set(told["routes"]) - {"/page/{name}", "/page/trace"}:
         reply = server.get(path)
         assert reply.status != 404 or reply.json()["error"]["code"] == "model_not_found", path
     assert server.get("/ping").data == server.get("/health").data == b'{"status":"ready"}'

@@ -9,10 +9,12 @@ import typer
 
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli.options import device_named
+from ridgeline.cli.page_recordings import MODEL, recordings
 from ridgeline.cli.terminal import counting_bar, say
 from ridgeline.files import check_new, check_writable, write_whole
 from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, stored_of, table_name
 from ridgeline.page.export import exported
+from ridgeline.page.recording import RECORDED
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.plan.case import ModelCache
 
@@ -29,12 +31,20 @@ def export(
     kv: Annotated[str, typer.Option(help="Formats of keys and values to choose from.")] = "stored,fp8",
     devices: Annotated[str, typer.Option(help="Numbers of cards to choose from.")] = "1,2,4,8",
     runs: Annotated[bool, typer.Option(help="Record runs of the engine on the built-in model.")] = True,
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A request to play: a prompt that {MODEL} runs here, or a .json file that /page/trace answered with; "
+            "may be repeated. By default a short prompt, with '' none.",
+            metavar="PROMPT|FILE",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write the page as one file that opens from disk and asks nobody for anything.
 
     It holds the price of each model in each way to store it; ways that a model does not divide so are left out. With
-    it come runs of the engine, recorded now.
+    it come runs of the engine, and requests op by op, recorded now.
     """
     if not force:
         check_new(out)
@@ -46,10 +56,12 @@ def export(
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
     blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
-    recorded = _recorded() if runs else {}
+    played = recordings(trace)
+    recorded = (_recorded() if runs else {}) | ({RECORDED: played} if played else {})
     data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks, **recorded})
     write_whole(out, data)
-    say(f"{out}: {len(blocks)} tables of {len(tables)} models, {len(data) / 1e6:.2f} MB")
+    counts = f"{len(blocks)} tables of {len(tables)} models, {len(played)} recorded requests"
+    say(f"{out}: {counts}, {len(data) / 1e6:.2f} MB")
 
 
 def _recorded() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ridgeline.engine.result import Completion
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.engine.texts import Prompt, Texts, checked
 from ridgeline.engine.transcript import with_text
+from ridgeline.engine.worker.inspector import Questions
 from ridgeline.engine.worker.messages import (
     Abort,
     Add,
@@ -24,6 +25,8 @@ from ridgeline.engine.worker.messages import (
     Died,
     EngineInfo,
     FromEngine,
+    Inspect,
+    Inspected,
     Look,
     PageChange,
     Ready,
@@ -113,6 +116,7 @@ class AsyncLLM:
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
         self._lookers: deque[Callable[[Snapshot | None], None]] = deque()
+        self._questions = Questions()
         self._watched = False
         self.heard = 0
         """Messages that came from the engine."""
@@ -230,6 +234,16 @@ class AsyncLLM:
         else:
             told(None)
 
+    async def inspect(self, question: bytes) -> bytes:
+        """What the engine's inspector finds before the next step, which waits for it. Raises ValueError for a question
+        that has no answer, RuntimeError for a fault of the inspector's own, EngineDied (one of those)."""
+        ticket = next(self._next_ticket)
+        with self._lock:
+            self._refuse_if_gone()
+            answer = self._questions.ask(ticket)
+        self._host.send(Inspect(ticket, question))
+        return await asyncio.wrap_future(answer)
+
     def close(self) -> None:
         """End the engine after its present step. Requests under way get an EngineDied."""
         self._host.close()
@@ -242,10 +256,7 @@ class AsyncLLM:
 
     def _ask(self, caller: _Caller, encoder: EncoderInput, root: bytes, adapter: str) -> None:
         with self._lock:
-            if not self.alive:
-                if self.ended.done():
-                    raise EngineDied("the engine is closed")
-                raise EngineRestarting("the engine is being started again")
+            self._refuse_if_gone()
             self._callers[caller.ticket] = caller
         params: SamplingParams | None = caller.params
         if self.info.vectors is not None:
@@ -255,6 +266,12 @@ class AsyncLLM:
         begun, given = self.texts.decoder_prompt(caller.prompt), encoder or self.texts.encoder_input(caller.prompt)
         read = given if isinstance(given, Features) else list(given)
         self._host.send(Add(caller.ticket, list(begun), params, root, read, adapter))
+
+    def _refuse_if_gone(self) -> None:
+        if not self.alive:
+            if self.ended.done():
+                raise EngineDied("the engine is closed")
+            raise EngineRestarting("the engine is being started again")
 
     def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
@@ -277,9 +294,9 @@ class AsyncLLM:
         elif isinstance(message, Added):
             self._added(message)
         elif isinstance(message, Refused):
-            caller = self._callers.pop(message.ticket, None)
-            error = RuntimeError(message.reason) if message.fault else ValueError(message.reason)
-            self._tell([(caller, error)] if caller is not None else [])
+            self._refused(message)
+        elif isinstance(message, Inspected):
+            self._questions.settle(message.ticket, message.answer)
         elif isinstance(message, Snapshot):
             self._lookers.popleft()(message)
         elif isinstance(message, Died):
@@ -290,6 +307,14 @@ class AsyncLLM:
             self.restarts += 1
             if self._watched:
                 self._host.send(Watch(True))
+
+    def _refused(self, refused: Refused) -> None:
+        error = RuntimeError(refused.reason) if refused.fault else ValueError(refused.reason)
+        caller = self._callers.pop(refused.ticket, None)
+        if caller is None:
+            self._questions.settle(refused.ticket, error)
+        else:
+            self._tell([(caller, error)])
 
     def _added(self, added: Added) -> None:
         caller = self._callers.get(added.ticket)
@@ -339,6 +364,7 @@ class AsyncLLM:
             self.stats = replace(self.stats, running=0, waiting=0, held_pages=0, cached_pages=0)
         for told in lookers:
             told(None)
+        self._questions.end(EngineDied(f"the engine stopped: {died.reason}"))
         if died.final and not self.ended.done():
             self.ended.set_result(died.reason)
         self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
 
@@ -72,14 +72,26 @@ class LLM:
         self.name = model if isinstance(model, str) else model.name
         own = settings or EngineSettings()
         own = replace(own, weights=weights or own.weights, kv=kv or own.kv)
-        self.loaded, self.threads = load_with_threads(
+        loaded, computing = load_with_threads(
             model, own, dummy_weights=dummy_weights, threads=threads, progress=progress
         )
-        if self.loaded.vectors is not None:
-            raise ModelRefused(f"{self.name} turns texts into vectors or scores and writes none; use ridgeline embed")
+        self._take(loaded, computing)
         torch.set_num_threads(self.threads)
-        self.engine, self.tokenizer = self.loaded.engine, self.loaded.tokenizer
-        self._texts = TextEngine(self.loaded)
+
+    @classmethod
+    def around(cls, loaded: Loaded, name: str) -> Self:
+        """The same around what is loaded already, on the threads that torch has. Raises ModelRefused."""
+        llm = cls.__new__(cls)
+        llm.name = name
+        llm._take(loaded, torch.get_num_threads())
+        return llm
+
+    def _take(self, loaded: Loaded, threads: int) -> None:
+        if loaded.vectors is not None:
+            raise ModelRefused(f"{self.name} turns texts into vectors or scores and writes none; use ridgeline embed")
+        self.loaded, self.threads = loaded, threads
+        self.engine, self.tokenizer = loaded.engine, loaded.tokenizer
+        self._texts = TextEngine(loaded)
 
     def __repr__(self) -> str:
         context, held = self.engine.context, self.loaded.layout.holds()

@@ -27,6 +27,8 @@ from ridgeline.server.api.responses import ROUTE as RESPONSES
 from ridgeline.server.api.responses import response_generation
 from ridgeline.server.api.speech import SpeechApi
 from ridgeline.server.api.tokens import detokenize, rendered, tokenize
+from ridgeline.server.api.trace_text import ROUTE as TRACE
+from ridgeline.server.api.trace_text import TraceApi, traceable
 from ridgeline.server.api.vectors import EMBEDDINGS, RERANK, EmbeddingFields, RerankFields, embeddings, rerank
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
 from ridgeline.server.http.auth import HEALTH
@@ -73,13 +75,16 @@ def text_routes(
     grammars: GrammarCheck,
     speech: SpeechVocabulary | None,
 ) -> Sequence[BaseRoute]:
-    """TEXT_ROUTES of a language model."""
+    """TEXT_ROUTES of a language model, and the page's traces of those that continue a text."""
     api, heard = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
     handlers = (
         *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
         *(api.tokenize, api.detokenize),
     )
-    return [Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)]
+    routes = [Route(path, each, methods=["POST"]) for path, each in zip(TEXT_ROUTES, handlers, strict=True)]
+    if traceable(model):
+        routes.append(Route(TRACE, TraceApi(service, model, settings).trace, methods=["POST"]))
+    return routes
 
 
 Cards = Mapping[str, Mapping[str, object]]
@@ -127,7 +132,8 @@ def text_routes_of(model: ServedModel) -> Sequence[str]:
         return TRANSCRIPTIONS, TRANSLATIONS
     if model.vectors is not None:
         return (RERANK if model.vectors.labels else EMBEDDINGS,)
-    return (CHAT, COMPLETIONS, RESPONSES) if model.texts.templates is not None else (COMPLETIONS,)
+    generating = (CHAT, COMPLETIONS, RESPONSES) if model.texts.templates is not None else (COMPLETIONS,)
+    return (*generating, TRACE) if traceable(model) else generating
 
 
 def _sampling(defaults: SamplingParams) -> Mapping[str, float]:

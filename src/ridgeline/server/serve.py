@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
+from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.device import Device
 from ridgeline.server.admission import Queue, shutting_down
 from ridgeline.server.api.generation import engine_died
@@ -76,6 +77,7 @@ class Served:
                 threads=self.threads,
                 device=None if self.device is None else await asyncio.to_thread(self.device),
                 progress=progress,
+                inspector=INSPECTOR,
             )
 
     @asynccontextmanager

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from ridgeline.engine.setup import load_with_threads
+from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import FromEngine, Ready, ToEngine
 from ridgeline.engine.worker.process import Loading, NotLoaded, Start
@@ -91,7 +92,8 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
         child.tell(NotLoaded(reason, refused=False))
         return None
     torch.set_num_threads(threads)
-    loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device)
+    inspect = inspection(start.inspector, loaded, start.device)
+    loop = EngineLoop(loaded.engine, child.tell, loaded.price, start.device, inspect)
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
     child.tell(Ready(loaded.info(start.device)))
     return loop

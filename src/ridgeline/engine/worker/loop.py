@@ -9,6 +9,8 @@ from ridgeline.engine.worker.messages import (
     Add,
     Added,
     FromEngine,
+    Inspect,
+    Inspected,
     Look,
     PageChange,
     Refused,
@@ -36,9 +38,12 @@ class EngineLoop:
         tell: Callable[[FromEngine], None],
         price: Price | None = None,
         device: Device | None = None,
+        inspect: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions."""
+        """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions. inspect:
+        answers questions about the model (inspector.py)."""
         self.engine, self._tell, self._price, self._device = engine, tell, price, device
+        self._inspect = inspect
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
@@ -65,6 +70,8 @@ class EngineLoop:
             self._tell(snapshot(self.engine, pages=message.pages))
         elif isinstance(message, Watch):
             self._look_after_pages(message.on)
+        elif isinstance(message, Inspect):
+            self._tell(self._inspected(message))
         else:
             assert isinstance(message, Abort)
             self._say(self.engine.abort(message.request))
@@ -78,6 +85,16 @@ class EngineLoop:
             self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
         else:
             self._tell(Added(add.ticket, request))
+
+    def _inspected(self, asked: Inspect) -> Inspected | Refused:
+        try:
+            if self._inspect is None:
+                raise ValueError("this engine has no inspector")
+            return Inspected(asked.ticket, self._inspect(asked.question))
+        except ValueError as error:
+            return Refused(asked.ticket, str(error))
+        except Exception as error:  # a fault of ours: whoever asked hears of it, requests go on
+            return Refused(asked.ticket, f"{type(error).__name__}: {error}", fault=True)
 
     def step(self) -> StepReport | None:
         """Run a step, and say what came of it. What is said of it; None of one that failed."""

@@ -1,7 +1,8 @@
 """Messages between an engine and whoever uses it from another thread or process: plain data.
 
-To the engine: Add, Abort, StopChoice, Watch, Look. From it: Ready once, then Added or Refused for each Add, one Stepped
-a step, and a Snapshot for each Look. Died is said by whoever notices that the engine is gone.
+To the engine: Add, Abort, StopChoice, Watch, Look, Inspect. From it: Ready once, then Added or Refused for each Add,
+Inspected or Refused for each Inspect, one Stepped a step, and a Snapshot for each Look. Died is said by whoever notices
+that the engine is gone.
 """
 
 from collections.abc import Sequence
@@ -178,6 +179,14 @@ class Look(msgspec.Struct, tag="look", array_like=True, frozen=True):
     pages: bool = True
 
 
+class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
+    """Have the engine's inspector (inspector.py) look at the model before the next step, which waits for it. ticket:
+    the asker's own number; question: as that inspector reads it."""
+
+    ticket: int
+    question: bytes
+
+
 class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
     """The request of a ticket has this id."""
 
@@ -185,8 +194,16 @@ class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
     request: int
 
 
+class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):
+    """What the inspector found."""
+
+    ticket: int
+    answer: bytes
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
-    """The request of a ticket cannot run; why, in one line. fault: the engine is to blame, not the request."""
+    """The request of a ticket cannot run, or its question has no answer; why, in one line. fault: the engine is to
+    blame, not the request."""
 
     ticket: int
     reason: str
@@ -216,5 +233,5 @@ class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
     final: bool = True
 
 
-ToEngine = Add | Abort | StopChoice | Watch | Look
-FromEngine = Ready | Added | Refused | Stepped | Snapshot | Died
+ToEngine = Add | Abort | StopChoice | Watch | Look | Inspect
+FromEngine = Ready | Added | Refused | Stepped | Snapshot | Inspected | Died

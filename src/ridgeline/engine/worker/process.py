@@ -29,13 +29,15 @@ _LAST_WORDS = 5.0  # seconds that an engine has to end by itself before it is ki
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The first message to a new process: what to load. device: what steps are predicted for."""
+    """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
+    one (inspector.py), "" for none."""
 
     model: str
     settings: EngineSettings
     dummy_weights: bool = False
     threads: int | None = None
     device: Device | None = None
+    inspector: str = ""
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
@@ -81,9 +83,10 @@ class EngineProcess:
         device: Device | None = None,
         restarts: int = 1,
         progress: Progress | None = None,
+        inspector: str = "",
     ) -> Self:
         """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
-        predicted for. restarts: how many times a process that has died is followed by another."""
+        predicted for. restarts: how many times a process that has died is followed by another. inspector: as Start."""
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()
@@ -95,7 +98,7 @@ class EngineProcess:
                 reasoning=settings.reasoning,
             )
         )
-        start = Start(model, settings, dummy_weights, threads, device)
+        start = Start(model, settings, dummy_weights, threads, device, inspector)
         process = cls(start, texts, restarts, progress)
         try:
             await process._launch()

@@ -3,5 +3,6 @@
 
 import * as chat from "page/tab_chat.js";
 import * as engine from "page/tab_engine.js";
+import * as token from "page/tab_token.js";
 
-export const TABS = [chat, engine];
+export const TABS = [chat, token, engine];

@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 
 from ridgeline.engine.setup import Loaded
+from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.messages import Died, FromEngine, ToEngine
 from ridgeline.roofline.device import Device
@@ -18,18 +19,19 @@ class LoopedEngine:
     To the loop it is one party, however many requests it has: they run in one step.
     """
 
-    def __init__(self, loaded: Loaded, device: Device, loop: ModelLoop) -> None:
-        """device: that steps are priced on. loop: closed with the engine."""
+    def __init__(self, loaded: Loaded, device: Device, loop: ModelLoop, inspector: str = "") -> None:
+        """device: that steps are priced on. loop: closed with the engine. inspector: as engine.worker.process.Start."""
         self.texts = loaded.texts
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
-        self._loaded, self._device, self._loop = loaded, device, loop
+        self._loaded, self._device, self._loop, self._inspector = loaded, device, loop, inspector
         self._engine: EngineLoop
         self._tell: Callable[[FromEngine], None]
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
         """As Host.connect."""
         self._tell = tell
-        self._engine = EngineLoop(self._loaded.engine, tell, self._loaded.price, self._device)
+        inspect = inspection(self._inspector, self._loaded, self._device)
+        self._engine = EngineLoop(self._loaded.engine, tell, self._loaded.price, self._device, inspect)
         self._loop.join(self)
 
     def send(self, message: ToEngine) -> None:

@@ -12,6 +12,7 @@ from typing import Self
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings, Loaded, load_engine
 from ridgeline.host import available_memory, threads_for
+from ridgeline.page.recorder import INSPECTOR
 from ridgeline.server.admission import Queue
 from ridgeline.server.api.grammar_check import GrammarCheck
 from ridgeline.server.api.model import served_model
@@ -96,7 +97,7 @@ class ServedTogether:
         threads = threads_for(drawn + loaded.weight_bytes, self.pictures.threads)
         device = self.pictures.device(threads)
         loop = ModelLoop(threads)
-        return Together(AsyncLLM(LoopedEngine(loaded, device, loop)), Drawer(pipelines, device, room, loop))
+        return Together(AsyncLLM(LoopedEngine(loaded, device, loop, INSPECTOR)), Drawer(pipelines, device, room, loop))
 
     def _engine(self, memory: float, waiting: Waiting) -> Loaded:
         """The language model, with so many bytes for all of it and for the pictures' activations."""

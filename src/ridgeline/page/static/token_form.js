@@ -1,0 +1,42 @@
+// What a served page asks for: a text, how its tokens are drawn, and that everybody else waits while it is measured.
+
+import { html, useState } from "page/dom.js";
+import { Grown, Slider } from "page/controls.js";
+import { modelsOf } from "page/context.js";
+import { three } from "page/numbers.js";
+
+const ROUTE = "/page/trace";
+
+/** onAsk: told the body of a request. */
+export function TraceForm({ context, busy, onAsk }) {
+  const model = modelsOf(context, ROUTE)[0];
+  const usual = model?.sampling ?? { temperature: 1, top_p: 1, top_k: 0 };
+  const [text, setText] = useState("Once upon a time");
+  const [rules, setRules] = useState({ temperature: usual.temperature, top_p: usual.top_p, top_k: usual.top_k, seed: 1 });
+  const change = (name) => (value) => setRules((before) => ({ ...before, [name]: value }));
+  const ready = text.trim() !== "" && !busy;
+  const send = (event) => {
+    event.preventDefault();
+    if (ready) onAsk({ prompt: text, ...rules });
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+  };
+  return html`<form class="follow" onSubmit=${send}>
+    <h1>Follow a text through <span class="name">${model?.id}</span></h1>
+    <${Grown} value=${text} onInput=${setText} onKeyDown=${onKeyDown} aria-label="A text of at most 64 tokens" />
+    <div class="acts">
+      <details class="gap">
+        <summary class="dim">How its tokens are drawn</summary>
+        <div class="rules">
+          <${Slider} name="Temperature" value=${rules.temperature} shown=${three(rules.temperature)} least="0" most="2" step="0.05" onInput=${change("temperature")} />
+          <${Slider} name="Top-p" value=${rules.top_p} shown=${three(rules.top_p)} least="0.05" most="1" step="0.05" onInput=${change("top_p")} />
+          <${Slider} name="Top-k" value=${rules.top_k} shown=${rules.top_k || "off"} least="0" most="50" step="1" onInput=${change("top_k")} />
+          <${Slider} name="Seed" value=${rules.seed} shown=${rules.seed} least="0" most="99" step="1" onInput=${change("seed")} />
+        </div>
+      </details>
+      <button type="submit" class="main" disabled=${!ready}>${busy ? "Measuring…" : "Follow it"}</button>
+    </div>
+    <p class="hint">Its prefill and its first decode step are measured again and again, each op by itself. All other requests wait meanwhile.</p>
+  </form>`;
+}

@@ -1,0 +1,107 @@
+"""POST /page/trace: what it gives, what it refuses, and that nobody else's request is touched."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from page.conftest import saying
+from ridgeline.engine.async_llm import AsyncLLM
+from ridgeline.engine.setup import EngineSettings
+from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
+from ridgeline.roofline.cards import load_card
+from ridgeline.server.api.trace_text import TraceApi
+from ridgeline.server.errors import ApiError
+from ridgeline.server.settings import ServerSettings
+from server.conftest import Running
+
+ASKED = {"prompt": "Once upon a time", "seed": 2, "temperature": 0.9, "top_k": 5}
+
+
+def test_it_answers_with_a_recording_and_leaves_others_alone(tales_server: Running) -> None:
+    """A completion beside it is what it is without it; a second text is refused until the first is done."""
+    completion = {"prompt": "The bear", "max_tokens": 60, "seed": 1, "temperature": 0.8}
+    alone = tales_server.post("/v1/completions", completion).json()["choices"]
+    replies: list[Any] = []
+    first = threading.Thread(target=lambda: replies.append(tales_server.post("/page/trace", ASKED)))
+    first.start()
+    statuses = set()
+    while first.is_alive():
+        refused = tales_server.post("/page/trace", {**ASKED, "prompt": "x " * 99})
+        assert refused.status == 400, "what is wrong is said at once"
+        if len(statuses) == 0:
+            statuses.add(tales_server.post("/page/trace", ASKED).status)
+    first.join()
+    (reply,) = replies
+    assert {reply.status, *statuses} == {200, 429}
+    told = tales_server.post("/page/trace", ASKED).json()
+    assert told["text"] == ASKED["prompt"]
+    assert told["rules"] == {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.0, "seed": 2}
+    assert [step["name"] for step in told["steps"]] == ["prefill", "decode"]
+    assert [draw["taken"]["id"] for draw in told["draws"]] == [token["id"] for token in told["written"][:2]]
+    beside = threading.Thread(target=lambda: replies.append(tales_server.post("/page/trace", ASKED)))
+    beside.start()
+    assert tales_server.post("/v1/completions", completion).json()["choices"] == alone
+    beside.join()
+    assert replies[-1].status == 200
+    tales_server.check()
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        ({}, 400, "missing_field"),
+        ({"prompt": ""}, 400, "missing_field"),
+        ({"prompt": "a bear " * MOST_TOKENS}, 400, "context_length_exceeded"),
+        ({"prompt": 3}, 400, "invalid_value"),
+        ({"prompt": "x", "temperature": -1}, 400, "invalid_value"),
+        ({"prompt": "x", "top_p": 0}, 400, "invalid_value"),
+        ({"prompt": "x", "model": "another"}, 404, "model_not_found"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(tales_server: Running, fields: Any, status: int, code: str) -> None:
+    reply = tales_server.post("/page/trace", fields)
+    assert (reply.status, reply.json()["error"]["code"]) == (status, code)
+
+
+def test_it_wants_the_key() -> None:
+    with saying("x", keys=("sk-right",)) as up:
+        assert up.post("/page/trace", ASKED).status == 401
+        reply = up.post("/page/trace", ASKED, {"authorization": "Bearer sk-right"})
+        assert reply.status == 400
+        assert reply.json()["error"]["message"] == "this engine has no inspector"
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "allowed"), [("127.0.0.1", (), True), ("10.0.0.9", (), False), ("10.0.0.9", ("k",), True)]
+)
+def test_without_a_key_only_this_machine_asks(
+    tales_server: Running, host: str, keys: tuple[str, ...], allowed: bool
+) -> None:
+    api = TraceApi(tales_server.service, None, ServerSettings(keys=keys))  # type: ignore[arg-type]
+    request = Request({"type": "http", "client": (host, 1)})
+    if allowed:
+        api.check_asker(request)
+    else:
+        with pytest.raises(ApiError) as error:
+            api.check_asker(request)
+        assert (error.value.status, error.value.code) == (403, "key_needed")
+
+
+def test_an_engine_in_a_process_of_its_own_answers_too() -> None:
+    """Its refusals are the asker's, and it goes on."""
+
+    async def run() -> None:
+        settings = EngineSettings(kv_bytes=4e6)
+        device = load_card("h100-sxm")
+        async with await AsyncLLM.start("tales", settings, threads=1, device=device, inspector=INSPECTOR) as llm:
+            with pytest.raises(ValueError, match="JSON is malformed"):
+                await llm.inspect(b"x")
+            question = b'{"name":"t","text":"x","ids":[5,6],"temperature":0,"top_k":0,"top_p":1,"min_p":0,"seed":0}'
+            asked, completed = await asyncio.gather(llm.inspect(question), llm.generate("Once upon"))
+            assert b'"steps":[{"name":"prefill"' in asked
+            assert completed.choices[0].error is None
+
+    asyncio.run(run())
