@@ -613,7 +613,7 @@ OWN = {"--device", "--threads", "--seconds", "--model", "--tokens", "--context",
 OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-eos", "--api-key"}
 OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames", "--compile"}
 OWN_OF_QUANTIZE = {"--weights", "--force"}  # what is written, over what was there
-OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force"}  # lists to choose from; over what was there
+OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force", "--trace"}  # lists to choose from; over what was there
 OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
 
 
