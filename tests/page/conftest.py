@@ -17,6 +17,7 @@ from ridgeline.engine.texts import Texts
 from ridgeline.page.recorder import INSPECTOR
 from ridgeline.roofline.cards import load_card
 from ridgeline.server.admission import Queue
+from ridgeline.server.http.page_data import PageData
 from ridgeline.server.mixed.engine import LoopedEngine
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.serve import service_of
@@ -100,8 +101,9 @@ def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
     """A server of an engine with what observes it."""
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, settings.models[0])
+    data = PageData({})
     try:
-        with running(service, settings, routes=watching.routes()) as up:
+        with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:
             yield up
     finally:
         llm.close()

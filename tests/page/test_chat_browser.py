@@ -65,7 +65,7 @@ def test_a_conversation_by_keys(open_page: OpenPage, tales_server: Running) -> N
 
 
 def test_shift_and_enter_begin_a_line(open_page: OpenPage, tales_server: Running) -> None:
-    page = open_page(tales_server.url).page
+    page = open_page(f"{tales_server.url}/#chat").page
     area = page.get_by_label("Say something")
     area.press("a")
     area.press("Shift+Enter")
@@ -150,7 +150,7 @@ def test_hostile_texts_are_texts(open_page: OpenPage, parrot: Running) -> None:
 
 def test_a_word_of_a_megabyte(open_page: OpenPage, parrot: Running) -> None:
     """Is shown whole, refused by the server in a line, and may be said otherwise."""
-    one = open_page(parrot.url, quiet=False)
+    one = open_page(f"{parrot.url}/#chat", quiet=False)
     page = one.page
     say(page, "w" * (1 << 20))
     alert = page.get_by_role("alert")
@@ -178,7 +178,7 @@ LISTEN = """(() => {
 
 def test_who_listens_hears_the_answer_once(open_page: OpenPage, parrot: Running) -> None:
     """Not each of its pieces."""
-    page = open_page(parrot.url).page
+    page = open_page(f"{parrot.url}/#chat").page
     page.get_by_label("Say something").wait_for()
     page.evaluate(LISTEN)
     with answered(page):
@@ -188,7 +188,7 @@ def test_who_listens_hears_the_answer_once(open_page: OpenPage, parrot: Running)
 
 def test_a_model_without_a_template_continues_texts(open_page: OpenPage) -> None:
     with saying(" and then", template=None) as up:
-        page = open_page(up.url).page
+        page = open_page(f"{up.url}/#chat").page
         page.get_by_role("heading", name="Continue a text with parrot").wait_for()
         with answered(page):
             say(page, "Once")
@@ -200,7 +200,7 @@ def test_a_model_without_a_template_continues_texts(open_page: OpenPage) -> None
 
 def test_an_error_is_a_line_and_the_conversation_goes_on(open_page: OpenPage) -> None:
     with saying("Yes.") as up:
-        one = open_page(up.url, quiet=False)
+        one = open_page(f"{up.url}/#chat", quiet=False)
         page = one.page
         page.get_by_label("Say something").wait_for()
         page.route("**/v1/chat/completions", lambda route: route.abort())

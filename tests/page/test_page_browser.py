@@ -34,7 +34,7 @@ def serious(page: Any) -> list[str]:
 @pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 1280)])
 def test_axe_finds_nothing_serious(open_page: OpenPage, tales_server: Running, scheme: str, width: int) -> None:
     """With an answer, all of it unfolded."""
-    one = open_page(tales_server.url, color_scheme=scheme, viewport={"width": width, "height": 740})
+    one = open_page(f"{tales_server.url}/#chat", color_scheme=scheme, viewport={"width": width, "height": 740})
     page = one.page
     page.get_by_label("Say something").fill("Once upon a time")
     page.keyboard.press("Enter")
@@ -53,7 +53,7 @@ def locked() -> Iterator[Running]:
 
 def test_a_key_is_asked_for_kept_and_forgotten(open_page: OpenPage, locked: Running) -> None:
     """What a browser says of a 401 is its own; the page is without fault."""
-    one = open_page(locked.url, quiet=False)
+    one = open_page(f"{locked.url}/#chat", quiet=False)
     page, key = one.page, one.page.get_by_label("API key")
     key.fill("sk-wrong")
     page.keyboard.press("Enter")
@@ -85,7 +85,7 @@ def test_a_page_that_came_before_the_model_waits_for_it(open_page: OpenPage, tal
     loading = {"status": 503, "json": {"error": {"message": "the model is being loaded", "code": "loading"}}}
     page.route("**/v1/models", lambda route: route.fulfill(**loading))
     page.route("**/health", lambda route: route.fulfill(status=503, json={"status": "loading"}))
-    page.goto(tales_server.url)
+    page.goto(f"{tales_server.url}/#chat")
     page.get_by_role("status").get_by_text("The model is being loaded.").wait_for()
     page.unroute_all()
     page.get_by_label("Say something").wait_for()
@@ -124,7 +124,7 @@ def test_an_address_of_a_newer_page_says_so(open_page: OpenPage, tales_server: R
 
 def test_tabs_go_by_keys(open_page: OpenPage, tales_server: Running) -> None:
     """As the pattern of WAI-ARIA has it; there is a way past the bar."""
-    page = open_page(tales_server.url).page
+    page = open_page(f"{tales_server.url}/#chat").page
     tabs = page.get_by_role("tab")
     tabs.first.wait_for()
     page.keyboard.press("Tab")

@@ -17,6 +17,7 @@ from ridgeline.roofline.engine_profile import (
 )
 from ridgeline.roofline.link import Link
 from ridgeline.roofline.plan.case import computed_in
+from ridgeline.roofline.plan.trust import PLAN_METRICS, trust_in
 from ridgeline.roofline.prices import Snapshot, snapshots
 
 
@@ -77,7 +78,14 @@ def _card(
         "kernels_of": card.kernels_of,
         "native": card.native,
         "sources": dict(card.sources),
+        "trust": _trust(card),
     }
+
+
+def _trust(card: Device) -> Mapping[str, Any]:
+    """What measurements of the card say of the figures of each class, under its usual engine (`plan/trust.py`)."""
+    found = [trust_in(card.name, usual_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
+    return {each.metric: {"rows": each.rows, "median": each.median} for each in found if each.rows}
 
 
 def _instead(card: Device) -> Mapping[str, str]:

@@ -1,8 +1,9 @@
 // The tabs, in their order. Each is a module that exports `id`, `title`, `fields` (what the address says of it, as
 // state.js has it), `available(context)` and `view`, a component. docs/page.md says what a view is given.
 
+import * as calculator from "page/tab_calculator.js";
 import * as chat from "page/tab_chat.js";
 import * as engine from "page/tab_engine.js";
 import * as token from "page/tab_token.js";
 
-export const TABS = [chat, token, engine];
+export const TABS = [calculator, chat, token, engine];

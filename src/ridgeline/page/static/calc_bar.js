@@ -1,0 +1,90 @@
+// The bar of the calculator: what is asked, as chips that stay in sight.
+
+import { html, useEffect, useState } from "page/dom.js";
+import { useId } from "page/controls.js";
+
+export const STORAGES = ["", "bf16", "fp16", "fp8", "w8a8", "int8", "int4", "int4-g64", "int4-g32", "mxfp4", "nvfp4"];
+export const KEYS = ["", "bf16", "fp16", "fp8", "int8", "nvfp4"];
+const COUNTS = [1, 2, 4, 8];
+
+/** models, cards: names. has({weights, kv, cards}): whether the page has, or can ask for, such a table. */
+export function Bar({ state, models, cards, has, onChange }) {
+  const or = (words) => (value) => [value, value || words];
+  return html`<div class="chips" role="group" aria-label="What is asked">
+    <${Named} name="model" value=${state.model} known=${models} onChange=${(model) => onChange({ model })} wide />
+    <${Named} name="card" value=${state.card} known=${cards} onChange=${(card) => onChange({ card })} wide />
+    <${Select} name="cards" value=${state.cards} choices=${COUNTS.filter((count) => has({ cards: count })).map((count) => [count, String(count)])} onChange=${(said) => onChange({ cards: Number(said) })} />
+    <${Select} name="weights" value=${state.weights} choices=${STORAGES.filter((weights) => has({ weights })).map(or("as released"))} onChange=${(weights) => onChange({ weights })} />
+    <${Select} name="KV" value=${state.kv} choices=${KEYS.filter((kv) => has({ kv })).map(or("as released"))} onChange=${(kv) => onChange({ kv })} />
+    <${Count} name="input" value=${state.input} onChange=${(input) => onChange({ input })} />
+    <${Count} name="output" value=${state.output} onChange=${(output) => onChange({ output })} />
+    <${Count} name="users" value=${state.users} most=${2048} onChange=${(users) => onChange({ users })} />
+  </div>`;
+}
+
+function Select({ name, value, choices, onChange }) {
+  const id = useId();
+  return html`<div class="asked">
+    <label for=${id}>${name}</label>
+    <select id=${id} onChange=${(event) => onChange(event.target.value)}>
+      ${choices.map(([each, words]) => html`<option value=${each} selected=${each === value}>${words}</option>`)}
+    </select>
+  </div>`;
+}
+
+function Count({ name, value, most = 2 ** 24, onChange }) {
+  const id = useId();
+  const put = (event) => {
+    const count = Number(event.target.value);
+    if (Number.isSafeInteger(count) && count >= 1 && count <= most) onChange(count);
+  };
+  return html`<div class="asked">
+    <label for=${id}>${name}</label>
+    <input id=${id} type="number" min="1" max=${most} value=${value} onChange=${put} />
+  </div>`;
+}
+
+const letters = (text) => text.toLowerCase().replace(/[^a-z0-9]/g, "");
+
+/** Those of the known names that have what was typed in them, those that begin with it first. */
+export function meant(typed, known) {
+  const said = letters(typed);
+  const found = known.filter((name) => letters(name).includes(said));
+  return found.sort((a, b) => letters(b).startsWith(said) - letters(a).startsWith(said));
+}
+
+/** A name to type, as WAI-ARIA's combobox has it: a vague one opens those that it may mean. */
+function Named({ name, value, known, onChange, wide }) {
+  const id = useId();
+  const [typed, type] = useState(null);
+  const [place, setPlace] = useState(0);
+  useEffect(() => setPlace(0), [typed]);
+  const open = typed !== null;
+  const found = open ? (typed === "" ? known : meant(typed, known)) : [];
+  const choose = (chosen) => {
+    type(null);
+    if (chosen) onChange(chosen);
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Enter") choose(found.includes(typed) ? typed : found[place]);
+    else if (event.key === "Escape") type(null);
+    else if (event.key === "ArrowDown") type(typed ?? ""), setPlace(Math.min(found.length - 1, place + 1));
+    else if (event.key === "ArrowUp") setPlace(Math.max(0, place - 1));
+    else return;
+    event.preventDefault();
+  };
+  return html`<div class=${`asked ${wide ? "wide" : ""}`}>
+    <label for=${id}>${name}</label>
+    <input id=${id} value=${typed ?? value} role="combobox" aria-expanded=${open ? "true" : "false"} aria-controls=${`${id}-list`} aria-autocomplete="list"
+      aria-activedescendant=${found.length ? `${id}-${place}` : null} autocomplete="off" spellcheck="false"
+      onFocus=${(event) => event.target.select()} onInput=${(event) => type(event.target.value)} onClick=${() => type(typed ?? "")}
+      onBlur=${() => type(null)} onKeyDown=${onKeyDown} />
+    <ul class="offers" id=${`${id}-list`} role="listbox" aria-label=${name} hidden=${!open}>
+      ${found.map(
+        (each, at) => html`<li id=${`${id}-${at}`} role="option" key=${each} aria-selected=${at === place ? "true" : "false"}
+          onPointerDown=${(event) => event.preventDefault()} onClick=${() => choose(each)}>${each}</li>`,
+      )}
+      ${open && !found.length && html`<li class="dim" role="option" aria-selected="false" aria-disabled="true">none is called so</li>`}
+    </ul>
+  </div>`;
+}

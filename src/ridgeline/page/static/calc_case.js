@@ -1,0 +1,75 @@
+// What the calculator shows: a model on a card under a workload, as the address says them. Pure; figures are plan.js's.
+//
+//   settingOf(table, all, state)      Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall}.
+//                                     decode: the step of all users; alone: of one; wall: reachable(asked, context).
+//                                     Throws what the model or the card does not take
+//   reachable(asked, context)         FLOP/B that a decode step nears with more and more users
+//   contextFor(asked, intensity, most)   the context at which that is so
+//   withContext({input, output}, context)   a prompt and an output of this context, in the same proportion
+//   commandOf(state, table)           the command line that says the same
+//   trustOf(setting, metric)          what measurements said of such figures of this card, in words
+
+import { percent } from "page/numbers.js";
+import { decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
+
+const BEYOND = Math.pow(2, 30); // users beside whom weights are nothing
+export const MOST_USERS = 2048; // to whom one step gives a token each (plan --max-batch-tokens)
+
+export function settingOf(table, all, state) {
+  const card = all.cards[state.card];
+  if (!card) throw new Error(`there is no card ${state.card}`);
+  const asked = makeCase(table, card, all.engines[card.engine], { utilization: state.use });
+  const { input, output, users, ttft, tpot } = state;
+  const workload = makeWorkload(table, { input, output, batch: users, ttft: ttft || null, tpot: tpot || null });
+  const step = (count) => decodeOf(asked, count, workload.context, workload.encoded);
+  const [decode, alone] = [step(users), step(1)];
+  const wall = step(BEYOND).intensity;
+  return { state, table, card, asked, workload, serving: new Serving(asked, workload), context: workload.context, decode, alone, wall };
+}
+
+export function reachable(asked, context) {
+  return decodeOf(asked, BEYOND, context).intensity;
+}
+
+/** Longer contexts read more for a token, so what is reachable falls with them. */
+export function contextFor(asked, intensity, most) {
+  let [low, high] = [2, most];
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2);
+    if (reachable(asked, middle) > intensity) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+export function withContext({ input, output }, context) {
+  const half = Math.max(1, Math.min(context - 1, Math.round((context * output) / (2 * input + output))));
+  return { input: context - half, output: half > 1 ? 2 * half : 1 };
+}
+
+/** The longest context at which the workload still fits into the model's. */
+export function longestContext(table, { input, output }) {
+  let context = table.context - 1;
+  for (let shown = withContext({ input, output }, context); shown.input + shown.output > table.context; context--) {
+    shown = withContext({ input, output }, context - 1);
+  }
+  return context;
+}
+
+export function commandOf(state, table) {
+  const words = ["ridgeline plan", table.model, "--device", state.card, "--devices", state.cards];
+  if (state.weights) words.push("--weights", state.weights);
+  if (state.kv) words.push("--kv", state.kv);
+  words.push("--input", state.input, "--output", state.output, "--batch", state.users);
+  const targets = [["ttft", state.ttft], ["tpot", state.tpot]].filter(([, seconds]) => seconds);
+  words.push("--slo", targets.map(([name, seconds]) => `${name}=${Number((seconds * 1000).toPrecision(12))}ms`).join(",") || "none");
+  if (state.use !== 0.9) words.push("--memory-utilization", state.use);
+  return words.join(" ");
+}
+
+export function trustOf({ card, asked }, metric) {
+  if (card.calibrated) return "calibrated on this machine";
+  const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
+  if (!own) return "uncalibrated: nobody measured it on this card";
+  return `uncalibrated: ${percent(own.median)} off in the median of ${own.rows} published measurement${own.rows > 1 ? "s" : ""}`;
+}

@@ -1,0 +1,94 @@
+// Levers: what could be different, priced whole. Pointing at one shows it as a ghost in the pictures; a click applies it.
+
+import { html } from "page/dom.js";
+import { settingOf } from "page/calc_case.js";
+import { nameOf } from "page/calc_data.js";
+import { dollarsPerMillion } from "page/plan.js";
+import { scaled } from "page/price.js";
+import { digits, three } from "page/numbers.js";
+
+/** What could be different: [name, changes of the state, or of the card {flops, bandwidth}]. */
+function changesOf(setting, all) {
+  const { state, card, table } = setting;
+  const eight = "fp8" in card.peaks ? "fp8" : "int8";
+  const next = nextCard(card, all);
+  return [
+    table.weights === "bf16" && [`${eight} weights`, { weights: eight }],
+    table.kv === "bf16" && [`${eight} KV`, { kv: eight }],
+    card.link && state.cards < 8 && [`${2 * state.cards} cards`, { cards: 2 * state.cards }],
+    next && [next.name, { card: next.name }],
+    ["twice the FLOP/s", null, { flops: 2 }],
+    ["twice the bandwidth", null, { bandwidth: 2 }],
+  ].filter(Boolean);
+}
+
+/** The slowest card that has noticeably more bandwidth, of those that a seller has. */
+function nextCard(card, { cards }) {
+  const faster = Object.values(cards).filter((each) => each.kind === card.kind && each.prices.length && each.bandwidth > 1.15 * card.bandwidth);
+  return faster.sort((a, b) => a.bandwidth - b.bandwidth)[0];
+}
+
+/** The Setting of a lever; null while its table is read, a text where there is none. */
+export function leverSetting(setting, all, [, own, more], tableOf) {
+  try {
+    if (own) {
+      const state = { ...setting.state, ...own };
+      const table = tableOf(state);
+      if (!table || table.error) return table ? table.error : null;
+      return settingOf(table, all, state);
+    }
+    const card = scaled(setting.card, more);
+    const cards = { ...all.cards, [card.name]: card };
+    return settingOf(setting.table, { ...all, cards }, setting.state);
+  } catch (error) {
+    return error.message;
+  }
+}
+
+/** Figures that levers are compared by: of the first token and a step asked as now, and of the most users. */
+export function figuresOf({ serving, decode, card, asked, state }, seller = card.prices[0]?.seller) {
+  const { capacity } = serving;
+  const price = card.prices.find((each) => each.seller === seller);
+  const hourly = price ? price.dollars * asked.devices : null;
+  const rate = capacity.users ? capacity.load.tokensPerSecond.expected : null;
+  const first = serving.prompts.on(state.users).all(state.users).expected;
+  return { ttft: first, itl: decode.seconds.expected, users: capacity.users, dollars: dollarsPerMillion(hourly, rate) };
+}
+
+export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
+  const base = figuresOf(setting);
+  const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
+  return html`<section class="card levers" aria-labelledby="levers-title">
+    <h2 id="levers-title">Levers</h2>
+    <p class="lead">What each would change, as factors; above 1 is better. Point at one to see it in the pictures.</p>
+    <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
+      <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr></thead>
+      <tbody onMouseLeave=${() => onGhost(null)}>
+        ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, base, setting, all, tableOf, onGhost, onChange }} />`)}
+      </tbody>
+    </table></div>
+    <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced.</p>
+  </section>`;
+}
+
+function Lever({ row, base, setting, all, tableOf, onGhost, onChange }) {
+  const [name, own] = row;
+  const other = leverSetting(setting, all, row, tableOf);
+  const found = other && typeof other !== "string" ? figuresOf(other, setting.card.prices[0]?.seller) : null;
+  const show = () => found && onGhost(other);
+  const cells = found && [base.ttft / found.ttft, base.itl / found.itl, ratio(found.users, base.users), ratio(base.dollars, found.dollars)];
+  return html`<tr onMouseEnter=${show}>
+    <th scope="row" class="words">
+      ${own
+        ? html`<button type="button" class="quiet lever" onFocus=${show} onBlur=${() => onGhost(null)} onClick=${() => onChange(own)}>${name}</button>`
+        : html`<span class="lever">${name}</span>`}
+    </th>
+    ${cells
+      ? cells.map((factor) => html`<td class=${factor === null ? "" : factor >= 1.03 ? "more" : factor <= 0.97 ? "less" : ""}>${factor === null ? "–" : `× ${factor < 10 ? digits(factor, 3) : three(factor)}`}</td>`)
+      : html`<td colspan="4" class="words dim">${other === null ? "is being read" : other}</td>`}
+  </tr>`;
+}
+
+function ratio(after, before) {
+  return after && before ? after / before : null;
+}

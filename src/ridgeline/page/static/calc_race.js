@@ -1,0 +1,65 @@
+// The race: the same story at the pace of two cards, as one user would see it typed.
+
+import { html, useEffect, useRef, useState } from "page/dom.js";
+import { settingOf } from "page/calc_case.js";
+import { useId } from "page/controls.js";
+import { saySeconds, three } from "page/numbers.js";
+
+const STORY = (
+  "Once there was a card that could count faster than anyone. It waited all day, for it had nothing to count: every number " +
+  "had to be carried up from the cellar first, and the stairs were narrow. One day a second guest came, and asked for the " +
+  "same numbers. The card laughed, for one walk down the stairs was now enough for two. Soon thirty guests sat at the table. " +
+  "But each had brought a suitcase of their own, and the suitcases had to go up the stairs as well."
+).split(/(?<= )/);
+
+export function Race({ setting, all, cards, rival, onRival }) {
+  const id = useId();
+  const own = all.cards[rival];
+  const [elapsed, start, running] = useClock();
+  const others = [setting, attempt(setting, all, rival)];
+  const runners = others.filter(Boolean).map((each) => ({ name: each.card.name, first: each.serving.load(each.state.users).ttft.expected, pace: each.decode.seconds.expected }));
+  return html`<section class="card race" aria-labelledby="race-title">
+    <h2 id="race-title">Race</h2>
+    <p class="lead">The same story as ${setting.state.users === 1 ? "one user sees" : "each user sees"} it typed, at the expected pace.
+      ${" "}<label for=${id}>Against</label>${" "}
+      <select id=${id} onChange=${(event) => onRival(event.target.value)}>${cards.map((name) => html`<option value=${name} selected=${name === own?.name}>${name}</option>`)}</select>
+      ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
+    ${runners.map(({ name, first, pace }) => {
+      const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
+      const done = written === STORY.length;
+      return html`<div class="racer" key=${name}>
+        <p class="dim"><b>${name}</b> ${saySeconds(first)} to the first token, then ${three(1 / pace)} a second${done ? html`: done after ${saySeconds(first + (STORY.length - 1) * pace)}` : ""}</p>
+        <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
+      </div>`;
+    })}
+  </section>`;
+}
+
+function attempt(setting, all, card) {
+  if (!all.cards[card] || card === setting.card.name) return null;
+  try {
+    return settingOf(setting.table, all, { ...setting.state, card });
+  } catch {
+    return null;
+  }
+}
+
+const LONGEST = 120; // seconds that it goes on at most
+
+/** Seconds since it was started, a way to start, and whether it runs. */
+function useClock() {
+  const [elapsed, tell] = useState(0);
+  const [begun, begin] = useState(0);
+  const frame = useRef(0);
+  useEffect(() => {
+    if (!begun) return undefined;
+    const tick = (now) => {
+      const seconds = (now - begun) / 1000;
+      tell(seconds);
+      if (seconds < LONGEST) frame.current = requestAnimationFrame(tick);
+    };
+    frame.current = requestAnimationFrame(tick);
+    return () => cancelAnimationFrame(frame.current);
+  }, [begun]);
+  return [begun ? elapsed : 0, () => begin(performance.now()), begun > 0 && elapsed < LONGEST];
+}

@@ -1,0 +1,61 @@
+// Take it with you: the same plan as a command line, as JSON, as CSV, as a link.
+
+import { html, useState } from "page/dom.js";
+import { commandOf } from "page/calc_case.js";
+import { figuresOf } from "page/calc_levers.js";
+
+/** What is shown, in SI units: the names of `plan --json`, flat. */
+export function figuresTaken(setting) {
+  const { state, decode, serving, context, table } = setting;
+  const { memory, capacity } = serving;
+  const { ttft, itl, users, dollars } = figuresOf(setting);
+  const { floor, bound, expected } = decode.seconds;
+  return {
+    ...state, model: table.model, context,
+    "decode.floor": floor, "decode.bound": bound, "decode.expected": expected,
+    "decode.bytes": decode.cost.weights + decode.cost.read + decode.cost.written, "decode.flops": decode.flops,
+    "decode.intensity": decode.intensity, "decode.ridge": decode.ridge, "decode.limit": decode.limit,
+    "memory.total": memory.total, "memory.budget": memory.budget, "memory.weights": memory.weights,
+    "memory.activations": memory.activations, "memory.overhead": memory.overhead, "memory.left": memory.left,
+    "memory.users": memory.users, "answer.users": users, "answer.users_limited_by": capacity.limit,
+    "answer.ttft": ttft, "answer.itl": itl, "answer.dollars_per_million_tokens": dollars,
+  };
+}
+
+function csvOf(figures) {
+  const cell = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replace(/"/g, '""')}"` : String(value ?? ""));
+  return Object.entries(figures).map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+export function Take({ setting }) {
+  const figures = () => figuresTaken(setting);
+  const command = commandOf(setting.state, setting.table);
+  return html`<section class="card take" aria-labelledby="take-title">
+    <h2 id="take-title">Take it with you</h2>
+    <pre class="scroll" tabindex="0"><code>${command}</code></pre>
+    <div class="acts">
+      <${Copy} name="Copy the command" text=${() => command} />
+      <${Copy} name="Copy JSON" text=${() => JSON.stringify(figures(), null, 1)} />
+      <${Copy} name="Copy CSV" text=${() => csvOf(figures())} />
+      <${Copy} name="Copy the link" text=${() => location.href} />
+      <button type="button" class="quiet" onClick=${() => print()}>Print</button>
+    </div>
+  </section>`;
+}
+
+/** A button that copies; where a browser lets no page do that, the text to copy by hand. */
+function Copy({ name, text }) {
+  const [said, say] = useState("");
+  const [shown, show] = useState(null);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      say("Copied");
+      setTimeout(() => say(""), 1500);
+    } catch {
+      show(text());
+    }
+  };
+  return html`<button type="button" class="quiet" onClick=${copy}>${said || name}</button>
+    ${shown !== null && html`<textarea readonly rows="4" aria-label=${name} ref=${(area) => area?.select()} onBlur=${() => show(null)} value=${shown} />`}`;
+}

@@ -1,0 +1,121 @@
+// Users and speed: what each gets and all together as more of them share a card, and how long the first token takes. The
+// targets are lines to drag; what lies within both is shaded.
+
+import { html, useMemo, useState } from "page/dom.js";
+import { trustOf } from "page/calc_case.js";
+import { ChartTable, useWidth } from "page/chart_parts.js";
+import { people } from "page/chart_roofline.js";
+import { grouped, percent, saySeconds, three } from "page/numbers.js";
+
+const EDGE = { left: 46, right: 50, top: 22, bottom: 30 };
+const POINTS = 28;
+const { log10 } = Math;
+
+/** Loads of so many users, from one to what memory holds or a few more where a target stops them before. */
+function loadsOf(setting) {
+  const { serving } = setting;
+  const most = Math.max(2, serving.memory.users, setting.state.users);
+  const counts = new Set();
+  for (let at = 0; at <= POINTS; at++) counts.add(Math.round(most ** (at / POINTS)));
+  return [...counts].map((users) => serving.load(users));
+}
+
+/** now: the state as it is dragged, which the setting follows. */
+export function LoadChart({ setting, now, ghost, onChange }) {
+  const [box, width] = useWidth(640);
+  const loads = useMemo(() => loadsOf(setting), [setting]);
+  const { capacity, memory } = setting.serving;
+  const state = now;
+  const most = loads[loads.length - 1].users;
+  const x = (users) => EDGE.left + (log10(users) / log10(most)) * (width - EDGE.left - EDGE.right);
+  const [speedHigh, totalHigh] = [1.1 * loads[0].tokensPerUser.floor, 1.1 * Math.max(...loads.map((load) => load.tokensPerSecond.floor))];
+  const waits = loads.map((load) => load.ttft.expected);
+  const [waitLow, waitHigh] = [Math.min(...waits, state.ttft || Infinity) / 1.6, Math.max(...waits, state.ttft) * 1.6];
+  const speed = { x, width, top: EDGE.top, bottom: 190, y: (value) => 190 - (Math.min(value, speedHigh) / speedHigh) * (190 - EDGE.top) };
+  const total = { ...speed, y: (value) => 190 - (value / totalHigh) * (190 - EDGE.top) };
+  const wait = { x, width, top: 232, bottom: 330, y: (value) => 330 - (log10(Math.max(value, waitLow) / waitLow) / log10(waitHigh / waitLow)) * (330 - 232) };
+  const within = Math.max(1, capacity.users);
+  return html`<section class="card load" aria-labelledby="load-title">
+    <h2 id="load-title">Users and speed</h2>
+    <p class="lead">${said(setting, capacity)} <small>(${trustOf(setting, "serving")})</small></p>
+    <figure ref=${box}>
+      <svg width=${width} height="360" viewBox=${`0 0 ${width} 360`} role="group" aria-label="Speed and waiting over users">
+        ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
+        <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${three(totalHigh / 1.1)} />
+        <${Frame} ...${{ ...wait, most, marks: true }} left=${saySeconds(waitHigh / 1.6)} />
+        <text class="name" x=${EDGE.left} y="14">tokens a second: each user's</text>
+        <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">all together</text>
+        <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
+        <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed }} />
+        <${Curve} ...${{ loads, of: (load) => load.tokensPerSecond, on: total, sort: "all" }} />
+        <${Curve} ...${{ loads, of: (load) => load.ttft, on: wait }} />
+        ${ghost && html`<g class="ghost" aria-hidden="true"><path d=${`M${x(Math.min(most, Math.max(1, ghost.serving.capacity.users)))} ${EDGE.top}V330`} /></g>`}
+        <path class="here" d=${`M${x(state.users)} ${EDGE.top}V330`} />
+        <text class="here" x=${x(state.users)} y="356" text-anchor="middle">${people(state.users)}</text>
+        ${state.tpot > 0 && html`<${Target} name="Target: time per output token" on=${speed} value=${1 / state.tpot} words=${`TPOT ${saySeconds(state.tpot)}`}
+          least=${1} most=${speedHigh} onInput=${(rate) => onChange({ tpot: round(1 / rate) })} invert=${(y) => ((190 - y) / (190 - EDGE.top)) * speedHigh} />`}
+        ${state.ttft > 0 && html`<${Target} name="Target: time to first token" on=${wait} value=${state.ttft} words=${`TTFT ${saySeconds(state.ttft)}`}
+          least=${0.005} most=${100} onInput=${(seconds) => onChange({ ttft: round(seconds) })} invert=${(y) => waitLow * (waitHigh / waitLow) ** ((330 - y) / (330 - 232))} />`}
+      </svg>
+      <figcaption>Thick: expected. Thin: what nothing can beat. Shaded: within both targets and memory${memory.users ? `, which holds ${people(memory.users)}` : ""}.</figcaption>
+    </figure>
+    <${ChartTable} name="Users and speed as a table" head=${["users", "TTFT", "TPOT", "tok/s each", "tok/s in all", "in prefill"]}
+      rows=${loads.map((load) => [grouped(load.users), saySeconds(load.ttft.expected), saySeconds(load.tpot.expected), three(load.tokensPerUser.expected), three(load.tokensPerSecond.expected), percent(load.prefillShare)])} />
+  </section>`;
+}
+
+/** Two digits: what a hand on a line means. */
+const round = (seconds) => Number(seconds.toPrecision(2));
+
+function said({ serving }, { users, limit, load }) {
+  const stops = { memory: "memory holds no more", step: "a step has positions for no more", ttft: "one more would wait too long for a first token", tpot: "one more would be too slow a token" };
+  if (!serving.memory.fits) return "It does not fit.";
+  if (!users) return `Not one user within the targets: ${limit.toUpperCase()} of one is ${saySeconds(load[limit].expected)}.`;
+  return html`<strong>${people(users)}</strong> under way at once, ${three(load.tokensPerUser.expected)} tokens a second each,
+    ${" "}<strong>${three(load.tokensPerSecond.expected)}</strong> in all; ${stops[limit]}.`;
+}
+
+function Frame({ x, width, top, bottom, most, left, right, marks }) {
+  const powers = [];
+  for (let value = 1; value <= most; value *= 10) powers.push(value);
+  return html`<g class="axes">
+    <path d=${`M${EDGE.left} ${bottom}H${width - EDGE.right}`} />
+    ${powers.map((value) => html`<path d=${`M${x(value)} ${top}V${bottom}`} />${marks && html`<text x=${x(value)} y=${bottom + 14} text-anchor="middle">${grouped(value)}</text>`}`)}
+    <text x=${EDGE.left - 5} y=${top + 12} text-anchor="end">${left}</text>
+    ${right && html`<text x=${width - EDGE.right + 5} y=${top + 12}>${right}</text>`}
+  </g>`;
+}
+
+function Curve({ loads, of, on, sort = "own" }) {
+  const path = (name) => "M" + loads.map((load) => `${on.x(load.users).toFixed(1)} ${on.y(of(load)[name]).toFixed(1)}`).join("L");
+  return html`<g class=${`curve ${sort}`}><path class="floor" d=${path("floor")} /><path class="expected" d=${path("expected")} /></g>`;
+}
+
+function Target({ name, on, value, words, least, most, onInput, invert }) {
+  const [held, hold] = useState(false);
+  const put = (next) => onInput(Math.min(most, Math.max(least, next)));
+  const move = (event) => {
+    const box = event.currentTarget.ownerSVGElement.getBoundingClientRect();
+    put(invert(((event.clientY - box.top) / box.height) * 360));
+  };
+  const up = value * 1.1;
+  const keys = { ArrowUp: up, ArrowRight: up, ArrowDown: value / 1.1, ArrowLeft: value / 1.1, PageUp: value * 2, PageDown: value / 2, Home: least, End: most };
+  return html`<g class="handle target" tabindex="0" role="slider" aria-orientation="vertical" aria-label=${name} aria-valuetext=${words}
+    aria-valuemin=${least} aria-valuemax=${most} aria-valuenow=${value} transform=${`translate(0 ${on.y(value)})`}
+    onPointerDown=${(event) => {
+      event.preventDefault();
+      event.currentTarget.setPointerCapture(event.pointerId);
+      event.currentTarget.focus();
+      hold(true);
+    }}
+    onPointerMove=${(event) => held && move(event)} onPointerUp=${() => hold(false)}
+    onKeyDown=${(event) => {
+      if (keys[event.key] === undefined) return;
+      event.preventDefault();
+      put(keys[event.key]);
+    }}>
+    <rect class="reach" x=${EDGE.left} y="-10" width=${on.width - EDGE.left - EDGE.right} height="20" />
+    <path d=${`M${EDGE.left} 0H${on.width - EDGE.right}`} /><rect class="grip" x=${on.width - EDGE.right - 34} y="-4" width="28" height="8" rx="4" />
+    <text x=${on.width - EDGE.right - 42} y="-6" text-anchor="end">${words}</text>
+  </g>`;
+}

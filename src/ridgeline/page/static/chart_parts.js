@@ -1,0 +1,32 @@
+// What charts share: how wide they are, and their tables.
+
+import { html, useLayoutEffect, useRef, useState } from "page/dom.js";
+
+/** A reference for an element, and how wide it is in pixels. */
+export function useWidth(usual) {
+  const box = useRef(null);
+  const [width, setWidth] = useState(usual);
+  useLayoutEffect(() => {
+    const measure = () => setWidth(Math.max(240, Math.floor(box.current.clientWidth) || usual));
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  return [box, width];
+}
+
+/** A chart's figures, folded. head: names of columns; rows: texts, the first of each its name. */
+export function ChartTable({ name, head, rows }) {
+  return html`<details class="as-table">
+    <summary>${name}</summary>
+    <div class="scroll" tabindex="0" role="region" aria-label=${name}>
+      <table>
+        <thead><tr>${head.map((each, at) => html`<th scope="col" class=${at ? "" : "words"}>${each}</th>`)}</tr></thead>
+        <tbody>
+          ${rows.map(([first, ...rest]) => html`<tr><th scope="row" class="words">${first}</th>${rest.map((each) => html`<td>${each}</td>`)}</tr>`)}
+        </tbody>
+      </table>
+    </div>
+  </details>`;
+}

@@ -1,0 +1,177 @@
+// The tab *Calculator*: what a model does on a card, before anybody has one.
+
+import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/dom.js";
+import { Bar } from "page/calc_bar.js";
+import { settingOf } from "page/calc_case.js";
+import { nameOf, useCatalogue, useTables } from "page/calc_data.js";
+import { Folklore } from "page/calc_folklore.js";
+import { Levers } from "page/calc_levers.js";
+import { Race } from "page/calc_race.js";
+import { Beneath, Sentence, WHY } from "page/calc_sentence.js";
+import { Take } from "page/calc_take.js";
+import { Why } from "page/calc_why.js";
+import { LoadChart } from "page/chart_load.js";
+import { Roofline } from "page/chart_roofline.js";
+import { Tower } from "page/chart_tower.js";
+import { Said, Trouble } from "page/controls.js";
+import { prefillOf } from "page/plan.js";
+import { number, text, whole } from "page/state.js";
+
+export const id = "calculator";
+export const title = "Calculator";
+
+/** What the address says. weights, kv: "" as released; ttft, tpot: seconds, 0 for no target; use: share of the memory;
+ * rival: the card of the race. */
+export const fields = {
+  model: text("llama-3-8b", 200),
+  card: text("a100-sxm-80gb", 100),
+  cards: whole(1, 1, 8),
+  weights: text("", 20),
+  kv: text("", 20),
+  input: whole(1500, 1, 2 ** 24),
+  output: whole(1000, 1, 2 ** 24),
+  users: whole(1, 1, 2048),
+  ttft: number(1, 0, 1000),
+  tpot: number(0.05, 0, 1000),
+  use: number(0.9, 0.3, 1),
+  rival: text("h100-sxm", 100),
+};
+
+/** Whether there are prices: a server has them where it writes text, a file where it was exported with them. */
+export function available(context) {
+  if (context.served) return context.models.some((model) => model.routes?.includes("/v1/completions"));
+  return context.names.includes("cards.json") && context.names.includes("models.json");
+}
+
+const QUIET = 200; // milliseconds without a change after which the address follows: browsers slow down who writes it more
+
+/** The state as it is dragged, ahead of the address. */
+function useDragged(state, set) {
+  const [ahead, setAhead] = useState({});
+  const waiting = useRef({ own: {}, timer: 0 });
+  const change = useCallback((own) => {
+    const { current } = waiting;
+    Object.assign(current.own, own);
+    setAhead({ ...current.own });
+    clearTimeout(current.timer);
+    current.timer = setTimeout(() => {
+      set(current.own);
+      current.own = {};
+      setAhead({});
+    }, QUIET);
+  }, []);
+  return [{ ...state, ...ahead }, change];
+}
+
+const SEEN = "ridgeline.seen";
+
+/** Whether somebody comes for the first time, to whom the dot shows that it moves. */
+function firstVisit() {
+  try {
+    const seen = sessionStorage.getItem(SEEN);
+    sessionStorage.setItem(SEEN, "1");
+    return !seen && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  } catch {
+    return false;
+  }
+}
+
+const [PAUSE, TRAVEL, STEP_TO] = [1600, 1100, 32];
+
+/** Once, the dot goes from one user to 32 by itself. Returns what ends that. */
+function useFirstStep(ready, active, state, change) {
+  const own = useRef({ timer: 0, done: false });
+  const stop = useCallback(() => {
+    own.current.done = true;
+    clearTimeout(own.current.timer);
+    cancelAnimationFrame(own.current.frame);
+  }, []);
+  useEffect(() => {
+    if (!ready || !active || own.current.done) return;
+    if (state.users !== 1 || !firstVisit()) return stop();
+    const go = (start) => (now) => {
+      const part = Math.min(1, (now - start) / TRAVEL);
+      change({ users: Math.round(STEP_TO ** (part * part * (3 - 2 * part))) });
+      if (part < 1 && !own.current.done) own.current.frame = requestAnimationFrame(go(start));
+    };
+    own.current.timer = setTimeout(() => {
+      own.current.frame = requestAnimationFrame((now) => go(now)(now));
+    }, PAUSE);
+    return stop;
+  }, [ready, active]);
+  return stop;
+}
+
+export function view({ source, active, state: said, set }) {
+  const { all, models, error } = useCatalogue(source);
+  const tableOf = useTables(source);
+  const [state, drag] = useDragged(said, set);
+  const [touched, setTouched] = useState(false);
+  const [ghost, setGhost] = useState(null);
+  const table = tableOf(state);
+  const [setting, trouble] = useMemo(() => attempt(table, all, state), [table, all, JSON.stringify(state)]);
+  const last = useRef(null);
+  if (setting) last.current = setting;
+  const shown = setting ?? last.current;
+  const settled = useSettled(shown);
+  const stop = useFirstStep(Boolean(setting), active, state, drag);
+  const change = useCallback((own) => {
+    stop();
+    setTouched(true);
+    drag(own);
+  }, []);
+  const prefill = useMemo(() => shown && prefillOf(shown.asked, { ...shown.workload, batch: 1 }), [shown?.asked, shown?.workload.input]);
+  if (error) return html`<${Trouble}>${error}<//>`;
+  if (!all) return html`<p class="notice busy" role="status">Prices are being read.</p>`;
+  const names = Object.keys(all.cards);
+  const known = (name, model) => (models.tables ? models.tables.includes(name) : models.models.some((each) => each.name === model));
+  const has = (own) => !models.tables || models.tables.includes(nameOf({ ...state, ...own }));
+  const seeWhy = (event) => {
+    event.preventDefault();
+    document.getElementById(WHY)?.scrollIntoView({ behavior: "smooth", block: "start" });
+  };
+  return html`
+    <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names} />
+    ${trouble && html`<${Trouble}>${trouble}<//>`}
+    ${shown &&
+    html`<div class="first">
+        <${Sentence} setting=${shown} onWhy=${seeWhy} />
+        <div class="pictures">
+          <${Roofline} setting=${shown} ghost=${ghost} ...${{ touched, prefill, onChange: change }} />
+          <${Tower} setting=${shown} ghost=${ghost} onChange=${change} />
+        </div>
+        <${Beneath} setting=${shown} />
+      </div>
+      <div class="under">
+        <${LoadChart} setting=${settled} now=${state} ghost=${ghost} onChange=${change} />
+        <${Levers} setting=${settled} ...${{ all, tableOf, has, onGhost: setGhost, onChange: change }} />
+        <${Why} setting=${settled} />
+        <${Race} setting=${settled} all=${all} cards=${names} rival=${state.rival} onRival=${(rival) => drag({ rival })} />
+        <${Take} setting=${settled} />
+      </div>`}
+    <${Folklore} ...${{ all, tableOf, known }} onChange=${(own) => (change(own), scrollTo({ top: 0, behavior: "smooth" }))} />
+    <${Said}>${table === undefined ? "The model's price is being read." : ""}<//>
+  `;
+}
+
+/** What a value was when it last stood still: what takes longer than a frame is drawn of that. */
+function useSettled(value) {
+  const [settled, settle] = useState(value);
+  useEffect(() => {
+    if (settled === null) return settle(value);
+    const timer = setTimeout(() => settle(value), QUIET);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return settled ?? value;
+}
+
+/** A Setting, or what is in the way of it, in words. */
+function attempt(table, all, state) {
+  if (!table || !all) return [null, ""];
+  if (table.error) return [null, table.error];
+  try {
+    return [settingOf(table, all, state), ""];
+  } catch (error) {
+    return [null, error.message];
+  }
+}

@@ -1,0 +1,213 @@
+"""The calculator in a browser: what can be dragged, what is said, what closes to the byte."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from page.conftest import OpenPage
+from page.test_page_browser import serious
+from ridgeline.checkpoint.source import open_source
+from ridgeline.document.numbers import gb, say_gb, say_seconds, three
+from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
+from ridgeline.page.export import exported
+from ridgeline.page.tables import Stored
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan import Setup, Workload, make_plan
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+pytestmark = pytest.mark.page
+
+MODEL = "llama-3-8b"
+STILL = {"reduced_motion": "reduce"}
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page with one model in a few ways to store it, as `ridgeline page export` writes it."""
+    ways = [Stored(), Stored("fp8"), Stored(None, None, 2)]
+    blocks = {table_name(MODEL, way): table_data(MODEL, MODEL, way) for way in ways}
+    path = tmp_path_factory.mktemp("calculator") / "page.html"
+    path.write_bytes(exported({MODELS: models_data({MODEL: ways}), CARDS: cards_data(), **blocks}))
+    return path.as_uri()
+
+
+def users_of(page: "Page") -> "Locator":
+    return page.get_by_role("slider", name="Users")
+
+
+def until(page: "Page", holds: Callable[[], bool]) -> None:
+    """A page's policy lets nobody evaluate in it again and again."""
+    for _ in range(100):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not come to that")
+
+
+def drag(page: "Page", handle: "Locator", right: float, down: float = 0.0) -> None:
+    """By so many pixels, in several moves."""
+    box = handle.bounding_box()
+    assert box is not None
+    at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(*at)
+    page.mouse.down()
+    page.mouse.move(at[0] + right, at[1] + down, steps=4)
+    page.mouse.up()
+
+
+def intensity(page: "Page") -> float:
+    said = users_of(page).get_attribute("aria-valuetext") or ""
+    return float(re.findall(r"([\d.,]+) FLOP", said)[0].replace(",", ""))
+
+
+def number(handle: "Locator", name: str) -> float:
+    return float(handle.get_attribute(name) or "nan")
+
+
+def test_dragging_the_dot_never_reaches_the_ridge_until_the_context_goes(open_page: OpenPage, one_file: str) -> None:
+    """The one gesture: folklore, ledger, and why they differ."""
+    page = open_page(one_file, **STILL).page
+    dot = page.locator(".users .dot")
+    users_of(page).wait_for()
+    assert users_of(page).get_attribute("aria-valuetext") == "one user, 1.05 FLOP a byte"
+    drag(page, dot, 400)
+    assert number(users_of(page), "aria-valuenow") >= 256
+    assert intensity(page) <= 61.5
+    grip = page.locator(".wall .grip")
+    drag(page, grip, 300)
+    wall = page.get_by_role("slider", name="Context")
+    assert number(wall, "aria-valuenow") < 100
+    assert intensity(page) > 153
+    page.get_by_text("can climb over the ridge").wait_for()
+    until(page, lambda: "calculator.users=" in page.url)
+
+
+def test_both_handles_go_by_keys(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    users, context = users_of(page), page.get_by_role("slider", name="Context")
+    users.focus()
+    for _ in range(5):
+        users.press("PageUp")
+    assert number(users, "aria-valuenow") == 32
+    users.press("ArrowLeft")
+    assert number(users, "aria-valuenow") < 32
+    users.press("Home")
+    assert number(users, "aria-valuenow") == 1
+    context.press("PageUp")
+    assert number(context, "aria-valuenow") == 4000
+    context.press("Home")
+    assert number(context, "aria-valuenow") == 2
+    share = page.get_by_role("slider", name="Share of the memory")
+    share.press("ArrowDown")
+    assert share.get_attribute("aria-valuetext") == "89%"
+
+
+def test_users_on_24_gb_subtraction_by_subtraction(open_page: OpenPage, one_file: str) -> None:
+    hash_ = "#v=1&tab=calculator&calculator.card=rtx-4090&calculator.input=1999&calculator.output=1"
+    page = open_page(one_file + hash_, **STILL).page
+    page.get_by_role("row", name="memory holds 21 users").wait_for()
+    page.get_by_text("Memory to the byte").click()
+    region = page.get_by_role("region", name="Memory to the byte")
+    said = region.get_by_role("cell").all_text_contents()
+    taken = [float(each.replace(",", "")) for each in said]
+    total = load_card("rtx-4090").memory
+    assert len(taken) == 5
+    assert total + sum(taken[:-1]) == taken[-1]
+
+
+def plan_of(users: int) -> Any:
+    source = open_source(MODEL)
+    workload = Workload(1500, 1000, users, 1.0, 0.05)
+    return make_plan(source.title, source.config, Setup(load_card("a100-sxm-80gb")), workload, ())
+
+
+@pytest.mark.parametrize("users", [1, 32])
+def test_the_sentence_says_what_plan_says(open_page: OpenPage, one_file: str, users: int) -> None:
+    page = open_page(f"{one_file}#users={users}", **STILL).page
+    page.locator(".sentence").wait_for()
+    said = page.locator(".sentence a").all_text_contents()
+    decode = plan_of(users).decode
+    floor = decode.seconds.floor
+    wanted = [say_gb(gb(decode.weight_bytes + decode.kv_read_bytes)), say_seconds(floor), three(1 / floor)]
+    wanted += [three(users / floor)] * (users > 1)
+    assert said[:-1] == wanted
+    assert float(said[-1].removesuffix(" %")) == pytest.approx(100 * decode.idle, abs=0.5)
+
+
+def test_the_dot_takes_one_step_by_itself(open_page: OpenPage, one_file: str) -> None:
+    """Once, where motion is not unwelcome."""
+    page = open_page(one_file).page
+    page.get_by_text("drag me").wait_for()
+    until(page, lambda: "calculator.users=32" in page.url)
+    assert number(users_of(page), "aria-valuenow") == 32
+    page.goto(one_file)
+    page.reload()
+    page.wait_for_timeout(300)
+    assert number(users_of(page), "aria-valuenow") == 1
+
+
+def test_a_vague_name_opens_the_exact_ones(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    card = page.get_by_role("combobox", name="card", exact=True)
+    card.fill("h100")
+    offered = page.get_by_role("listbox", name="card").get_by_role("option").all_text_contents()
+    assert offered == ["h100-sxm", "h100-pcie", "h100-nvl"]
+    card.press("ArrowDown")
+    card.press("Enter")
+    assert card.input_value() == "h100-pcie"
+    page.locator(".sentence").get_by_text("NVIDIA H100 PCIe").wait_for()
+    card.fill("<b>nobody</b>")
+    page.get_by_text("none is called so").wait_for()
+    card.press("Escape")
+    assert card.input_value() == "h100-pcie"
+
+
+def test_a_lever_is_a_ghost_and_a_click_applies_it(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    lever = page.get_by_role("button", name="2 cards")
+    lever.hover()
+    page.locator(".roofline .ghost").wait_for()
+    lever.click()
+    page.locator(".sentence").get_by_text("2 × NVIDIA A100 SXM 80GB").wait_for()
+
+
+def test_targets_are_dragged_and_change_the_answer(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    lead = page.locator(".load .lead")
+    before = lead.text_content()
+    target = page.get_by_role("slider", name="Target: time per output token")
+    target.press("PageUp")
+    assert target.get_attribute("aria-valuetext") != "TPOT 50.0 ms"
+    until(page, lambda: lead.text_content() != before)
+
+
+def test_a_statement_of_a_text_sets_the_page(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    row = page.get_by_role("listitem").filter(has_text="24 GB hold 8B")
+    row.scroll_into_view_if_needed()
+    row.get_by_text("21 users").wait_for()
+    row.get_by_role("button").click()
+    page.get_by_role("row", name="memory holds 21 users").wait_for()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 360), ("light", 2560)])
+def test_the_calculator_keeps_nobody_out(open_page: OpenPage, one_file: str, scheme: str, width: int) -> None:
+    page = open_page(one_file, color_scheme=scheme, viewport={"width": width, "height": 900}, **STILL).page
+    page.locator(".roofline svg").wait_for()
+    page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is no wider than the screen"
+    figures = page.locator(".calculator figure").count()
+    assert page.locator(".calculator .as-table").count() >= figures == 3
+
+
+def test_what_a_model_does_not_take_is_said(open_page: OpenPage, one_file: str, tmp_path: Path) -> None:
+    page = open_page(f"{one_file}#input=9000", **STILL).page
+    page.get_by_role("alert").get_by_text("more than the model's context of 8192").wait_for()
+    page = open_page(f"{one_file}#model=nobody", **STILL).page
+    page.get_by_role("alert").get_by_text("this file has no tables/nobody.json").wait_for()

@@ -1,0 +1,112 @@
+"""What the calculator computes beside `plan.js`: the command that says the same, contexts, names that are typed."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shlex
+import sys
+from functools import lru_cache
+from typing import IO, Any
+
+import pytest
+
+from page.pages import Page
+from ridgeline.checkpoint.source import open_source
+from ridgeline.cli.main import main
+from ridgeline.page.cards import cards_table
+from ridgeline.page.tables import Stored, model_table
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.plan.trust import trust_in
+
+USUAL = {
+    "card": "a100-sxm-80gb", "cards": 1, "weights": "", "kv": "",
+    "input": 1500, "output": 1000, "users": 1, "ttft": 1, "tpot": 0.05, "use": 0.9,
+}  # fmt: skip
+
+
+@lru_cache
+def calculator(weights: str | None = None, devices: int = 1) -> Page:
+    """The modules, with `setting(state)` of Llama-3-8B stored so."""
+    page = Page("calc_case.js")
+    page.keep("cards", cards_table(map(load_card, ("a100-sxm-80gb", "h100-sxm", "rtx-4090"))))
+    page.keep("written", model_table(open_source("llama-3-8b"), Stored(weights, None, devices)))
+    page.run("""
+        const {openTable, openCards} = modules["price.js"];
+        const {settingOf, commandOf, withContext, contextFor, reachable, trustOf} = modules["calc_case.js"];
+        const {decodeOf} = modules["plan.js"];
+        const all = openCards(kept.cards), table = openTable(kept.written);
+        const setting = (state) => settingOf(table, all, state);""")
+    return page
+
+
+def planned(state: dict[str, Any], page: Page, monkeypatch: pytest.MonkeyPatch, said: IO[str]) -> Any:
+    """What the command that a page offers prints."""
+    command = page.eval(f"commandOf({json.dumps(state)}, table)")
+    monkeypatch.setattr(sys, "argv", [*shlex.split(command), "--json"])
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main()
+    said.seek(0)
+    return json.load(said)
+
+
+@pytest.mark.parametrize(
+    ("changed", "weights", "devices"),
+    [
+        ({"users": 32}, None, 1),
+        ({"card": "h100-sxm", "weights": "fp8", "cards": 2, "input": 77, "ttft": 0, "use": 0.85}, "fp8", 2),
+        ({"card": "rtx-4090", "input": 1999, "output": 1, "tpot": 0.0123, "ttft": 0}, None, 1),
+    ],
+)
+def test_the_command_says_what_the_page_does(
+    changed: dict[str, Any], weights: str | None, devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, page = USUAL | changed, calculator(weights, devices)
+    found = page.eval(
+        f"""(({{decode, serving, context}}) => ({{
+            seconds: decode.seconds, intensity: decode.intensity, ridge: decode.ridge, idle: decode.idle, context,
+            users: serving.capacity.users, limit: serving.capacity.limit, left: serving.memory.left,
+            held: serving.memory.users}}))(setting({json.dumps(state)}))"""
+    )
+    said = planned(state, page, monkeypatch, io.StringIO())
+    assert (found["users"], found["limit"]) == (said["answer"]["users"], said["answer"]["users_limited_by"])
+    assert (found["held"], found["left"]) == (said["memory"]["users"], said["memory"]["left"])
+    assert found["context"] == said["workload"]["context"]
+    assert found["seconds"] == pytest.approx(said["decode"]["seconds"], rel=1e-9)
+    for name in ("intensity", "ridge", "idle"):
+        assert found[name] == pytest.approx(said["decode"][name], rel=1e-9), name
+
+
+def test_a_context_that_is_asked_for_is_the_workloads() -> None:
+    rng = random.Random(0)
+    cases = [
+        [{"input": rng.randint(1, 4000), "output": rng.randint(1, 2000)}, rng.randint(2, 4000)] for _ in range(200)
+    ] + [[{"input": 1, "output": 1}, 2], [{"input": 1500, "output": 1000}, 2000]]
+    made = calculator().eval(f"{json.dumps(cases)}.map(([state, context]) => withContext(state, context))")
+    for (_, context), each in zip(cases, made, strict=True):
+        assert each["input"] >= 1
+        assert each["output"] >= 1
+        assert each["input"] + max(1, each["output"] // 2) == context
+    assert made[-1] == {"input": 1500, "output": 1000}
+
+
+def test_the_wall_is_where_no_batch_gets_past() -> None:
+    """61 FLOP a byte at 2,000 tokens, and the way back from there."""
+    page = calculator()
+    wall, most, back = page.eval(
+        f"""(({{asked, wall}}) => [wall, decodeOf(asked, 10000000, 2000).intensity, contextFor(asked, wall, 8191)])
+        (setting({json.dumps(USUAL)}))"""
+    )
+    assert wall == pytest.approx(61.2, abs=0.3)
+    assert most == pytest.approx(wall, rel=1e-4)
+    assert most < wall
+    assert back == 2000
+
+
+def test_trust_is_what_plan_prints() -> None:
+    said = calculator().eval(f"trustOf(setting({json.dumps(USUAL)}), 'decode')")
+    trust = trust_in("a100-sxm-80gb", "vllm", "decode")
+    assert trust.median is not None
+    numbers = [float(each) for each in re.findall(r"[\d.]+", said)]
+    assert numbers == pytest.approx([100 * trust.median, trust.rows], rel=0.05)
