@@ -36,7 +36,7 @@ def served_page() -> Page:
     parts = [
         *(f'<link rel="stylesheet" href="{_address(each)}">' for each in of_type(".css")),
         f'<script type="importmap">{names}</script>',
-        *(f'<link rel="modulepreload" href="{_address(each)}">' for each in modules if _at_once(each)),
+        *(f'<link rel="modulepreload" href="{_address(each)}">' for each in modules),
         f'<script type="module" src="{_address(assets()[_START])}"></script>',
     ]
     policy = (
@@ -75,11 +75,6 @@ def page_names() -> Iterator[str]:
 def page_sizes() -> Mapping[str, int]:
     """Bytes of all that a server sends for the page, compressed, by name."""
     return {"/": len(served_page().html)} | {each.name: len(each.gzipped) for each in assets().values()}
-
-
-def _at_once(module: Asset) -> bool:
-    """Whether every visit needs it: the library of charts is fetched by the tabs that draw some."""
-    return not module.name.startswith("vendored/uplot/")
 
 
 def _address(asset: Asset) -> str:
