@@ -99,6 +99,6 @@ export function rowsOf(attention, position) {
 }
 
 /** The mean of a layer's heads. */
-export function meanOf(heads) {
-  return heads[0].map((_, at) => heads.reduce((sum, row) => sum + row[at], 0) / heads.length);
+export function meanOf(rows) {
+  return rows[0].map((_, at) => rows.reduce((sum, row) => sum + row[at], 0) / rows.length);
 }
