@@ -27,38 +27,42 @@ from support.planned import TINY, TINY_MIXTURE, case, fields
 
 SAME = 1e-12
 
-# Every sort of op that models which write have, in every way of storing and dividing.
+# Every sort of op that models which write have, in every way of storing and dividing; those that are built in a moment.
 MODELS = {
-    "llama-3-8b": Stored(),
-    "llama-3-70b": Stored("fp8", "fp8", 8),
+    "llama-3.2-1b": Stored("fp8", "fp8", 8),
     "llama-2-7b": Stored("int4"),
     "mistral-7b-v0.3": Stored("q4_k_m"),
     "qwen2.5-7b": Stored("int8", "int8", 4),
     "qwen3-0.6b": Stored("fp32"),
+    "gemma-3-1b": Stored("fp16"),
+    "gpt2": Stored("fp32"),
+    "gpt-oss-20b": Stored(),
+    "mixtral-8x7b": Stored("int4", None, 2),
+    "moonlight-16b-a3b": Stored("int8"),
+    "nemotron-h-8b": Stored(),
+    "t5-small": Stored(),
+    "whisper-tiny": Stored("int8", None, 2),
+}
+MORE = {
+    "llama-3-70b": Stored("fp8", "fp8", 8),
+    "llama-3-8b": Stored(),
     "qwen3-32b-fp8": Stored(devices=2),
     "qwen3-30b-a3b": Stored("fp8", None, 4),
     "qwen3-235b-a22b": Stored("nvfp4", "nvfp4", 8),
     "qwen3-next-80b-a3b": Stored(devices=2),
-    "gemma-3-1b": Stored("fp16"),
     "gemma-3-27b": Stored("int4-g32", "fp8", 2),
-    "gpt2": Stored("fp32"),
-    "gpt-oss-20b": Stored(),
     "gpt-oss-120b": Stored("mxfp4", None, 4),
-    "mixtral-8x7b": Stored("int4", None, 2),
     "deepseek-v2": Stored("fp8", None, 8),
-    "moonlight-16b-a3b": Stored("int8"),
+    "deepseek-v3": Stored("int4", "fp8", 8),
     "llama-4-scout-17b-16e": Stored("int4", "fp8"),
     "nemotron-3-nano-30b-a3b": Stored("fp8", None, 2),
-    "nemotron-h-8b": Stored(),
     "phi-4": Stored("w8a8"),
     "command-r7b": Stored("int4+head"),
     "minimax-m2": Stored("fp8", None, 4),
     "olmo-2-7b": Stored("bf16", "fp8"),
-    "t5-small": Stored(),
-    "whisper-tiny": Stored("int8", None, 2),
 }
-WORKS, CARDS_EACH = 76, 5
-assert len(MODELS) * WORKS * CARDS_EACH >= 10_000
+WORKS, CARDS_EACH = 160, 5
+assert (len(MODELS) * CARDS_EACH - 2) * WORKS >= 10_000  # two models are stored otherwise on one of the cards
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,18 @@ def cards_of(devices: int) -> list[tuple[Device, EngineProfile]]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_costs_and_takes_what_python_says(page: Page, name: str) -> None:
-    stored, source = MODELS[name], open_source(name)
+    compare(page, name, MODELS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_a_step_of_a_large_model_costs_and_takes_what_python_says(page: Page, name: str) -> None:
+    compare(page, name, MORE[name])
+
+
+def compare(page: Page, name: str, stored: Stored) -> None:
+    """Hold page and price of steps at random to each other, on every card."""
+    source = open_source(name)
     models = ModelCache(source.config)
     table = model_table(source, stored, models)
     put(page, table)

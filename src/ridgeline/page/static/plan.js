@@ -18,7 +18,7 @@
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
 //   dollarsPerMillion(hourly, tokensPerSecond)    of output, prompts included; null where either is. hourly: of all cards
 
-import { each, estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
+import { estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
 import { activationPeak, bandwidthOf, computeSeconds, drive, memoryBytes, peakOf, plus, priceStep, totalBytes, totalFlops } from "page/price.js";
 import { prefillWork, RankPrompts } from "page/prompts.js";
 import { decodeWork, segment, workOf } from "page/work.js";
@@ -255,20 +255,29 @@ export class Serving {
 
   load(users) {
     const { output } = this.workload;
-    const [steps, own, itl] = [output - 1, onEach(this.asked, users), this.itl(users)];
-    const ttftMarching = this.prompts.on(users).one(own);
-    const pauses = steps ? this.prompts.pauses(users) : null;
-    const stay = steps ? scale(sum(itl, pauses.steady), steps) : this.prompts.on(users).all(own);
-    const ttft = steps ? pauses.first : stay;
-    const tpot = steps ? scale(minus(stay, ttft), 1 / steps) : itl;
+    const { itl, pauses, stay, ttft, tpot } = this.steady(users);
+    const ttftMarching = this.prompts.on(users).one(onEach(this.asked, users));
     const requestsPerSecond = perSecond(stay, users);
     return {
       users, itl, prefill: this.prefill, tpot, ttft, ttftMarching, requestsPerSecond,
       tokensPerSecond: scale(requestsPerSecond, output),
       tokensPerUser: perSecond(tpot, 1),
-      prefillShare: 1 - (itl.expected * steps) / stay.expected,
+      prefillShare: 1 - (itl.expected * (output - 1)) / stay.expected,
       waits: pauses && this.asked.ranks > 1 ? this.waits(users, itl, pauses) : null,
     };
+  }
+
+  // Of users who come and go: a decode step, the pauses between two, a request's stay, its first token and one after it.
+  steady(users) {
+    const steps = this.workload.output - 1;
+    const itl = this.itl(users);
+    if (!steps) {
+      const stay = this.prompts.on(users).all(onEach(this.asked, users));
+      return { itl, pauses: null, stay, ttft: stay, tpot: itl };
+    }
+    const pauses = this.prompts.pauses(users);
+    const stay = scale(sum(itl, pauses.steady), steps);
+    return { itl, pauses, stay, ttft: pauses.first, tpot: scale(minus(stay, pauses.first), 1 / steps) };
   }
 
   // The ends that a load lies between where ranks wait for each other.
@@ -298,9 +307,9 @@ export class Serving {
   missed(users) {
     const { ttft, tpot } = this.workload;
     if (ttft === null && tpot === null) return null;
-    const load = this.load(users);
-    if (ttft !== null && load.ttft.expected > ttft) return "ttft";
-    return tpot !== null && load.tpot.expected > tpot ? "tpot" : null;
+    const got = this.steady(users);
+    if (ttft !== null && got.ttft.expected > ttft) return "ttft";
+    return tpot !== null && got.tpot.expected > tpot ? "tpot" : null;
   }
 }
 
