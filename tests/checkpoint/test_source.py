@@ -50,7 +50,6 @@ def folder(tmp_path: Path) -> Path:
     ("file", "values", "named", "kv"),
     [
         ("hf_quant_config.json", MODELOPT, "modelopt nvfp4", None),
-        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "modelopt fp8 tensor", None),
         ("hf_quant_config.json", {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"}}, "", "nvfp4"),
     ],
 )

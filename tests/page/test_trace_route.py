@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -104,4 +105,5 @@ def test_an_engine_in_a_process_of_its_own_answers_too() -> None:
             assert b'"steps":[{"name":"prefill"' in asked
             assert completed.choices[0].error is None
 
-    asyncio.run(run())
+    with ThreadPoolExecutor(1) as thread:  # in the tests' own a browser's event loop may run
+        thread.submit(asyncio.run, run()).result()

@@ -106,7 +106,7 @@ def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
 
     monkeypatch.setattr(page_data, "table_data", slow)
     monkeypatch.setattr(page_data, "_WAITING", 4)
-    monkeypatch.setattr(page_data, "_TABLES", 1)
+    monkeypatch.setattr(page_data, "_TABLES", 2)
     with (
         listening(application(PageData({"mine": str(folder)}).routes()), ServerSettings()) as port,
         ThreadPoolExecutor(8) as pool,
