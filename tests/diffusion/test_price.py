@@ -14,8 +14,8 @@ from ridgeline.diffusion.price import Job, Parts, PipelinePrice, RequestPrice
 from ridgeline.models import Fields
 from ridgeline.models.alive import Alive
 from ridgeline.models.autoencoder_kl import build as build_autoencoder
+from ridgeline.models.building import build, build_denoiser
 from ridgeline.models.decoder import Decoder
-from ridgeline.models.families import build, build_denoiser
 from ridgeline.models.network import listening
 from ridgeline.models.storage import Storage
 from ridgeline.models.tiling import Tiling

@@ -15,9 +15,10 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import CLIP_RELEASES, PIXART_ALPHA, RELEASES
 from ridgeline.checkpoint import load_denoiser
 from ridgeline.models import Fields, ModelRefused
+from ridgeline.models.building import build_denoiser
 from ridgeline.models.cross_denoiser import CrossDenoiser
 from ridgeline.models.denoiser import LATENTS, PICTURES, TEXT
-from ridgeline.models.families import build_denoiser, denoiser_of
+from ridgeline.models.families import denoiser_of
 from ridgeline.models.network import Told, listening
 from ridgeline.ops.attention import Attention
 from ridgeline.roofline.cards import load_card

@@ -16,7 +16,8 @@ from ridgeline.checkpoint import load_model, load_vq_autoencoder
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.models import Fields, ModelRefused, build
-from ridgeline.models.families import build_to_run, drawer_of
+from ridgeline.models.building import build_to_run
+from ridgeline.models.families import drawer_of
 from ridgeline.models.janus import JanusDrawer, JanusReader
 from ridgeline.models.storage import Storage
 from ridgeline.models.vq_autoencoder import build as build_vq

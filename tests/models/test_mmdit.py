@@ -18,8 +18,9 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import RELEASES, Config, Facts
 from ridgeline.checkpoint import load_denoiser, load_model
 from ridgeline.models import Fields, ModelRefused
+from ridgeline.models.building import build_denoiser
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT
-from ridgeline.models.families import build_denoiser, denoiser_of
+from ridgeline.models.families import denoiser_of
 from ridgeline.models.mmdit import MMDiT
 from ridgeline.models.network import Told, listening
 from ridgeline.ops.attention import Attention

@@ -17,8 +17,9 @@ from models.denoiser_configs import RELEASES
 from models.denoiser_configs import Z_IMAGE_TURBO as RELEASE
 from ridgeline.checkpoint import load_denoiser, load_model
 from ridgeline.models import Fields, ModelRefused, build
+from ridgeline.models.building import build_denoiser
 from ridgeline.models.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser
-from ridgeline.models.families import build_denoiser, denoiser_of
+from ridgeline.models.families import denoiser_of
 from ridgeline.models.network import Told, listening
 from ridgeline.models.z_image import ZImage
 from ridgeline.ops.attention import Attention

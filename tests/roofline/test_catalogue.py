@@ -15,7 +15,7 @@ from ridgeline.diffusion.guidance import guidance_of
 from ridgeline.diffusion.outline import Usual, outline
 from ridgeline.models import build, family_of
 from ridgeline.models.bill import bill
-from ridgeline.models.families import build_denoiser
+from ridgeline.models.building import build_denoiser
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.unsupported import missing_for
 

@@ -16,8 +16,8 @@ from ridgeline.calibrate.steps import Stopwatch, TrialStep
 from ridgeline.checkpoint.fill import fill_dummy
 from ridgeline.models import Fields, autoencoder_kl
 from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.building import build_denoiser
 from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.families import build_denoiser
 from ridgeline.models.network import Network
 from ridgeline.models.storage import Storage
 from ridgeline.ops.grid import Grid

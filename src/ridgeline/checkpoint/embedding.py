@@ -16,9 +16,9 @@ from torch import nn
 from ridgeline import untrusted
 from ridgeline.checkpoint.catalogue import CATALOGUE
 from ridgeline.checkpoint.source import Source
+from ridgeline.models.building import build_to_run
 from ridgeline.models.embedder import Dense, Embedder
 from ridgeline.models.encoder import Encoder
-from ridgeline.models.families import build_to_run
 from ridgeline.models.fields import Fields, ModelRefused
 from ridgeline.models.model import Model
 from ridgeline.models.sizes import sizes_of

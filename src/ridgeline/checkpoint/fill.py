@@ -14,9 +14,10 @@ from ridgeline.checkpoint.source import Source, as_source
 from ridgeline.document.numbers import three
 from ridgeline.host import GIB, available_memory, disk_bytes, out_of_memory, total_memory
 from ridgeline.models.bill import bill
+from ridgeline.models.building import build_denoiser, build_to_run
 from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import build_denoiser, build_to_run, denoiser_of, drawer_of, family_of
+from ridgeline.models.families import denoiser_of, drawer_of, family_of
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused
 from ridgeline.models.model import Model

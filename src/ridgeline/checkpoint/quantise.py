@@ -16,7 +16,8 @@ from ridgeline.checkpoint.folder import Checkpoint, open_checkpoint
 from ridgeline.checkpoint.header import entry_width
 from ridgeline.checkpoint.source import Source
 from ridgeline.document.numbers import gb, say_gb
-from ridgeline.models.families import build, family_of
+from ridgeline.models.building import build
+from ridgeline.models.families import family_of
 from ridgeline.models.family import Family
 from ridgeline.models.fields import ModelRefused, read_object
 from ridgeline.models.model import Model

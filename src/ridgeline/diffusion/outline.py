@@ -14,9 +14,9 @@ from ridgeline.diffusion.pipeline_class import pipeline_class_of
 from ridgeline.diffusion.price import Parts
 from ridgeline.models import Fields, ModelRefused, autoencoder_kl
 from ridgeline.models.autoencoder_kl import AutoencoderKL
+from ridgeline.models.building import build, build_denoiser
 from ridgeline.models.decoder import Decoder
 from ridgeline.models.denoiser import Denoiser
-from ridgeline.models.families import build, build_denoiser
 from ridgeline.models.model import Model
 from ridgeline.models.storage import Storage
 

@@ -24,8 +24,9 @@ from ridgeline.engine.texts import Texts, load_texts
 from ridgeline.engine.worker.messages import EngineInfo, VectorInfo
 from ridgeline.host import GIB, MIB, check_threads, threads_for
 from ridgeline.models import family_of
+from ridgeline.models.building import build_to_run
 from ridgeline.models.embedder import Embedder
-from ridgeline.models.families import build_to_run, drawer_of
+from ridgeline.models.families import drawer_of
 from ridgeline.models.model import Model
 from ridgeline.ops.kernels import library
 from ridgeline.ops.kv import KVLayout

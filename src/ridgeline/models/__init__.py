@@ -6,7 +6,8 @@ their parameters, `recipes/` says in what formats they are stored. Models that d
 `denoiser.py` and `image_autoencoder.py`.
 """
 
-from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, build, build_to_run, family_of
+from ridgeline.models.building import build, build_to_run
+from ridgeline.models.families import ENCODERS, FAMILIES, SPEECH, family_of
 from ridgeline.models.family import Family
 from ridgeline.models.fields import Fields, ModelRefused
 

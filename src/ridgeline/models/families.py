@@ -1,9 +1,7 @@
-"""The families that can be built, and the way from a config to one of them."""
+"""The families that can be built, and which of them a config names."""
 
 from dataclasses import replace
 from difflib import get_close_matches
-
-import torch
 
 from ridgeline.models import (
     bart,
@@ -44,24 +42,12 @@ from ridgeline.models import (
 )
 from ridgeline.models.autoencoder_kl import ARCHITECTURE as AUTOENCODER
 from ridgeline.models.autoencoder_kl import PACKED as PACKED_AUTOENCODER
-from ridgeline.models.denoiser import Denoiser
 from ridgeline.models.family import Family
-from ridgeline.models.fields import DivisionRefused, Fields, ModelRefused
+from ridgeline.models.fields import Fields
 from ridgeline.models.kin import KIN, Kin, kin_of
-from ridgeline.models.kv_format import check_kv_format, kv_format_to_run
-from ridgeline.models.model import Model
-from ridgeline.models.recipes import (
-    PLAIN,
-    SECTIONS,
-    Recipe,
-    quantised_recipe,
-    read_recipe,
-)
-from ridgeline.models.storage import Storage
 from ridgeline.models.unsupported import missing_for
 from ridgeline.models.vq_autoencoder import ARCHITECTURE as VQ_AUTOENCODER
 from ridgeline.ops.formats import MXFP4
-from ridgeline.ops.shard import WHOLE, Indivisible, Shard
 
 # In this order: a name that one rename gives may be what the one before it takes.
 _GLM_0414 = (
@@ -294,44 +280,6 @@ def not_built(name: str) -> str | None:
     return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
 
 
-def build(
-    fields: Fields,
-    dtype: torch.dtype | None = None,
-    *,
-    shard: Shard = WHOLE,
-    recipe: Recipe | None = None,
-    experts: Shard | None = None,
-    family: Family | None = None,
-) -> Model:
-    """The model of a config on the meta device: shapes without memory, ready to be priced, or filled if it `runs`.
-
-    dtype: the number format of what no recipe narrows, as the config says by default. shard: one rank of a
-    tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. experts:
-    one rank of those that share the experts, all else being whole on each of them, priced only. family: what it is
-    built as, by default what its config says. Raises ModelRefused.
-    """
-    family = family or family_of(fields)
-    recipe = read_recipe(fields) if recipe is None else recipe
-    fields.passed_over(*SECTIONS)
-    try:
-        with torch.device("meta"):
-            storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv, experts)
-            model = family.build(fields, storage).eval()
-            assert isinstance(model, Model)
-            if recipe.name:
-                _store(model, recipe, family)
-                model.passed_over = (*model.passed_over, *recipe.passed_over)
-                model.recipe = recipe.name
-    except ModelRefused:
-        raise
-    except Indivisible as error:
-        raise DivisionRefused(f"{fields.source}: {error}") from None
-    except ValueError as error:  # what an op found when it divided itself
-        raise fields.refuse(str(error)) from None
-    fields.refuse_unread()
-    return model
-
-
 def drawer_of(fields: Fields) -> Family:
     """The family of the config of a model that writes the tokens of an image. Raises ModelRefused."""
     for family in DRAWERS:
@@ -348,64 +296,3 @@ def denoiser_of(fields: Fields) -> Family:
             return family
     names = ", ".join(family.architecture for family in DENOISERS)
     raise fields.refuse(f"architecture {fields.architecture or '(none)'} is no denoiser that is built; {names} are")
-
-
-def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser:
-    """The denoiser of a config on the meta device, as `build`; in fp32 where neither a dtype is given nor the config
-    has one. Raises ModelRefused."""
-    family = denoiser_of(fields)
-    with torch.device("meta"):
-        denoiser = family.build(fields, Storage(dtype or fields.dtype)).eval()
-    assert isinstance(denoiser, Denoiser)
-    fields.refuse_unread()
-    return denoiser
-
-
-def _store(model: Model, recipe: Recipe, family: Family) -> None:
-    """Store a model as a recipe says, which knows each place by its name in the family's checkpoints."""
-    choose = recipe.choice(model)
-    model.store(lambda place: choose(replace(place, name=family.checkpoint_name(place.name))))
-
-
-def build_to_run(
-    fields: Fields,
-    *,
-    shard: Shard = WHOLE,
-    family: Family | None = None,
-    weights: str | None = None,
-    kv: str | None = None,
-) -> Model:
-    """As `build`, of a model that runs as its config says it is stored, or whose plain weights are quantised to the
-    format `weights` while they are loaded. Of what is quantised numbers in fp16 are widened to fp32, in which scales of
-    fp16 are exact, as they are not in bf16. kv: the format of keys and values where it is not to be the config's: the
-    model's own, int8 or fp8. Raises ModelRefused for one that is priced only, ValueError for no format that there
-    is."""
-    family, recipe = family or family_of(fields), read_recipe(fields)
-    stated_kv = recipe.kv
-    if weights is not None:
-        recipe = quantised_recipe(weights, fields)
-    elif recipe.name in family.widens:
-        recipe = PLAIN
-    widens = torch.float16 if recipe.name and stored_dtype(fields) == torch.float16 else None
-    own = torch.float32 if widens else stored_dtype(fields)
-    recipe = replace(recipe, kv=kv_format_to_run(kv, fields, stated_kv, own))
-    model = build(fields, torch.float32 if widens else None, shard=shard, recipe=recipe, family=family)
-    model.widens = widens
-    if not model.weights_run:
-        raise fields.refuse(
-            f"weights stored as {recipe.name} are priced (ridgeline plan, show, trace --priced) and do not run yet; "
-            "use the unquantised checkpoint"
-        )
-    check_kv_format(model, kv, fields)
-    try:
-        model.refuse_division()
-    except Indivisible as error:
-        raise DivisionRefused(f"{fields.source}: {error}") from None
-    model.fuse()
-    return model
-
-
-def stored_dtype(fields: Fields) -> torch.dtype:
-    """What numbers are stored in that no recipe narrows; bf16 where a quantised config does not say it."""
-    stated = fields.values.get("dtype") or fields.values.get("torch_dtype")
-    return torch.bfloat16 if not stated and read_recipe(fields).name else fields.dtype

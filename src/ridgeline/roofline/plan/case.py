@@ -9,7 +9,8 @@ import torch
 
 from ridgeline.document.numbers import gb, say_gb
 from ridgeline.models import Fields, build
-from ridgeline.models.families import family_of, stored_dtype
+from ridgeline.models.building import stored_dtype
+from ridgeline.models.families import family_of
 from ridgeline.models.model import Model
 from ridgeline.models.recipes import (
     PLAIN,
