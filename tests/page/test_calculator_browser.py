@@ -188,8 +188,10 @@ def test_targets_are_dragged_and_change_the_answer(open_page: OpenPage, one_file
 
 def test_a_statement_of_a_text_sets_the_page(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
+    page.get_by_role("heading", name="Models and their configs").click()
+    page.get_by_role("listitem").filter(has_text="GPT-2").get_by_text("This file does not hold gpt2").wait_for()
+    page.get_by_role("heading", name="Many users").click()
     row = page.get_by_role("listitem").filter(has_text="24 GB hold 8B")
-    row.scroll_into_view_if_needed()
     row.get_by_text("21 users").wait_for()
     row.get_by_role("button").click()
     page.get_by_role("row", name="memory holds 21 users").wait_for()

@@ -4,6 +4,7 @@
 //   criticalBatch(asked, context, encoded)   batch from which a decode step is compute-bound on one rank; null for none
 //   computeBoundPrompt(asked)                length from which a prompt's prefill is compute-bound; null for none
 //   kvOutweighsWeights(asked, users)         context from which a decode step reads more KV than weights; null for none
+//   firstFrom(holds)                         smallest positive integer from which on `holds`; null for none
 
 import { roofSeconds } from "page/plan.js";
 import { stepCost } from "page/price.js";
@@ -17,7 +18,7 @@ export function criticalBatch(asked, context, encoded = 0) {
     const { arithmetic, memory } = roofSeconds(cost, asked.device);
     return arithmetic - memory;
   };
-  const batch = first((count) => excess(count) >= 0);
+  const batch = firstFrom((count) => excess(count) >= 0);
   if (batch === null || batch === 1) return batch;
   const [under, over] = [excess(batch - 1), excess(batch)];
   return batch - over / (over - under);
@@ -26,21 +27,21 @@ export function criticalBatch(asked, context, encoded = 0) {
 export function computeBoundPrompt(asked) {
   const { table, device, ranks } = asked;
   const prompt = (length) => (table.encoder ? segment(1, 1, length, true) : segment(length, length));
-  return first((length) => {
+  return firstFrom((length) => {
     const { arithmetic, memory } = roofSeconds(stepCost(table, workOf(table, [prompt(length)]), ranks), device);
     return arithmetic / memory >= 1;
   });
 }
 
 export function kvOutweighsWeights(asked, users = 1, encoded = 0) {
-  return first((context) => {
+  return firstFrom((context) => {
     const cost = stepCost(asked.table, decodeWork(asked.table, users, context, encoded), asked.ranks);
     return cost.read >= cost.weights;
   });
 }
 
-// The smallest positive integer for which `holds`, given that it holds for all greater ones.
-function first(holds) {
+// Given that it holds for all greater ones.
+export function firstFrom(holds) {
   let over = 1;
   while (!holds(over)) {
     if (over >= MOST) return null;

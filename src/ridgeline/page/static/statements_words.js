@@ -1,0 +1,87 @@
+// What texts say of words, chances and pictures, which no price is asked for: arithmetic done here, or a fact. Pure; a
+// statement is as statements.js has it.
+
+import { fixed, grouped, percent, three } from "page/numbers.js";
+
+const dot = (a, b) => a.reduce((sum, each, at) => sum + each * b[at], 0);
+
+/** Shares of scores, as chances: e to each, over their sum. */
+export function softmax(scores) {
+  const powers = scores.map(Math.exp);
+  const all = powers.reduce((sum, each) => sum + each, 0);
+  return powers.map((each) => each / all);
+}
+
+/** What a query takes of values by its keys, and the shares that it takes them in. */
+export function attend(query, keys, values) {
+  const shares = softmax(keys.map((key) => dot(query, key) / Math.sqrt(query.length)));
+  return { shares, taken: values[0].map((_, at) => dot(shares, values.map((value) => value[at]))) };
+}
+
+export const WORDS = [
+  {
+    id: "attention-by-hand",
+    text: "Attention by hand: q = [1, 0], keys [1, 0], [0, 1], [1, 0], values [10, 0], [0, 10], [5, 5]: shares .40 .20 .40, so [6, 4].",
+    find: () => attend([1, 0], [[1, 0], [0, 1], [1, 0]], [[10, 0], [0, 10], [5, 5]]),
+    ledger: ({ shares, taken }) => `${shares.map((each) => fixed(each, 4)).join(" ")}, so [${taken.map((each) => fixed(each, 4)).join(", ")}].`,
+    why: "The text rounds the shares before it multiplies.",
+  },
+  {
+    id: "products-by-hand",
+    text: "[1, 2, 3] · [4, 5, 6] = 32, and x = [1, 2] times the rows [2, 1], [1, 2] is [4, 5].",
+    find: () => ({ alone: dot([1, 2, 3], [4, 5, 6]), rows: [[2, 1], [1, 2]].map((row) => dot([1, 2], row)) }),
+    ledger: ({ alone, rows }) => `${alone} and [${rows.join(", ")}].`,
+    why: "A matrix is a list of rows to multiply with: each gives one number of the output.",
+  },
+  {
+    id: "impossible-chances",
+    text: "Logits of 12.5 and 8.2 become chances of 0.7 and 0.2.",
+    find: () => ({ times: Math.exp(12.5 - 8.2), said: 0.7 / 0.2, apart: Math.log(0.7 / 0.2) }),
+    ledger: ({ times, said, apart }) => `The first is ${fixed(times, 1)} times as likely, not ${three(said)} times. Those chances have logits that are ${three(apart)} apart.`,
+    why: "Chances go as powers of e: what counts is the difference of logits, 4.3 here.",
+  },
+  {
+    id: "words-are-runs",
+    text: "1,000 words are 1,000 runs of the model.",
+    find: () => ({ tokens: 1000 / 0.75 }),
+    ledger: ({ tokens }) => `At 3/4 of a word a token, ${grouped(tokens)}.`,
+    why: "A run gives a token, and words are often several.",
+  },
+  {
+    id: "characters-a-token",
+    text: "A token is 3.5 to 4 characters, 3/4 of a word.",
+    ledger: () => "In English prose. Code, numbers and other languages have fewer: ridgeline tokenize MODEL TEXT says how many.",
+    why: "A tokenizer keeps pieces that were frequent where it was made.",
+  },
+  {
+    id: "byte-tokenizer",
+    text: "A tokenizer of bytes has 257 symbols.",
+    find: () => ({ symbols: 2 ** 8 + 1 }),
+    ledger: ({ symbols }) => `${symbols}: all values of a byte, and one that begins and ends texts.`,
+    why: "No text is unknown to it, and each character of other alphabets takes several tokens.",
+  },
+];
+
+export const PICTURES = [
+  {
+    id: "guidance",
+    text: "50 steps with guidance are 100 passes; 8 or fewer steps save 80 to 90 %.",
+    find: () => ({ passes: 2 * 50, saved: [8, 4].map((steps) => 1 - steps / 50) }),
+    ledger: ({ passes, saved }) => `${passes}; 8 steps save ${percent(saved[0])}, 4 save ${percent(saved[1])}.`,
+    why: "Each step asks once with the prompt and once without. Models made for few steps often need no guidance: half of it again.",
+  },
+  {
+    id: "latent",
+    text: "A picture of 1024 × 1024 is a latent of 128 × 128, in patches of 2 × 2 or 4 × 4.",
+    find: () => ({ tokens: [2, 4].map((patch) => (128 / patch) ** 2), fewer: (1024 / 128) ** 2 }),
+    ledger: ({ tokens, fewer }) => `${tokens.map((count) => grouped(count)).join(" or ")} tokens; the latent has ${fewer} times fewer positions than the picture.`,
+    why: "A denoiser looks at patches, so a patch twice as wide leaves a quarter of the tokens and a sixteenth of their pairs.",
+  },
+  {
+    id: "single-pass-pictures",
+    text: "Models that write pictures as tokens make them in a single forward pass.",
+    find: () => ({ passes: 24 * 24 }),
+    ledger: ({ passes }) => `A pass for each token, as of text: Janus's pictures of 24 × 24 tokens take ${passes}.`,
+    why: "Each token depends on those before it. What takes few passes is a denoiser that was made for few steps.",
+  },
+];
