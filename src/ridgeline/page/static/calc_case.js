@@ -1,8 +1,10 @@
 // What the calculator shows: a model on a card under a workload, as the address says them. Pure; figures are plan.js's.
 //
-//   settingOf(table, all, state)      Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall}.
-//                                     decode: the step of all users; alone: of one; wall: reachable(asked, context).
-//                                     Throws what the model or the card does not take
+//   settingOf(table, all, state, before)   Setting: {state, table, card, asked, workload, serving, context, decode, alone, wall}.
+//                                     decode: the step of all users; alone: of one; wall: reachable(asked, context). before:
+//                                     a Setting, whose figures are kept where only its users are others. Throws what the
+//                                     model or the card does not take
+//   doublingsOf(setting)              FLOP/B of decode steps of 1, 2, 4 ... users: [{users, intensity}]
 //   reachable(asked, context)         FLOP/B that a decode step nears with more and more users
 //   contextFor(asked, intensity, most)   the context at which that is so
 //   withContext({input, output}, context)   a prompt and an output of this context, in the same proportion
@@ -10,25 +12,44 @@
 //   trustOf(setting, metric)          what measurements said of such figures of this card, in words
 
 import { percent } from "page/numbers.js";
-import { decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
+import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
 const BEYOND = Math.pow(2, 30); // users beside whom weights are nothing
 export const MOST_USERS = 2048; // to whom one step gives a token each (plan --max-batch-tokens)
 
-export function settingOf(table, all, state) {
+export function settingOf(table, all, state, before = null) {
   const card = all.cards[state.card];
   if (!card) throw new Error(`there is no card ${state.card}`);
+  const same = before && before.table === table && before.card === card && OF_SERVING.every((name) => before.state[name] === state[name]);
+  const kept = same ? before : servingOf(table, card, all, state);
+  const { asked, context } = kept;
+  const workload = { ...kept.workload, batch: state.users };
+  return { ...kept, state, workload, decode: decodeOf(asked, state.users, context, workload.encoded) };
+}
+
+const OF_SERVING = ["input", "output", "ttft", "tpot", "use"]; // what its figures depend on, beside model and card
+
+/** All of a Setting that is of any number of users. */
+function servingOf(table, card, all, state) {
   const asked = makeCase(table, card, all.engines[card.engine], { utilization: state.use });
-  const { input, output, users, ttft, tpot } = state;
-  const workload = makeWorkload(table, { input, output, batch: users, ttft: ttft || null, tpot: tpot || null });
-  const step = (count) => decodeOf(asked, count, workload.context, workload.encoded);
-  const [decode, alone] = [step(users), step(1)];
-  const wall = step(BEYOND).intensity;
-  return { state, table, card, asked, workload, serving: new Serving(asked, workload), context: workload.context, decode, alone, wall };
+  const { input, output, ttft, tpot } = state;
+  const workload = makeWorkload(table, { input, output, ttft: ttft || null, tpot: tpot || null });
+  const { context, encoded } = workload;
+  const alone = decodeOf(asked, 1, context, encoded);
+  const wall = decodeIntensity(asked, BEYOND, context, encoded);
+  return { table, card, asked, workload, serving: new Serving(asked, workload), context, alone, wall };
+}
+
+export function doublingsOf({ asked, workload }) {
+  const found = [];
+  for (let users = 1; users <= MOST_USERS; users *= 2) {
+    found.push({ users, intensity: decodeIntensity(asked, users, workload.context, workload.encoded) });
+  }
+  return found;
 }
 
 export function reachable(asked, context) {
-  return decodeOf(asked, BEYOND, context).intensity;
+  return decodeIntensity(asked, BEYOND, context);
 }
 
 /** Longer contexts read more for a token, so what is reachable falls with them. */

@@ -1,6 +1,6 @@
 // The data of the calculator: cards, models, and the tables of models that were asked for.
 
-import { useEffect, useRef, useState } from "page/dom.js";
+import { useCallback, useEffect, useRef, useState } from "page/dom.js";
 import { openCards, openTable } from "page/price.js";
 import { tableName } from "page/source.js";
 
@@ -20,11 +20,12 @@ export function nameOf({ model, weights, kv, cards }) {
   return tableName(model, { weights: weights || null, kv: kv || null, devices: cards });
 }
 
-/** A function of a state that gives its table, or undefined until it is read, then {error} where there is none. */
+/** A function of a state that gives its table, or undefined until it is read, then {error} where there is none; another
+ * function once there is one more. */
 export function useTables(source) {
   const kept = useRef(new Map());
-  const [, show] = useState(0);
-  return (state) => {
+  const [count, show] = useState(0);
+  return useCallback((state) => {
     const name = nameOf(state);
     if (!kept.current.has(name)) {
       kept.current.set(name, undefined);
@@ -34,9 +35,9 @@ export function useTables(source) {
         .catch((error) => error)
         .then((made) => {
           kept.current.set(name, made instanceof Error ? { error: made.message } : made);
-          show((count) => count + 1);
+          show((before) => before + 1);
         });
     }
     return kept.current.get(name);
-  };
+  }, [count]);
 }

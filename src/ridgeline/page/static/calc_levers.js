@@ -1,11 +1,12 @@
 // Levers: what could be different, priced whole. Pointing at one shows it as a ghost in the pictures; a click applies it.
 
-import { html } from "page/dom.js";
+import { html, useRef } from "page/dom.js";
 import { settingOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
 import { dollarsPerMillion } from "page/plan.js";
 import { scaled } from "page/price.js";
 import { digits, three } from "page/numbers.js";
+import { inTurn } from "page/turns.js";
 
 /** What could be different: [name, changes of the state, or of the card {flops, bandwidth}]. */
 function changesOf(setting, all) {
@@ -28,18 +29,18 @@ function nextCard(card, { cards }) {
   return faster.sort((a, b) => a.bandwidth - b.bandwidth)[0];
 }
 
-/** The Setting of a lever; null while its table is read, a text where there is none. */
-export function leverSetting(setting, all, [, own, more], tableOf) {
+/** The Setting of a lever; null while its table is read, a text where there is none. before: as it was before. */
+export function leverSetting(setting, all, [, own, more], tableOf, before) {
   try {
     if (own) {
       const state = { ...setting.state, ...own };
       const table = tableOf(state);
       if (!table || table.error) return table ? table.error : null;
-      return settingOf(table, all, state);
+      return settingOf(table, all, state, before);
     }
-    const card = scaled(setting.card, more);
+    const card = before?.card.of === setting.card ? before.card : { ...scaled(setting.card, more), of: setting.card };
     const cards = { ...all.cards, [card.name]: card };
-    return settingOf(setting.table, { ...all, cards }, setting.state);
+    return settingOf(setting.table, { ...all, cards }, setting.state, before);
   } catch (error) {
     return error.message;
   }
@@ -56,7 +57,6 @@ export function figuresOf({ serving, decode, card, asked, state }, seller = card
 }
 
 export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
-  const base = figuresOf(setting);
   const rows = changesOf(setting, all).filter(([, own]) => !own || has(own));
   return html`<section class="card levers" aria-labelledby="levers-title">
     <h2 id="levers-title">Levers</h2>
@@ -64,16 +64,20 @@ export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
     <div class="scroll" tabindex="0" role="region" aria-label="Levers"><table>
       <thead><tr><th scope="col" class="words">instead</th><th scope="col">TTFT</th><th scope="col">step</th><th scope="col">users</th><th scope="col">dollars</th></tr></thead>
       <tbody onMouseLeave=${() => onGhost(null)}>
-        ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, base, setting, all, tableOf, onGhost, onChange }} />`)}
+        ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onChange }} />`)}
       </tbody>
     </table></div>
     <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced.</p>
   </section>`;
 }
 
-function Lever({ row, base, setting, all, tableOf, onGhost, onChange }) {
+/** It takes its turn: six of them are more than a frame has time for. */
+const Lever = inTurn(function Lever({ row, setting, all, tableOf, onGhost, onChange }) {
   const [name, own] = row;
-  const other = leverSetting(setting, all, row, tableOf);
+  const last = useRef(null);
+  const other = leverSetting(setting, all, row, tableOf, last.current);
+  if (other && typeof other !== "string") last.current = other;
+  const base = figuresOf(setting);
   const found = other && typeof other !== "string" ? figuresOf(other, setting.card.prices[0]?.seller) : null;
   const show = () => found && onGhost(other);
   const cells = found && [base.ttft / found.ttft, base.itl / found.itl, ratio(found.users, base.users), ratio(base.dollars, found.dollars)];
@@ -87,7 +91,7 @@ function Lever({ row, base, setting, all, tableOf, onGhost, onChange }) {
       ? cells.map((factor) => html`<td class=${factor === null ? "" : factor >= 1.03 ? "more" : factor <= 0.97 ? "less" : ""}>${factor === null ? "–" : `× ${factor < 10 ? digits(factor, 3) : three(factor)}`}</td>`)
       : html`<td colspan="4" class="words dim">${other === null ? "is being read" : other}</td>`}
   </tr>`;
-}
+});
 
 function ratio(after, before) {
   return after && before ? after / before : null;

@@ -1,6 +1,6 @@
 // The race: the same story at the pace of two cards, as one user would see it typed.
 
-import { html, useEffect, useRef, useState } from "page/dom.js";
+import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { settingOf } from "page/calc_case.js";
 import { useId } from "page/controls.js";
 import { saySeconds, three } from "page/numbers.js";
@@ -16,8 +16,7 @@ export function Race({ setting, all, cards, rival, onRival }) {
   const id = useId();
   const own = all.cards[rival];
   const [elapsed, start, running] = useClock();
-  const others = [setting, attempt(setting, all, rival)];
-  const runners = others.filter(Boolean).map((each) => ({ name: each.card.name, first: each.serving.load(each.state.users).ttft.expected, pace: each.decode.seconds.expected }));
+  const runners = useMemo(() => [setting, attempt(setting, all, rival)].filter(Boolean).map(paceOf), [setting, rival]);
   return html`<section class="card race" aria-labelledby="race-title">
     <h2 id="race-title">Race</h2>
     <p class="lead">The same story as ${setting.state.users === 1 ? "one user sees" : "each user sees"} it typed, at the expected pace.
@@ -33,6 +32,10 @@ export function Race({ setting, all, cards, rival, onRival }) {
       </div>`;
     })}
   </section>`;
+}
+
+function paceOf({ card, serving, state, decode }) {
+  return { name: card.name, first: serving.steady(state.users).ttft.expected, pace: decode.seconds.expected };
 }
 
 function attempt(setting, all, card) {

@@ -6,25 +6,27 @@ import { trustOf } from "page/calc_case.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
 import { grouped, percent, saySeconds, three } from "page/numbers.js";
+import { useTurn } from "page/turns.js";
 
 const EDGE = { left: 46, right: 50, top: 22, bottom: 30 };
 const POINTS = 28;
 const { log10 } = Math;
 
 /** Loads of so many users, from one to what memory holds or a few more where a target stops them before. */
-function loadsOf(setting) {
-  const { serving } = setting;
-  const most = Math.max(2, serving.memory.users, setting.state.users);
+function loadsOf(serving, most) {
   const counts = new Set();
   for (let at = 0; at <= POINTS; at++) counts.add(Math.round(most ** (at / POINTS)));
   return [...counts].map((users) => serving.load(users));
 }
 
-/** now: the state as it is dragged, which the setting follows. */
-export function LoadChart({ setting, now, ghost, onChange }) {
+/** now: the state as it is dragged, which the curves follow. */
+export function LoadChart({ setting: newest, now, ghost, onChange }) {
+  const setting = useTurn(newest);
   const [box, width] = useWidth(640);
-  const loads = useMemo(() => loadsOf(setting), [setting]);
-  const { capacity, memory } = setting.serving;
+  const { serving } = setting;
+  const { capacity, memory } = serving;
+  const widest = Math.max(2, memory.users, setting.state.users);
+  const loads = useMemo(() => loadsOf(serving, widest), [serving, widest]);
   const state = now;
   const most = loads[loads.length - 1].users;
   const x = (users) => EDGE.left + (log10(users) / log10(most)) * (width - EDGE.left - EDGE.right);

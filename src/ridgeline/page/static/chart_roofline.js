@@ -1,11 +1,10 @@
 // The roofline: FLOP/s over FLOP a byte, both in decades. The dot is the decode step of all users, and can be dragged; so
 // can the wall, beyond which no number of users gets at this context. Ceilings are drawn before what stands under them.
 
-import { html, useRef, useState } from "page/dom.js";
-import { contextFor, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
+import { html, useMemo, useRef, useState } from "page/dom.js";
+import { contextFor, doublingsOf, longestContext, MOST_USERS, withContext } from "page/calc_case.js";
 import { ChartTable, useWidth } from "page/chart_parts.js";
 import { grouped, say, saySeconds, three } from "page/numbers.js";
-import { decodeOf } from "page/plan.js";
 
 const [LEFT, RIGHT] = [0.5, 4000]; // FLOP a byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
@@ -26,6 +25,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
   const under = (intensity) => Math.min(roof, intensity * bandwidth);
   const at = { x: x(decode.intensity), y: y(under(decode.intensity)) };
   const frame = { x, y, width, height, low, high };
+  const doublings = useMemo(() => doublingsOf(setting), [setting.serving]); // they crowd before the wall
   const dots = [...classDots(decode, "decode"), ...(prefill ? classDots(prefill, "prefill") : [])];
   return html`<figure class="roofline" ref=${box}>
     <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="Roofline">
@@ -44,7 +44,7 @@ export function Roofline({ setting, ghost, touched, onChange, prefill }) {
       <${SlopeName} ...${{ frame, bandwidth, words: `${say(bandwidth, "B/s")}` }} />
       <${Ridge} ...${{ frame, ridge: decode.ridge, roof }} />
       ${named(dots, frame, at).map((dot) => html`<${ClassDot} ...${{ frame, dot }} key=${`${dot.phase} ${dot.kind}`} />`)}
-      ${steps(setting).map(
+      ${doublings.map(
         (each) => html`<circle class="step" key=${each.users} cx=${x(each.intensity)} cy=${y(under(each.intensity))} r="2.2" />`,
       )}
       <${Wall} ...${{ frame, setting, wall, roof: under(wall), per, onChange }} />
@@ -67,15 +67,6 @@ function ceilingsOf(card, roof) {
   const peaks = new Map();
   for (const [format, peak] of Object.entries(card.peaks)) peaks.set(peak, [...(peaks.get(peak) ?? []), format]);
   return [...peaks].map(([peak, formats]) => ({ peak, names: formats.join(", ") })).filter((each) => Math.abs(log10(each.peak / roof)) > 0.06);
-}
-
-/** Where doublings of the users stand, which crowd before the wall. */
-function steps({ asked, workload }) {
-  const found = [];
-  for (let users = 1; users <= MOST_USERS; users *= 2) {
-    found.push({ users, intensity: decodeOf(asked, users, workload.context, workload.encoded).intensity });
-  }
-  return found;
 }
 
 function classDots(phase, name) {

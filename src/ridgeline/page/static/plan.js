@@ -11,15 +11,16 @@
 //                     together, users, limit, fits, missing}; budget - weights - activations - overhead = left
 //   prefillOf(asked, workload), decodeOf(asked, batch, context, encoded)  a phase: {steps, tokens, context, cost, flops,
 //                     arithmetic, memory, intensity, ridge, limit, idle, seconds, host, classes}
+//   decodeIntensity(asked, batch, context, encoded)   FLOP/B of a decode step alone
 //   requestOf(asked, workload)     {prefill, decode, seconds}: the batch, asking at once, until it has all its tokens
-//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity
+//   new Serving(asked, workload)   .memory  .prefill (one prompt alone)  .itl(users)  .load(users)  .capacity; of any batch
 //     load(users)     {users, itl, prefill, tpot, ttft, ttftMarching, tokensPerSecond, requestsPerSecond, tokensPerUser:
 //                     Estimates; prefillShare, waits (null, but where ranks wait for each other)}
 //     capacity        {users, limit: "memory" | "step" | "ttft" | "tpot", load}
 //   dollarsPerMillion(hourly, tokensPerSecond)    of output, prompts included; null where either is. hourly: of all cards
 
 import { estimateOf, minus, perSecond, scale, sum } from "page/estimate.js";
-import { activationPeak, bandwidthOf, computeSeconds, drive, memoryBytes, peakOf, plus, priceStep, totalBytes, totalFlops } from "page/price.js";
+import { activationPeak, bandwidthOf, computeSeconds, drive, memoryBytes, peakOf, plus, priceStep, stepCost, totalBytes, totalFlops } from "page/price.js";
 import { prefillWork, RankPrompts } from "page/prompts.js";
 import { decodeWork, segment, workOf } from "page/work.js";
 
@@ -186,6 +187,13 @@ export function roofSeconds(cost, device) {
   return { arithmetic, memory: memoryBytes(cost) / bandwidthOf(device, memoryBytes(cost)) };
 }
 
+const intensityOf = (cost) => Object.values(matrixFlops(cost)).reduce((sum, n) => sum + n, 0) / memoryBytes(cost);
+
+// FLOP/B of a decode step: what `decodeOf` says of it, without its seconds.
+export function decodeIntensity(asked, batch, context, encoded = 0) {
+  return intensityOf(stepCost(asked.table, decodeWork(asked.table, onEach(asked, batch), context, encoded), asked.ranks));
+}
+
 function phaseOf(asked, works, context, ranks) {
   const { table, device } = asked;
   const steps = works.map((work) => priceStep(table, device, work, ranks));
@@ -194,7 +202,7 @@ function phaseOf(asked, works, context, ranks) {
   const add = (values) => values.reduce((a, b) => a + b, 0);
   const [arithmetic, memory] = [add(roofs.map((roof) => roof.arithmetic)), add(roofs.map((roof) => roof.memory))];
   const seconds = estimateOf(steps);
-  const intensity = add(Object.values(matrixFlops(cost))) / memoryBytes(cost);
+  const intensity = intensityOf(cost);
   const classes = classesOf(steps);
   const talking = add(classes.filter((row) => row.limit === "communication").map((row) => row.bound));
   const busy = arithmetic >= memory ? "compute" : "memory";
@@ -256,10 +264,13 @@ export class Serving {
   load(users) {
     const { output } = this.workload;
     const { itl, pauses, stay, ttft, tpot } = this.steady(users);
-    const ttftMarching = this.prompts.on(users).one(onEach(this.asked, users));
+    const marching = () => this.prompts.on(users).one(onEach(this.asked, users)); // a step for each of their prompts
     const requestsPerSecond = perSecond(stay, users);
     return {
-      users, itl, prefill: this.prefill, tpot, ttft, ttftMarching, requestsPerSecond,
+      users, itl, prefill: this.prefill, tpot, ttft, requestsPerSecond,
+      get ttftMarching() {
+        return marching();
+      },
       tokensPerSecond: scale(requestsPerSecond, output),
       tokensPerUser: perSecond(tpot, 1),
       prefillShare: 1 - (itl.expected * (output - 1)) / stay.expected,

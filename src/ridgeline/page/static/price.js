@@ -27,6 +27,7 @@ const ROUNDS = { all_reduce: 2, all_gather: 1, all_to_all: 1 };
 const AGAIN = 3; // place among the constants of a kernel class of what a further call counts
 const ELEMENTWISE = { name: "elementwise", format: "" };
 const BYTES = ["weights", "read", "written", "activations"];
+const KEPT = 1024; // numbers of rows whose costs an op keeps
 
 // -- tables ----------------------------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ export function openCards(data) {
   checkFormat(data, "list of cards", "ridgeline page cards");
   const cards = Object.entries(data.cards).map(([name, card]) => {
     const link = card.link && { ...card.link, all_reduce: data.reductions[card.link.all_reduce] };
-    return [name, { ...card, link, efficiency: data.kernels[card.kernels] }];
+    return [name, { ...card, link, efficiency: data.kernels[card.kernels], found: new WeakMap() }];
   });
   return { cards: Object.fromEntries(cards), engines: data.engines };
 }
@@ -70,7 +71,7 @@ function compileOp(op, records) {
   });
   const kernels = op.kernels.map(entry);
   const compiled = { ...op, cost: entry(op.cost), kernels, native: op.native ? op.native.map(entry) : kernels };
-  return { ...compiled, alone: aloneIn(compiled) };
+  return { ...compiled, alone: aloneIn(compiled), known: { kernels: new Map(), native: new Map() } };
 }
 
 function resolve(cases, records) {
@@ -143,7 +144,6 @@ export function drive(card, engine, devices = 1) {
     rereads: engine.rereads,
     dequantise: engine.dequantise,
     copies: engine.copies,
-    found: new Map(),
   };
 }
 
@@ -152,7 +152,7 @@ export function scaled(device, { flops = 1, bandwidth = 1, memory = 1 }) {
   const caches = device.caches.map((cache) => ({ ...cache, bandwidth: cache.bandwidth * bandwidth }));
   const peaks = { peaks: scale(device.peaks), speeds: scale(device.speeds) };
   const main = { bandwidth: device.bandwidth * bandwidth, memory: device.memory * memory };
-  return { ...device, ...peaks, ...main, caches, found: new Map() };
+  return { ...device, ...peaks, ...main, caches };
 }
 
 export function peakOf(device, format) {
@@ -205,7 +205,7 @@ function kernelSeconds(efficiency, launches, arithmetic, traffic, isRecorded) {
   const [launch, compute, memory, , blend, recorded] = efficiency;
   const launching = (isRecorded && recorded !== null ? recorded : launch) * launches;
   const [a, b] = [arithmetic / compute, traffic / memory];
-  return launching + (blend === 2 ? Math.hypot(a, b) : Math.pow(Math.pow(a, blend) + Math.pow(b, blend), 1 / blend));
+  return launching + (blend === 2 ? Math.sqrt(a * a + b * b) : Math.pow(Math.pow(a, blend) + Math.pow(b, blend), 1 / blend));
 }
 
 function communicationSeconds(cost, device, devices) {
@@ -252,7 +252,7 @@ export function priceStep(table, device, work, ranks = table.ranks) {
   const total = nothing();
   let calls = 0;
   const priced = table.ops.map((op) => {
-    const each = costOf(op, presentOf(op, work, ranks), list);
+    const each = costIn(op, work, ranks, list);
     addTo(total, each.cost, op.count);
     if (work.rows[op.space]) calls += op.count;
     return each;
@@ -275,7 +275,7 @@ export function priceStep(table, device, work, ranks = table.ranks) {
 
 export function stepCost(table, work, ranks = table.ranks) {
   const total = nothing();
-  for (const op of table.ops) addTo(total, sumUp(op.cost, presentOf(op, work, ranks)), op.count);
+  for (const op of table.ops) addTo(total, costIn(op, work, ranks, "kernels").cost, op.count);
   return total;
 }
 
@@ -289,7 +289,7 @@ function checkDevice(table, device) {
 // The classes of a work that an op has something to do for: [name, case, values that its lines are in].
 function presentOf(op, work, ranks) {
   if (op.reach === undefined) {
-    const count = (work.rows[op.space] || 0) * (op.gathers ? ranks : 1);
+    const count = rowsOf(op, work, ranks);
     if (!count) return [];
     let step = op.steps.length - 1;
     while (op.steps[step] > count) step--;
@@ -313,6 +313,23 @@ function caseOf(switches, [, queries, pairs, keys]) {
     if (query * queries + pair * pairs + key * keys <= most) number += 1 << i;
   });
   return number;
+}
+
+function rowsOf(op, work, ranks) {
+  return (work.rows[op.space] || 0) * (op.gathers ? ranks : 1);
+}
+
+// costOf; an op of rows costs the same whatever the card and whatever else a step runs, so it is summed up once.
+function costIn(op, work, ranks, list) {
+  if (op.reach !== undefined) return costOf(op, presentOf(op, work, ranks), list);
+  const [known, rows] = [op.known[list], rowsOf(op, work, ranks)];
+  let cost = known.get(rows);
+  if (cost === undefined) {
+    if (known.size >= KEPT) known.clear();
+    cost = costOf(op, presentOf(op, work, ranks), list);
+    known.set(rows, cost);
+  }
+  return cost;
 }
 
 // The cost of an op, and the kernels that it runs, each with its own.
@@ -372,7 +389,7 @@ function recordedIn(table, work) {
 export function activationPeak(table, work) {
   let [widest, residual] = [0, 0];
   for (const op of table.ops) {
-    for (const { kernel, own } of costOf(op, presentOf(op, work, table.ranks), "kernels").kernels) {
+    for (const { kernel, own } of costIn(op, work, table.ranks, "kernels").kernels) {
       widest = Math.max(widest, own.activations);
       if (kernel.name === "elementwise.add") residual = Math.max(residual, own.activations);
     }

@@ -16,6 +16,7 @@ import { Tower } from "page/chart_tower.js";
 import { Said, Trouble } from "page/controls.js";
 import { prefillOf } from "page/plan.js";
 import { number, text, whole } from "page/state.js";
+import { inTurn } from "page/turns.js";
 
 export const id = "calculator";
 export const title = "Calculator";
@@ -102,6 +103,9 @@ function useFirstStep(ready, active, state, change) {
   return stop;
 }
 
+// What follows a drag. Users and speed has handles of its own, and takes turns with its curves alone.
+const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Folklore].map(inTurn);
+
 export function view({ source, active, state: said, set }) {
   const { all, models, error } = useCatalogue(source);
   const tableOf = useTables(source);
@@ -109,11 +113,10 @@ export function view({ source, active, state: said, set }) {
   const [touched, setTouched] = useState(false);
   const [ghost, setGhost] = useState(null);
   const table = tableOf(state);
-  const [setting, trouble] = useMemo(() => attempt(table, all, state), [table, all, JSON.stringify(state)]);
   const last = useRef(null);
+  const [setting, trouble] = useMemo(() => attempt(table, all, state, last.current), [table, all, JSON.stringify(state)]);
   if (setting) last.current = setting;
   const shown = setting ?? last.current;
-  const settled = useSettled(shown);
   const stop = useFirstStep(Boolean(setting), active, state, drag);
   const change = useCallback((own) => {
     stop();
@@ -121,10 +124,12 @@ export function view({ source, active, state: said, set }) {
     drag(own);
   }, []);
   const prefill = useMemo(() => shown && prefillOf(shown.asked, { ...shown.workload, batch: 1 }), [shown?.asked, shown?.workload.input]);
+  const challenge = useCallback((rival) => drag({ rival }), []);
+  const look = useCallback((own) => (change(own), scrollTo({ top: 0, behavior: "smooth" })), []);
+  const known = useCallback((name, model) => (models.tables ? models.tables.includes(name) : models.models.some((each) => each.name === model)), [models]);
+  const names = useMemo(() => (all ? Object.keys(all.cards) : []), [all]);
   if (error) return html`<${Trouble}>${error}<//>`;
   if (!all) return html`<p class="notice busy" role="status">Prices are being read.</p>`;
-  const names = Object.keys(all.cards);
-  const known = (name, model) => (models.tables ? models.tables.includes(name) : models.models.some((each) => each.name === model));
   const has = (own) => !models.tables || models.tables.includes(nameOf({ ...state, ...own }));
   const seeWhy = (event) => {
     event.preventDefault();
@@ -143,34 +148,23 @@ export function view({ source, active, state: said, set }) {
         <${Beneath} setting=${shown} />
       </div>
       <div class="under">
-        <${LoadChart} setting=${settled} now=${state} ghost=${ghost} onChange=${change} />
-        <${Levers} setting=${settled} ...${{ all, tableOf, has, onGhost: setGhost, onChange: change }} />
-        <${Why} setting=${settled} />
-        <${Race} setting=${settled} all=${all} cards=${names} rival=${state.rival} onRival=${(rival) => drag({ rival })} />
-        <${Take} setting=${settled} />
+        <${LoadChart} setting=${shown} now=${state} ghost=${ghost} onChange=${change} />
+        <${Levers} setting=${shown} ...${{ all, tableOf, has, onGhost: setGhost, onChange: change }} />
+        <${WhyInTurn} setting=${shown} />
+        <${RaceInTurn} setting=${shown} all=${all} cards=${names} rival=${state.rival} onRival=${challenge} />
+        <${TakeInTurn} setting=${shown} />
       </div>`}
-    <${Folklore} ...${{ all, tableOf, known }} onChange=${(own) => (change(own), scrollTo({ top: 0, behavior: "smooth" }))} />
+    <${FolkloreInTurn} ...${{ all, tableOf, known }} onChange=${look} />
     <${Said}>${table === undefined ? "The model's price is being read." : ""}<//>
   `;
 }
 
-/** What a value was when it last stood still: what takes longer than a frame is drawn of that. */
-function useSettled(value) {
-  const [settled, settle] = useState(value);
-  useEffect(() => {
-    if (settled === null) return settle(value);
-    const timer = setTimeout(() => settle(value), QUIET);
-    return () => clearTimeout(timer);
-  }, [value]);
-  return settled ?? value;
-}
-
 /** A Setting, or what is in the way of it, in words. */
-function attempt(table, all, state) {
+function attempt(table, all, state, before) {
   if (!table || !all) return [null, ""];
   if (table.error) return [null, table.error];
   try {
-    return [settingOf(table, all, state), ""];
+    return [settingOf(table, all, state, before), ""];
   } catch (error) {
     return [null, error.message];
   }
