@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ridgeline.roofline.accuracy import AccuracyRow
+from ridgeline.roofline.accuracy import NEAR, AccuracyRow
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "roofline" / "accuracy.toml"
 _HEAD = "# Made by benchmarks/accuracy.py from benchmarks/measured; see roofline/accuracy.py. Do not edit.\n"
@@ -26,16 +26,19 @@ def trust(misses: Iterable[Miss]) -> list[AccuracyRow]:
     groups: dict[tuple[str, str, str], list[float]] = {}
     for miss in misses:
         groups.setdefault((miss.card, miss.engine, miss.metric), []).append(miss.error)
-    return [
-        AccuracyRow(*key, len(errors), round(statistics.median(map(abs, errors)), 4), round(max(errors, key=abs), 4))
-        for key, errors in sorted(groups.items())
-    ]
+    return [_row(*key, errors) for key, errors in sorted(groups.items())]
+
+
+def _row(card: str, engine: str, metric: str, errors: list[float]) -> AccuracyRow:
+    near = sum(abs(error) <= NEAR for error in errors)
+    median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
+    return AccuracyRow(card, engine, metric, len(errors), near, round(median, 4), round(worst, 4))
 
 
 def written(rows: Iterable[AccuracyRow]) -> str:
     """The file."""
     return _HEAD + "".join(
         f'\n[[row]]\ncard = "{r.card}"\nengine = "{r.engine}"\nmetric = "{r.metric}"\n'
-        f"rows = {r.rows}\nmedian = {r.median}\nworst = {r.worst}\n"
+        f"rows = {r.rows}\nwithin = {r.within}\nmedian = {r.median}\nworst = {r.worst}\n"
         for r in rows
     )

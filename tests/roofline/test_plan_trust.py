@@ -8,17 +8,17 @@ from ridgeline.roofline.plan.trust import Trust, basis_in_words, basis_of, class
 from support.planned import card
 
 ROWS = (
-    AccuracyRow("l40s", "vllm", "decode", 3, 0.125, -0.2),
-    AccuracyRow("l40s", "llama.cpp", "prefill", 1, 0.40, 0.4),
-    AccuracyRow("l40s", "gpt-fast", "prefill", 3, 0.20, -0.5),
-    AccuracyRow("a100-sxm-80gb", "vllm", "serving", 89, 0.05, 0.1),
+    AccuracyRow("l40s", "vllm", "decode", 3, 2, 0.125, -0.2),
+    AccuracyRow("l40s", "llama.cpp", "prefill", 1, 0, 0.40, 0.4),
+    AccuracyRow("l40s", "gpt-fast", "prefill", 3, 2, 0.20, -0.5),
+    AccuracyRow("a100-sxm-80gb", "vllm", "serving", 89, 88, 0.05, 0.1),
 )
 
 
 def test_rows_of_the_engine_count_before_those_of_others() -> None:
-    assert trust_in("l40s", "vllm", "decode", ROWS) == Trust("decode", 3, 0.125, -0.2)
+    assert trust_in("l40s", "vllm", "decode", ROWS) == Trust("decode", 3, 2, 0.125, -0.2)
     pooled = trust_in("l40s", "vllm", "prefill", ROWS)
-    assert (pooled.rows, pooled.median, pooled.worst) == (4, pytest.approx(0.25), -0.5)
+    assert (pooled.rows, pooled.within, pooled.median, pooled.worst) == (4, 2, pytest.approx(0.25), -0.5)
     assert pooled.others == ("llama.cpp", "gpt-fast")
     assert str(pooled) == "25% off (4 rows of llama.cpp, gpt-fast)"
 
@@ -26,7 +26,7 @@ def test_rows_of_the_engine_count_before_those_of_others() -> None:
 def test_rows_of_another_card_say_nothing_of_this_one() -> None:
     """One sentence from 89 rows of an A100 was printed for an L40S."""
     found = [trust_in("l40s", "vllm", metric, ROWS) for metric in ("serving", "decode")]
-    assert found[0] == Trust("serving", 0, None, None)
+    assert found[0] == Trust("serving", 0, 0, None, None)
     said = trust_in_words(load_card("l40s"), found)
     assert said == "decode 12% off (3 rows); not measured on it: serving; its own kernel times"
     assert trust_in_words(load_card("mi300x"), found[:1]) == (

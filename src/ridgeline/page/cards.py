@@ -85,7 +85,7 @@ def _card(
 def _trust(card: Device) -> Mapping[str, Any]:
     """What measurements of the card say of the figures of each class, under its usual engine (`plan/trust.py`)."""
     found = [trust_in(card.name, usual_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
-    return {each.metric: {"rows": each.rows, "median": each.median} for each in found if each.rows}
+    return {each.metric: {"rows": each.rows, "within": each.within} for each in found if each.rows}
 
 
 def _instead(card: Device) -> Mapping[str, str]:

@@ -21,16 +21,21 @@ METRICS: Mapping[str, str] = {
 }
 """Sorts of figures, and what they are; a row counts in one of them."""
 
+NEAR = 0.2
+"""The error up to which a prediction counts as near what was measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """Measurements of one metric on a card under an engine: how many, their median absolute error, and the error of the
-    worst, with its sign. Errors are expected over measured, less one. engine: a profile's name; empty of kernels."""
+    """Measurements of one metric on a card under an engine: how many, how many of them predicted within `NEAR`, their
+    median absolute error, and the error of the worst, with its sign. Errors are expected over measured, less one.
+    engine: a profile's name; empty of kernels."""
 
     card: str
     engine: str
     metric: str
     rows: int
+    within: int
     median: float
     worst: float
 

@@ -11,7 +11,6 @@
 //   commandOf(state, table)           the command line that says the same
 //   trustOf(setting, metric)          what measurements said of such figures of this card, in words
 
-import { percent } from "page/numbers.js";
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
 
 const BEYOND = Math.pow(2, 30); // users beside whom weights are nothing
@@ -91,6 +90,6 @@ export function commandOf(state, table) {
 export function trustOf({ card, asked }, metric) {
   if (card.calibrated) return "calibrated on this machine";
   const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
-  if (!own) return "uncalibrated: nobody measured it on this card";
-  return `uncalibrated: ${percent(own.median)} off in the median of ${own.rows} published measurement${own.rows > 1 ? "s" : ""}`;
+  if (!own) return "uncalibrated: not measured on this card";
+  return `uncalibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20 %`;
 }

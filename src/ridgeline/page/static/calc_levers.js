@@ -1,7 +1,7 @@
 // Levers: what could be different, priced whole. Pointing at one shows it as a ghost in the pictures; a click applies it.
 
 import { html, useRef } from "page/dom.js";
-import { settingOf } from "page/calc_case.js";
+import { settingOf, trustOf } from "page/calc_case.js";
 import { nameOf } from "page/calc_data.js";
 import { dollarsPerMillion } from "page/plan.js";
 import { scaled } from "page/price.js";
@@ -67,7 +67,7 @@ export function Levers({ setting, all, tableOf, has, onGhost, onChange }) {
         ${rows.map((row) => html`<${Lever} key=${row[0]} ...${{ row, setting, all, tableOf, onGhost, onChange }} />`)}
       </tbody>
     </table></div>
-    <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced.</p>
+    <p class="dim small">Of the workload asked at once: time to all first tokens, a step. Of the most users within the targets: users, dollars a token of the same seller. Quality is not priced. Times are ${trustOf(setting, "serving")}.</p>
   </section>`;
 }
 

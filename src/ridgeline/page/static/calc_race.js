@@ -1,7 +1,7 @@
 // The race: the same story at the pace of two cards, as one user would see it typed.
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
-import { settingOf } from "page/calc_case.js";
+import { settingOf, trustOf } from "page/calc_case.js";
 import { useId } from "page/controls.js";
 import { saySeconds, three } from "page/numbers.js";
 
@@ -23,19 +23,20 @@ export function Race({ setting, all, cards, rival, onRival }) {
       ${" "}<label for=${id}>Against</label>${" "}
       <select id=${id} onChange=${(event) => onRival(event.target.value)}>${cards.map((name) => html`<option value=${name} selected=${name === own?.name}>${name}</option>`)}</select>
       ${" "}<button type="button" class="main" onClick=${start}>${running ? "Again" : "Start"}</button></p>
-    ${runners.map(({ name, first, pace }) => {
+    ${runners.map(({ name, first, pace, trust }) => {
       const written = Math.max(0, Math.min(STORY.length, Math.floor((elapsed - first) / pace) + 1));
       const done = written === STORY.length;
       return html`<div class="racer" key=${name}>
-        <p class="dim"><b>${name}</b> ${saySeconds(first)} to the first token, then ${three(1 / pace)} a second${done ? html`: done after ${saySeconds(first + (STORY.length - 1) * pace)}` : ""}</p>
+        <p class="dim"><b>${name}</b> ${saySeconds(first)} to the first token, then ${three(1 / pace)} a second${done ? html`: done after ${saySeconds(first + (STORY.length - 1) * pace)}` : ""} <small>(${trust})</small></p>
         <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
       </div>`;
     })}
   </section>`;
 }
 
-function paceOf({ card, serving, state, decode }) {
-  return { name: card.name, first: serving.steady(state.users).ttft.expected, pace: decode.seconds.expected };
+function paceOf(setting) {
+  const { card, serving, state, decode } = setting;
+  return { name: card.name, first: serving.steady(state.users).ttft.expected, pace: decode.seconds.expected, trust: trustOf(setting, "decode") };
 }
 
 function attempt(setting, all, card) {

@@ -1,6 +1,7 @@
 // Why: from the model's parameters to bytes to seconds, with the numbers put in, and where the card's facts are from.
 
 import { html } from "page/dom.js";
+import { trustOf } from "page/calc_case.js";
 import { WHY } from "page/calc_sentence.js";
 import { people } from "page/chart_roofline.js";
 import { grouped, percent, say, sayGB, saySeconds, three } from "page/numbers.js";
@@ -19,7 +20,7 @@ export function Why({ setting }) {
       <li><b>Read in a step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} no more than single rows` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
       <li><b>Memory</b> ${sayGB(weights + read + decode.cost.written)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
       <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, in the formats' own peaks = <b>${saySeconds(decode.arithmetic)}</b></li>
-      <li><b>Floor</b> the longer of both: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected)</li>
+      <li><b>Floor</b> the longer of both: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
       <li><b>Ridge</b> ${three(decode.intensity)} FLOP a byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units wait ${percent(Math.max(0, decode.idle))} of the floor</li>
     </ol>
     <details><summary>Where the facts are from</summary>

@@ -2,6 +2,7 @@
 // and the reserve above, whose border can be dragged. Subtractions stand beside it, and close to the byte.
 
 import { html, useRef, useState } from "page/dom.js";
+import { trustOf } from "page/calc_case.js";
 import { ChartTable } from "page/chart_parts.js";
 import { people } from "page/chart_roofline.js";
 import { grouped, percent, sayGiB } from "page/numbers.js";
@@ -43,6 +44,7 @@ export function Tower({ setting, ghost, onChange }) {
       </table>
     </div>
     ${!memory.fits && html`<p class="trouble">${sayGiB(memory.missing)} missing for the weights and one user.</p>`}
+    <p class="dim small">As engines reserve it; ${trustOf(setting, "memory")}.</p>
     <${ChartTable} name="Memory to the byte" head=${["subtraction", "bytes"]} rows=${rows.map(([name, bytes]) => [name, grouped(bytes)])} />
   </figure>`;
 }

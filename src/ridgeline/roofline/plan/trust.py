@@ -14,11 +14,13 @@ PLAN_METRICS = ("memory", "prefill", "decode", "serving")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Measurements of one card that figures of one class were held against. median: of the absolute errors; worst:
-    signed; both None where there are no rows. others: the engines that they are of, none for the one asked about."""
+    """Measurements of one card that figures of one class were held against. within: how many of the rows were predicted
+    within `accuracy.NEAR`. median: of the absolute errors; worst: signed; both None where there are no rows. others:
+    the engines that they are of, none for the one asked about."""
 
     metric: str
     rows: int
+    within: int
     median: float | None
     worst: float | None
     others: tuple[str, ...] = ()
@@ -87,7 +89,8 @@ def trust_in_words(device: Device, found: Iterable[Trust]) -> str:
 def _together(metric: str, rows: Sequence[AccuracyRow], others: tuple[str, ...]) -> Trust:
     """Of several engines the median is the mean of theirs, weighted by rows."""
     if not rows:
-        return Trust(metric, 0, None, None)
+        return Trust(metric, 0, 0, None, None)
     count = sum(row.rows for row in rows)
     median = sum(row.rows * row.median for row in rows) / count
-    return Trust(metric, count, median, max((row.worst for row in rows), key=abs), others)
+    within = sum(row.within for row in rows)
+    return Trust(metric, count, within, median, max((row.worst for row in rows), key=abs), others)
