@@ -101,7 +101,7 @@ def watched(llm: AsyncLLM, settings: ServerSettings) -> Iterator[Running]:
     """A server of an engine with what observes it."""
     service = service_of(llm, Queue(llm.info, settings), settings)
     watching = Observability(service, settings, settings.models[0])
-    data = PageData({})
+    data = PageData({}, settings)
     try:
         with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:
             yield up

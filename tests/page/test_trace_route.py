@@ -13,8 +13,8 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
 from ridgeline.roofline.cards import load_card
-from ridgeline.server.api.trace_text import TraceApi
 from ridgeline.server.errors import ApiError
+from ridgeline.server.http.auth import check_asker
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
 
@@ -78,16 +78,13 @@ def test_it_wants_the_key() -> None:
 @pytest.mark.parametrize(
     ("host", "keys", "allowed"), [("127.0.0.1", (), True), ("10.0.0.9", (), False), ("10.0.0.9", ("k",), True)]
 )
-def test_without_a_key_only_this_machine_asks(
-    tales_server: Running, host: str, keys: tuple[str, ...], allowed: bool
-) -> None:
-    api = TraceApi(tales_server.service, None, ServerSettings(keys=keys))  # type: ignore[arg-type]
-    request = Request({"type": "http", "client": (host, 1)})
+def test_without_a_key_only_this_machine_asks(host: str, keys: tuple[str, ...], allowed: bool) -> None:
+    request, settings = Request({"type": "http", "client": (host, 1)}), ServerSettings(keys=keys)
     if allowed:
-        api.check_asker(request)
+        check_asker(request, settings, "ask")
     else:
-        with pytest.raises(ApiError) as error:
-            api.check_asker(request)
+        with pytest.raises(ApiError, match="only this machine may ask") as error:
+            check_asker(request, settings, "ask")
         assert (error.value.status, error.value.code) == (403, "key_needed")
 
 

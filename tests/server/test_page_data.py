@@ -17,6 +17,7 @@ from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.cards import cards
 from ridgeline.server.app import application
 from ridgeline.server.http import page_data
+from ridgeline.server.http.auth import Access
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.settings import ServerSettings
 from server.conftest import Listening
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Listening]:
-    app = application(PageData({"mine": str(folder)}).routes())
+    app = application(PageData({"mine": str(folder)}, ServerSettings()).routes())
     with listening(app, ServerSettings()) as port:
         yield Listening(port)
 
@@ -90,6 +91,78 @@ def test_what_there_is_no_table_of_is_refused(up: Listening, path: str, status: 
     assert (reply.status, reply.json()["error"]["code"]) == (status, code)
 
 
+CONFIG = {**LLAMA, "_name_or_path": "/home/somebody/secret"}
+
+
+@pytest.mark.parametrize(
+    ("query", "stored"), [("", Stored()), ("?weights=fp8&kv=fp8&devices=2", Stored("fp8", "fp8", devices=2))]
+)
+def test_a_config_that_is_sent_has_the_table_of_the_command(
+    up: Listening, folder: Path, query: str, stored: Stored
+) -> None:
+    """By the name of the file that one has; of where it lies on a server there is nothing to say."""
+    reply = up.post(f"/page/tables{query}", CONFIG)
+    wanted = plain(model_table(open_source(str(folder)), stored))
+    assert isinstance(wanted, dict)
+    command = stored.command("config.json")
+    assert reply.json() == wanted | {"model": "config.json", "command": command}
+    assert reply.headers["cache-control"] == "no-store"
+    assert up.get("/page/models.json").json()["models"][0]["name"] == "mine"
+
+
+DEEP = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"", 400, "empty"),
+        (b"model: llama", 400, "not valid JSON"),
+        (b"[1, 2]", 400, "no object"),
+        (b"\xff\xfe{}", 400, ""),
+        (b'{"hidden_size": NaN}', 400, "NaN"),
+        (b'{"a": "' + b"x" * (5 << 20) + b'"}', 413, "more than 1048576 bytes"),
+        (DEEP[: 1 << 20], 400, "nested deeper"),
+        (b"{}", 400, "names no architecture"),
+        (b'{"architectures": ["<script>alert(1)</script>"]}', 400, "is not supported"),
+        (b'{"architectures": [[[]]], "model_type": {"a": 1}}', 400, "is not supported"),
+        (json.dumps({**LLAMA, "num_hidden_layers": 10**9}).encode(), 400, "from 1 to 2000"),
+        (json.dumps({**LLAMA, "hidden_size": 10**400}).encode(), 400, ""),
+        (json.dumps({**LLAMA, "hidden_size": -1}).encode(), 400, "hidden_size is -1"),
+        (json.dumps({**LLAMA, "num_key_value_heads": "\n".join("many")}).encode(), 400, "num_key_value_heads"),
+        (json.dumps({"architectures": ["BertModel"], "model_type": "bert"}).encode(), 400, "writes no text"),
+    ],
+)
+def test_what_is_no_config_is_refused_in_one_line(up: Listening, body: bytes, status: int, says: str) -> None:
+    reply = up.post("/page/tables", body)
+    error = reply.json()["error"]
+    assert (reply.status, "\n" in error["message"]) == (status, False)
+    assert says in error["message"]
+    assert up.get("/page/models.json").status == 200
+
+
+def test_numbers_of_an_absurd_model_have_as_many_digits_as_they_need(up: Listening) -> None:
+    """More than 64 bits."""
+    absurd = {
+        **LLAMA,
+        "hidden_size": 10**7 - 64,
+        "intermediate_size": 10**7,
+        "vocab_size": 10**7,
+        "num_hidden_layers": 99,
+    }
+    reply = up.post("/page/tables", absurd)
+    assert reply.status == 200
+    assert reply.json()["parameters"]["total"] > 99 * 3 * 9e13
+
+
+def test_where_there_are_keys_a_config_is_priced_with_one() -> None:
+    settings = ServerSettings(keys=("k" * 20,))
+    app = Access(application(PageData({}, settings).routes()), settings)
+    with listening(app, settings) as port:
+        assert Listening(port).post("/page/tables", CONFIG).status == 401
+        assert Listening(port).post("/page/tables", CONFIG, {"authorization": f"Bearer {'k' * 20}"}).status == 200
+
+
 def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
     up: Listening, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +188,7 @@ def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
     monkeypatch.setattr(page_data, "_WAITING", 4)
     monkeypatch.setattr(page_data, "_TABLES", 2)
     with (
-        listening(application(PageData({"mine": str(folder)}).routes()), ServerSettings()) as port,
+        listening(application(PageData({"mine": str(folder)}, ServerSettings()).routes()), ServerSettings()) as port,
         ThreadPoolExecutor(8) as pool,
     ):
         server = Listening(port)

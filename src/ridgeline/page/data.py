@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from ridgeline.checkpoint.catalogue import config_of, model_names
-from ridgeline.checkpoint.source import MODEL, open_source
+from ridgeline.checkpoint.catalogue import CATALOGUE, config_of, model_names
+from ridgeline.checkpoint.source import MODEL, Component, Source, open_source
 from ridgeline.models import family_of
 from ridgeline.models.fields import Fields
 from ridgeline.page.cards import cards_table
@@ -20,6 +20,9 @@ from ridgeline.roofline.cards import cards
 CARDS, MODELS = "cards.json", "models.json"
 
 MOST_DEVICES = 8
+
+CONFIG = "config.json"
+"""What a model is called of which there is nothing but its config."""
 
 
 def cards_data() -> Mapping[str, Any]:
@@ -49,6 +52,14 @@ def table_data(name: str, opened: str, stored: Stored) -> Mapping[str, Any]:
     config = Fields(source.config.values, name, source.config.elsewhere)
     alone = {MODEL: replace(source.model, config=config)}
     return model_table(replace(source, name=name, components=alone), stored)
+
+
+def config_table(values: Mapping[str, Any], stored: Stored) -> Mapping[str, Any]:
+    """The table of the model that a config.json describes, as `ridgeline page tables config.json` has it. values: of
+    the file, which lies nowhere. Raises ValueError for what describes none, or none that can be stored so."""
+    config = Fields(values, CONFIG)
+    source = Source("the model", None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
+    return model_table(source, stored) | {"model": CONFIG, "command": stored.command(CONFIG)}
 
 
 def table_name(model: str, stored: Stored) -> str:

@@ -92,7 +92,7 @@ class Served:
                 settings,
                 grammars,
                 speech=self.speech(llm),
-                routes=[*observability.routes(), *PageData(self.priced(llm, settings)).routes()],
+                routes=[*observability.routes(), *PageData(self.priced(llm, settings), settings).routes()],
             )
             yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 

@@ -8,7 +8,7 @@ export const KEYS = ["", "bf16", "fp16", "fp8", "int8", "nvfp4"];
 const COUNTS = [1, 2, 4, 8];
 
 /** models, cards: names. has({weights, kv, cards}): whether the page has, or can ask for, such a table. */
-export function Bar({ state, models, cards, has, onChange }) {
+export function Bar({ state, models, cards, has, onChange, children }) {
   const or = (words) => (value) => [value, value || words];
   return html`<div class="chips" role="group" aria-label="What is asked">
     <${Named} name="model" value=${state.model} known=${models} onChange=${(model) => onChange({ model })} wide />
@@ -19,6 +19,7 @@ export function Bar({ state, models, cards, has, onChange }) {
     <${Count} name="input" value=${state.input} onChange=${(input) => onChange({ input })} />
     <${Count} name="output" value=${state.output} onChange=${(output) => onChange({ output })} />
     <${Count} name="users" value=${state.users} most=${2048} onChange=${(users) => onChange({ users })} />
+    ${children}
   </div>`;
 }
 

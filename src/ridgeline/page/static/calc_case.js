@@ -9,6 +9,7 @@
 //   contextFor(asked, intensity, most)   the context at which that is so
 //   withContext({input, output}, context)   a prompt and an output of this context, in the same proportion
 //   commandOf(state, table)           the command line that says the same
+//   modelName(file, config)           what a model is called whose config is in a file of this name
 //   trustOf(setting, metric)          what measurements said of such figures of this card, in words
 
 import { decodeIntensity, decodeOf, makeCase, makeWorkload, Serving } from "page/plan.js";
@@ -77,7 +78,7 @@ export function longestContext(table, { input, output }) {
 }
 
 export function commandOf(state, table) {
-  const words = ["ridgeline plan", table.model, "--device", state.card, "--devices", state.cards];
+  const words = ["ridgeline plan", table.file ?? table.model, "--device", state.card, "--devices", state.cards];
   if (state.weights) words.push("--weights", state.weights);
   if (state.kv) words.push("--kv", state.kv);
   words.push("--input", state.input, "--output", state.output, "--batch", state.users);
@@ -92,4 +93,12 @@ export function trustOf({ card, asked }, metric) {
   const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
   if (!own) return "uncalibrated: not measured on this card";
   return `uncalibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20 %`;
+}
+
+/** As the file is called, or as its config says where that is config.json, as most are. */
+export function modelName(file, config) {
+  const path = typeof config?._name_or_path === "string" ? config._name_or_path : "";
+  const own = /^config\b/i.test(file) ? [path.split(/[\\/]/).filter(Boolean).pop(), config?.model_type] : [];
+  const name = [...own, file.replace(/\.json$/i, "")].find((each) => typeof each === "string" && each.trim());
+  return (name ?? "config").replace(/\s+/g, " ").trim().slice(0, 80);
 }

@@ -20,24 +20,40 @@ export function nameOf({ model, weights, kv, cards }) {
   return tableName(model, { weights: weights || null, kv: kv || null, devices: cards });
 }
 
+/** What the name of a model begins with that is a config somebody gave to this page. */
+export const GIVEN = "./";
+
+async function readTable(source, given, { model, ...stored }) {
+  const name = nameOf({ model, ...stored });
+  if (!model.startsWith(GIVEN)) return openTable(await source.data(name));
+  const config = given.get(model);
+  if (config === undefined) throw new Error(`${model.slice(GIVEN.length)} was given to this page as a file; give its config.json again`);
+  return { ...openTable(await source.price(config, name)), model: model.slice(GIVEN.length), file: "config.json" };
+}
+
 /** A function of a state that gives its table, or undefined until it is read, then {error} where there is none; another
- * function once there is one more. */
+ * function once there is one more. The second takes the text of a config, which is a model by this name from then on. */
 export function useTables(source) {
-  const kept = useRef(new Map());
+  const [kept, given] = [useRef(new Map()), useRef(new Map())];
   const [count, show] = useState(0);
-  return useCallback((state) => {
+  const tableOf = useCallback((state) => {
     const name = nameOf(state);
     if (!kept.current.has(name)) {
       kept.current.set(name, undefined);
-      source
-        .data(name)
-        .then((data) => openTable(data), (error) => error)
-        .catch((error) => error)
+      const { current } = kept;
+      readTable(source, given.current, state)
+        .catch((error) => ({ error: error.message }))
         .then((made) => {
-          kept.current.set(name, made instanceof Error ? { error: made.message } : made);
+          current.set(name, made);
           show((before) => before + 1);
         });
     }
     return kept.current.get(name);
   }, [count]);
+  const give = useCallback((model, config) => {
+    given.current.set(model, config);
+    for (const name of kept.current.keys()) if (name.startsWith(tableName(model))) kept.current.delete(name);
+    show((before) => before + 1);
+  }, []);
+  return [tableOf, give];
 }

@@ -84,6 +84,13 @@ class ServerSource {
     return json(await this.#fetch(address, { ...posted(body), ...options }));
   }
 
+  /** The table of the model that the text of a config.json describes. name: of the table (tableName), which says how it is
+   * stored. */
+  async price(config, name) {
+    const query = name.includes("?") ? name.slice(name.indexOf("?")) : "";
+    return json(await this.#fetch(`page/tables${query}`, { ...posted(null), body: config }));
+  }
+
   /** The objects that a server sends as events, one after the other, each as soon as it is there. body: of a POST; a
    * GET without one. An error among them is thrown. */
   async *events(address, body, options = {}) {

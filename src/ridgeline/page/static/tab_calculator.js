@@ -4,6 +4,7 @@ import { html, useCallback, useEffect, useMemo, useRef, useState } from "page/do
 import { Bar } from "page/calc_bar.js";
 import { settingOf } from "page/calc_case.js";
 import { nameOf, useCatalogue, useTables } from "page/calc_data.js";
+import { Given } from "page/calc_given.js";
 import { Folklore } from "page/calc_folklore.js";
 import { Levers } from "page/calc_levers.js";
 import { Race } from "page/calc_race.js";
@@ -108,7 +109,7 @@ const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Fo
 
 export function view({ source, active, state: said, set }) {
   const { all, models, error } = useCatalogue(source);
-  const tableOf = useTables(source);
+  const [tableOf, give] = useTables(source);
   const [state, drag] = useDragged(said, set);
   const [touched, setTouched] = useState(false);
   const [ghost, setGhost] = useState(null);
@@ -136,7 +137,9 @@ export function view({ source, active, state: said, set }) {
     document.getElementById(WHY)?.scrollIntoView({ behavior: "smooth", block: "start" });
   };
   return html`
-    <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names} />
+    <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names}>
+      <${Given} ...${{ source, active }} onGiven=${(model, config) => (give(model, config), change({ model }))} />
+    <//>
     ${trouble && html`<${Trouble}>${trouble}<//>`}
     ${shown &&
     html`<div class="first">

@@ -16,9 +16,10 @@ from ridgeline.server.api.fields import read_fields
 from ridgeline.server.api.generation import engine_died, engine_restarting
 from ridgeline.server.api.model import ServedModel
 from ridgeline.server.errors import ApiError, internal, invalid
+from ridgeline.server.http.auth import check_asker
 from ridgeline.server.http.body import read_object
 from ridgeline.server.service import Service
-from ridgeline.server.settings import ServerSettings, is_loopback
+from ridgeline.server.settings import ServerSettings
 
 ROUTE = "/page/trace"
 
@@ -49,7 +50,7 @@ class TraceApi:
 
     async def trace(self, request: Request) -> Response:
         """The recording. Raises ApiError."""
-        self.check_asker(request)
+        check_asker(request, self._settings, "have a text traced")
         fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
         question = msgspec.json.encode(await self._question(fields))
         if self._busy:
@@ -61,12 +62,6 @@ class TraceApi:
             return Response(await self._answer(question), media_type="application/json")
         finally:
             self._busy = False
-
-    def check_asker(self, request: Request) -> None:
-        """Raise ApiError for another machine where no key is asked for: everybody else waits for a trace."""
-        host = request.client.host if request.client is not None else ""
-        if not self._settings.keys and not is_loopback(host):
-            raise ApiError(403, "without an API key only this machine may have a text traced", code="key_needed")
 
     async def _question(self, fields: TraceFields) -> Question:
         self._model.check_name(fields.model)

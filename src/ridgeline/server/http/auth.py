@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response
@@ -120,6 +121,14 @@ def check_origin(headers: Headers, settings: ServerSettings) -> None:
         raise ApiError(
             403, "this web origin may not ask the server; allow it with --allowed-origins", code="origin_not_allowed"
         )
+
+
+def check_asker(request: Request, settings: ServerSettings, what: str) -> None:
+    """Raises ApiError (403) for another machine where no key is asked for, of what costs everybody else. what: is asked
+    for, in words."""
+    host = request.client.host if request.client is not None else ""
+    if not settings.keys and not is_loopback(host):
+        raise ApiError(403, f"without an API key only this machine may {what}", code="key_needed")
 
 
 def _host_name(host: str) -> str:

@@ -131,7 +131,7 @@ class ServedTogether:
                     *picture_routes(pictures, videos),
                     *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
                     *observability.routes(),
-                    *PageData(self.language.priced(llm, own)).routes(),
+                    *PageData(self.language.priced(llm, own), own).routes(),
                 )
             )
 

@@ -68,7 +68,9 @@ class ServedPictures:
         names = names_of(self.models, settings)
         service, metrics = picture_service(drawer, names, settings)
         jobs = Jobs(service, settings)
-        app = build_picture_app(service, jobs, settings, names, routes=[metrics.route(), *PageData({}).routes()])
+        app = build_picture_app(
+            service, jobs, settings, names, routes=[metrics.route(), *PageData({}, settings).routes()]
+        )
         lag = asyncio.create_task(metrics.watch_loop())
         try:
             yield Serving(app, drawer, metrics.exchanged, [service.queue], service.held, service.end_all)

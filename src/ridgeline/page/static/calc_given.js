@@ -1,0 +1,69 @@
+// A config.json that is dropped on the page, or chosen by a button: its model is priced by the server, and becomes the
+// page's. What a file holds is a stranger's; here it stays text, and what is no config is said in one line.
+
+import { html, useEffect, useRef, useState } from "page/dom.js";
+import { modelName } from "page/calc_case.js";
+import { GIVEN } from "page/calc_data.js";
+import { Trouble } from "page/controls.js";
+
+const MOST = 1 << 20; // bytes, of which the server takes no more either
+const EXPORT = "This page is a file and holds the models that it was exported with; for yours: ridgeline page export --out page.html --models PATH/config.json";
+
+/** onGiven(name, text): of a file that says at least that it is JSON. */
+export function Given({ source, active, onGiven }) {
+  const input = useRef(null);
+  const [over, setOver] = useState(false);
+  const [trouble, say] = useState("");
+  const take = async (file) => {
+    const found = source.served ? await readConfig(file) : { trouble: EXPORT };
+    say(found.trouble ?? "");
+    if (found.config) onGiven(GIVEN + found.name, found.config);
+  };
+  const latest = useRef(take);
+  latest.current = take;
+  useEffect(() => (active ? onFiles(setOver, (file) => latest.current(file)) : undefined), [active]);
+  return html`<button type="button" class="quiet give" onClick=${() => (source.served ? input.current.click() : say(EXPORT))}>Open a config.json</button>
+    <input type="file" accept=".json,application/json" hidden ref=${input} aria-label="A config.json"
+      onChange=${(event) => {
+        const [file] = event.target.files;
+        event.target.value = "";
+        if (file) take(file);
+      }} />
+    ${over && html`<p class="dropping" aria-hidden="true"><span>Drop a config.json: its model becomes the page's</span></p>`}
+    ${trouble && html`<${Trouble}>${trouble}<//>`}`;
+}
+
+/** Files that are dragged over the page and dropped there. Returns what ends that. */
+function onFiles(setOver, take) {
+  const holds = (event) => event.dataTransfer?.types.includes("Files");
+  const move = (event) => {
+    if (!holds(event)) return;
+    event.preventDefault();
+    setOver(true);
+  };
+  const leave = (event) => event.relatedTarget === null && setOver(false);
+  const drop = (event) => {
+    if (!holds(event)) return;
+    event.preventDefault();
+    setOver(false);
+    const [file] = event.dataTransfer.files;
+    if (file) take(file);
+  };
+  const heard = { dragover: move, dragleave: leave, drop };
+  for (const [name, hear] of Object.entries(heard)) addEventListener(name, hear);
+  return () => {
+    setOver(false);
+    for (const [name, hear] of Object.entries(heard)) removeEventListener(name, hear);
+  };
+}
+
+async function readConfig(file) {
+  const called = file.name.slice(0, 80);
+  if (file.size > MOST) return { trouble: `${called} has more than ${MOST} bytes, more than a config.json` };
+  try {
+    const config = await file.text();
+    return { config, name: modelName(called, JSON.parse(config)) };
+  } catch (error) {
+    return { trouble: error instanceof SyntaxError ? `${called} is not valid JSON` : `${called} cannot be read` };
+  }
+}
