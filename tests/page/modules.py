@@ -35,6 +35,11 @@ class Modules:
         body = _EXPORT.sub(r"\1", _IMPORT.sub(_as_constant, text))
         self._context.eval(f"modules[{json.dumps(name)}] = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();")
 
+    def stand_in(self, name: str) -> None:
+        """Something in the place of a file that draws: whatever is asked of it is a function that does nothing."""
+        self._read.add(name)
+        self._context.eval(f"modules[{json.dumps(name)}] = new Proxy({{}}, {{ get: () => () => null }});")
+
     def call(self, name: str, function: str, *arguments: Any) -> Any:
         """What a function of a module gives, through JSON both ways."""
         given = ", ".join(map(json.dumps, arguments))

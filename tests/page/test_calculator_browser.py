@@ -16,6 +16,7 @@ from ridgeline.page.export import exported
 from ridgeline.page.tables import Stored
 from ridgeline.roofline.cards import load_card
 from ridgeline.roofline.plan import Setup, Workload, make_plan
+from server.conftest import Running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -137,6 +138,30 @@ def test_the_sentence_says_what_plan_says(open_page: OpenPage, one_file: str, us
     wanted += [three(users / floor)] * (users > 1)
     assert said[:-1] == wanted
     assert float(said[-1].removesuffix(" %")) == pytest.approx(100 * decode.idle, abs=0.5)
+
+
+def test_numbers_lead_to_why_by_keys(open_page: OpenPage, one_file: str) -> None:
+    page = open_page(one_file, **STILL).page
+    page.locator(".sentence a").first.press("Enter")
+    assert (page.evaluate("document.activeElement.textContent") or "").startswith("Read in a step")
+    page.locator(".beneath a").first.press("Enter")
+    assert (page.evaluate("document.activeElement.textContent") or "").startswith("Floor")
+    assert "#v=1" in page.url or "#" not in page.url
+
+
+def test_the_served_model_runs_along_on_a_click(open_page: OpenPage, tales_server: Running) -> None:
+    """And not before: what it takes is measured beside what the engine's price said."""
+    opened = open_page(f"{tales_server.url}/#tab=calculator", **STILL)
+    page = opened.page
+    live = page.locator(".racer.live")
+    live.get_by_text("live, on this server").wait_for()
+    assert not [each for each in opened.asked if "completions" in each]
+    live.get_by_role("button", name="Type it live").press("Enter")
+    live.get_by_text(re.compile(r"measured: [\d.]+ [mµ]?s to the first token, then [\d,.]+ a second")).wait_for()
+    live.get_by_text(re.compile(r"steps [\d.]+ [mµ]?s, predicted [\d.]+ [mµ]?s")).wait_for()
+    assert len(live.locator(".story").text_content() or "") > 40
+    assert [each.rpartition("/v1/")[2] for each in opened.asked if "completions" in each] == ["chat/completions"]
+    tales_server.idle()
 
 
 def test_the_dot_takes_one_step_by_itself(open_page: OpenPage, one_file: str) -> None:

@@ -108,6 +108,5 @@ def test_trust_is_what_plan_prints() -> None:
     said = calculator().eval(f"trustOf(setting({json.dumps(USUAL)}), 'decode')")
     trust = trust_in("a100-sxm-80gb", "vllm", "decode")
     assert trust.rows > trust.within > 0
-    assert said == f"uncalibrated: {trust.within} of {trust.rows} published measurements within {NEAR:.0%}".replace(
-        "%", " %"
-    )
+    near = f"{100 * NEAR:.0f}\N{NO-BREAK SPACE}%"
+    assert said == f"uncalibrated: {trust.within} of {trust.rows} published measurements within {near}"

@@ -92,7 +92,7 @@ export function trustOf({ card, asked }, metric) {
   if (card.calibrated) return "calibrated on this machine";
   const own = card.trust[asked.devices >= 8 && metric !== "memory" ? "tp8" : metric];
   if (!own) return "uncalibrated: not measured on this card";
-  return `uncalibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20 %`;
+  return `uncalibrated: ${own.within} of ${own.rows} published measurement${own.rows > 1 ? "s" : ""} within 20\u00a0%`;
 }
 
 /** As the file is called, or as its config says where that is config.json, as most are. */

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "page/dom.js";
 import { settingOf, trustOf } from "page/calc_case.js";
+import { Live } from "page/calc_live.js";
 import { useId } from "page/controls.js";
 import { saySeconds, three } from "page/numbers.js";
 
@@ -12,7 +13,7 @@ const STORY = (
   "But each had brought a suitcase of their own, and the suitcases had to go up the stairs as well."
 ).split(/(?<= )/);
 
-export function Race({ setting, all, cards, rival, onRival }) {
+export function Race({ setting, all, cards, rival, onRival, source, context }) {
   const id = useId();
   const own = all.cards[rival];
   const [elapsed, start, running] = useClock();
@@ -31,6 +32,7 @@ export function Race({ setting, all, cards, rival, onRival }) {
         <p class="story" aria-hidden="true">${STORY.slice(0, written).join("")}<span class=${running && !done ? "writing" : ""}></span></p>
       </div>`;
     })}
+    <${Live} source=${source} context=${context} onStart=${start} />
   </section>`;
 }
 

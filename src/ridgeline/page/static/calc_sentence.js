@@ -5,24 +5,37 @@ import { trustOf } from "page/calc_case.js";
 import { people } from "page/chart_roofline.js";
 import { fixed, grouped, percent, sayGB, saySeconds, three } from "page/numbers.js";
 
-export const WHY = "calculator-why";
+/** The id of what explains a number: its "bytes", its "seconds", or how both "roofs" stand to each other. */
+export const whyOf = (about) => `calculator-why-${about}`;
 
-export function Sentence({ setting, onWhy }) {
+function Because({ of, children }) {
+  const go = (event) => {
+    event.preventDefault(); // the address is the state's
+    const there = document.getElementById(whyOf(of));
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    there.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "center" });
+    there.focus({ preventScroll: true });
+  };
+  return html`<a href=${`#${whyOf(of)}`} onClick=${go}>${children}</a>`;
+}
+
+const link = (words, about) => html`<${Because} of=${about}>${words}<//>`;
+
+export function Sentence({ setting }) {
   const { state, table, card, decode, asked } = setting;
   const { users } = state;
   const cards = asked.devices > 1 ? `${asked.devices} × ${card.title}` : `${/^[AEIOU]|^NVIDIA/.test(card.title) ? "an" : "a"} ${card.title}`;
-  const link = (words, about) => html`<a href=${`#${WHY}`} onClick=${(event) => onWhy(event, about)}>${words}</a>`;
   const floor = decode.seconds.floor;
   const each = html`${link(three(1 / floor), "seconds")} tokens a second${users > 1 ? html` each, ${link(three(users / floor), "seconds")} in all` : ""}`;
   return html`<h1 class="sentence">
     ${users === 1 ? "One user" : `${grouped(users)} users`} of <strong>${table.model}</strong> on <strong>${cards}</strong>:
     ${" "}every ${users === 1 ? "token" : "step"} reads ${link(sayGB(decode.cost.weights + decode.cost.read), "bytes")}.
     ${" "}At best ${link(saySeconds(floor), "seconds")}, ${each};
-    ${" "}${waits(decode, link)}
+    ${" "}${waits(decode)}
   </h1>`;
 }
 
-function waits(decode, link) {
+function waits(decode) {
   if (decode.limit === "compute") return html`the memory waits ${link(share(1 - decode.memory / decode.seconds.floor), "roofs")} of the time.`;
   return html`the arithmetic units wait ${link(share(decode.idle), "roofs")} of the time.`;
 }
@@ -39,12 +52,12 @@ export function Beneath({ setting }) {
   const { memory } = serving;
   const under = wall < decode.ridge;
   return html`<p class="beneath">
-    Expected ${saySeconds(expected)}, ${three(1 / expected)} tokens a second${state.users > 1 ? " each" : ""}
+    Expected ${link(saySeconds(expected), "seconds")}, ${link(three(1 / expected), "seconds")} tokens a second${state.users > 1 ? " each" : ""}
     ${" "}<small>(${trustOf(setting, "decode")})</small>.
     ${" "}${under
       ? html`However many users: at ${grouped(context)} tokens of context each brings keys and values of their own, and the step stays at
-        ${" "}${three(wall)} FLOP a byte, under the ridge at ${three(decode.ridge)}.`
-      : html`At ${grouped(context)} tokens of context a batch can climb over the ridge at ${three(decode.ridge)} FLOP a byte.`}
+        ${" "}${three(wall)} FLOP a byte, under the ridge at ${link(three(decode.ridge), "roofs")}.`
+      : html`At ${grouped(context)} tokens of context a batch can climb over the ridge at ${link(three(decode.ridge), "roofs")} FLOP a byte.`}
     ${" "}${memory.fits ? html`Memory holds ${people(memory.users)}.` : html`It does not fit: a card lacks ${percent(memory.missing / memory.total)} of its size.`}
   </p>`;
 }

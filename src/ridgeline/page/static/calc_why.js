@@ -2,7 +2,7 @@
 
 import { html } from "page/dom.js";
 import { trustOf } from "page/calc_case.js";
-import { WHY } from "page/calc_sentence.js";
+import { whyOf } from "page/calc_sentence.js";
 import { people } from "page/chart_roofline.js";
 import { grouped, percent, say, sayGB, saySeconds, three } from "page/numbers.js";
 
@@ -12,16 +12,16 @@ export function Why({ setting }) {
   const { parameters, memory } = table;
   const gathered = memory.weights - weights;
   const cards = asked.devices > 1 ? ", of each card" : "";
-  return html`<section class="card why" id=${WHY} aria-labelledby="why-title">
+  return html`<section class="card why" aria-labelledby="why-title">
     <h2 id="why-title">Why</h2>
     <ol>
       <li><b>Parameters</b> <${Sum} terms=${Object.entries(parameters.by_part).map(([part, count]) => [grouped(count), part])} total=${grouped(parameters.total)} /></li>
       <li><b>Bytes of weights${cards}</b> <${Sum} terms=${memory.parts.map(({ part, format, nbytes }) => [sayGB(nbytes), `${part} in ${format}`])} total=${sayGB(memory.weights)} /></li>
-      <li><b>Read in a step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} no more than single rows` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
+      <li id=${whyOf("bytes")} tabindex="-1"><b>Read in a step</b> <${Sum} terms=${[[sayGB(weights), gathered > 0 ? `weights: of ${sayGB(gathered)} no more than single rows` : "weights"], [sayGB(read), `keys and values: ${people(state.users)} × ${grouped(context)} tokens`]]} total=${sayGB(weights + read)} /></li>
       <li><b>Memory</b> ${sayGB(weights + read + decode.cost.written)} / ${say(card.bandwidth, "B/s")} = <b>${saySeconds(decode.memory)}</b>, writing included</li>
       <li><b>Arithmetic</b> ${say(decode.flops, "FLOP")}, in the formats' own peaks = <b>${saySeconds(decode.arithmetic)}</b></li>
-      <li><b>Floor</b> the longer of both: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
-      <li><b>Ridge</b> ${three(decode.intensity)} FLOP a byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units wait ${percent(Math.max(0, decode.idle))} of the floor</li>
+      <li id=${whyOf("seconds")} tabindex="-1"><b>Floor</b> the longer of both: <b>${saySeconds(decode.seconds.floor)}</b>; each operation by itself ${saySeconds(decode.seconds.bound)} (bound); with the kernels there are ${saySeconds(decode.seconds.expected)} (expected; ${trustOf(setting, "decode")})</li>
+      <li id=${whyOf("roofs")} tabindex="-1"><b>Ridge</b> ${three(decode.intensity)} FLOP a byte here; arithmetic takes as long as memory at ${three(decode.ridge)}; the arithmetic units wait ${percent(Math.max(0, decode.idle))} of the floor</li>
     </ol>
     <details><summary>Where the facts are from</summary>
       <div class="scroll" tabindex="0" role="region" aria-label="Sources"><table class="facts"><tbody>

@@ -126,7 +126,7 @@ function rowsOf(times, trace) {
 }
 
 /** Steps as predicted (outline) and measured (bar), and what nothing can beat (mark). The table behind it says both. */
-function Priced({ trace }) {
+export function Priced({ trace }) {
   const { step_seconds: measured, predicted_seconds: predicted, floor_seconds: floor } = trace;
   const longest = Math.max(measured, predicted);
   const [fill, outline, mark] = [measured, predicted, floor].map((value) => (100 * value) / longest);

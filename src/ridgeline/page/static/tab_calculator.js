@@ -8,7 +8,7 @@ import { Given } from "page/calc_given.js";
 import { Folklore } from "page/calc_folklore.js";
 import { Levers } from "page/calc_levers.js";
 import { Race } from "page/calc_race.js";
-import { Beneath, Sentence, WHY } from "page/calc_sentence.js";
+import { Beneath, Sentence } from "page/calc_sentence.js";
 import { Take } from "page/calc_take.js";
 import { Why } from "page/calc_why.js";
 import { LoadChart } from "page/chart_load.js";
@@ -107,7 +107,7 @@ function useFirstStep(ready, active, state, change) {
 // What follows a drag. Users and speed has handles of its own, and takes turns with its curves alone.
 const [WhyInTurn, RaceInTurn, TakeInTurn, FolkloreInTurn] = [Why, Race, Take, Folklore].map(inTurn);
 
-export function view({ source, active, state: said, set }) {
+export function view({ source, context, active, state: said, set }) {
   const { all, models, error } = useCatalogue(source);
   const [tableOf, give] = useTables(source);
   const [state, drag] = useDragged(said, set);
@@ -132,10 +132,6 @@ export function view({ source, active, state: said, set }) {
   if (error) return html`<${Trouble}>${error}<//>`;
   if (!all) return html`<p class="notice busy" role="status">Prices are being read.</p>`;
   const has = (own) => !models.tables || models.tables.includes(nameOf({ ...state, ...own }));
-  const seeWhy = (event) => {
-    event.preventDefault();
-    document.getElementById(WHY)?.scrollIntoView({ behavior: "smooth", block: "start" });
-  };
   return html`
     <${Bar} ...${{ state, has, onChange: change }} models=${models.models.map((each) => each.name)} cards=${names}>
       <${Given} ...${{ source, active }} onGiven=${(model, config) => (give(model, config), change({ model }))} />
@@ -143,7 +139,7 @@ export function view({ source, active, state: said, set }) {
     ${trouble && html`<${Trouble}>${trouble}<//>`}
     ${shown &&
     html`<div class="first">
-        <${Sentence} setting=${shown} onWhy=${seeWhy} />
+        <${Sentence} setting=${shown} />
         <div class="pictures">
           <${Roofline} setting=${shown} ghost=${ghost} ...${{ touched, prefill, onChange: change }} />
           <${Tower} setting=${shown} ghost=${ghost} onChange=${change} />
@@ -154,7 +150,7 @@ export function view({ source, active, state: said, set }) {
         <${LoadChart} setting=${shown} now=${state} ghost=${ghost} onChange=${change} />
         <${Levers} setting=${shown} ...${{ all, tableOf, has, onGhost: setGhost, onChange: change }} />
         <${WhyInTurn} setting=${shown} />
-        <${RaceInTurn} setting=${shown} all=${all} cards=${names} rival=${state.rival} onRival=${challenge} />
+        <${RaceInTurn} setting=${shown} all=${all} cards=${names} rival=${state.rival} onRival=${challenge} ...${{ source, context }} />
         <${TakeInTurn} setting=${shown} />
       </div>`}
     <${FolkloreInTurn} ...${{ all, tableOf, known }} onChange=${look} />
