@@ -38,7 +38,7 @@ class Modules:
     def stand_in(self, name: str) -> None:
         """Something in the place of a file that draws: whatever is asked of it is a function that does nothing."""
         self._read.add(name)
-        self._context.eval(f"modules[{json.dumps(name)}] = new Proxy({{}}, {{ get: () => () => null }});")
+        self._context.eval(f"modules[{json.dumps(name)}] = new Proxy({{}}, {{ get: () => function () {{}} }});")
 
     def call(self, name: str, function: str, *arguments: Any) -> Any:
         """What a function of a module gives, through JSON both ways."""

@@ -21,8 +21,8 @@ function loadsOf(serving, most) {
 
 /** now: the state as it is dragged, which the curves follow. */
 export function LoadChart({ setting: newest, now, ghost, onChange }) {
-  const setting = useTurn(newest);
   const [box, width] = useWidth(640);
+  const setting = useTurn(newest, box);
   const { serving } = setting;
   const { capacity, memory } = serving;
   const widest = Math.max(2, memory.users, setting.state.users);

@@ -212,7 +212,7 @@ function UsersHandle({ at, frame, setting, per, touched, onChange }) {
 function Wall({ frame, setting, wall, roof, per, onChange }) {
   const { asked, context, state, table } = setting;
   const start = useRef(null);
-  const most = longestContext(table, state);
+  const most = useMemo(() => longestContext(table, state), [table, state.input, state.output]);
   const put = (value) => onChange(withContext(start.current ?? state, Math.round(clamp(value, 2, most))));
   const handle = useHandle({
     per,

@@ -95,10 +95,12 @@ function Tiles({ setting, memory, y }) {
   const over = users > memory.users ? tile(count) : null;
   const inset = Math.min(1, tall / 4);
   const path = (from, to) => {
-    let d = "";
+    const shape = `h${(wide - 2 * inset).toFixed(1)}v${Math.max(0.3, tall - 2 * inset).toFixed(2)}h${(2 * inset - wide).toFixed(1)}z`;
+    const lefts = Array.from({ length: columns }, (_, at) => (tile(at).x + inset).toFixed(1));
+    let [d, top] = ["", ""];
     for (let at = from; at < to; at++) {
-      const { x, y: top } = tile(at);
-      d += `M${(x + inset).toFixed(1)} ${(top + inset).toFixed(2)}h${(wide - 2 * inset).toFixed(1)}v${Math.max(0.3, tall - 2 * inset).toFixed(2)}h${(2 * inset - wide).toFixed(1)}z`;
+      if (at === from || at % columns === 0) top = (tile(at).y + inset).toFixed(2);
+      d += `M${lefts[at % columns]} ${top}${shape}`;
     }
     return d;
   };

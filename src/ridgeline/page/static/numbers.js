@@ -8,6 +8,7 @@ const TIE = /^50*$/;
 /** A number with so many decimals; halves go to the even digit, as Python has it and toFixed has not. */
 export function fixed(value, places) {
   const text = value.toFixed(places);
+  if (places <= 22 && (Math.abs(value) * 10 ** places) % 1 !== 0.5) return text; // a product that is a half is exact
   const exact = Math.abs(value).toFixed(Math.min(100, places + 40));
   const dot = exact.indexOf(".");
   if (dot < 0 || !TIE.test(exact.slice(dot + 1 + places))) return text;
