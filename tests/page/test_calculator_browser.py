@@ -88,6 +88,26 @@ def test_dragging_the_dot_never_reaches_the_ridge_until_the_context_goes(open_pa
     until(page, lambda: "calculator.users=" in page.url)
 
 
+def test_panels_follow_a_drag_while_it_lasts(open_page: OpenPage, one_file: str) -> None:
+    """Those in sight, and not after it."""
+    page = open_page(one_file, **STILL, viewport={"width": 1280, "height": 2400}).page
+    why, lever = page.locator(".why"), page.locator(".levers tbody tr").first
+    lever.get_by_text("× ").first.wait_for()
+    box = page.locator(".users .dot").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    levers, whys = set(), set()
+    for step in range(1, 30):
+        page.mouse.move(box["x"] + 5 + 9 * step, box["y"] + 5)
+        levers.add(lever.text_content())
+        whys.add(why.text_content())
+    assert min(len(levers), len(whys)) > 5
+    users = f"{number(users_of(page), 'aria-valuenow'):,.0f} users × 2,000 tokens"
+    why.get_by_text(users).wait_for()
+    page.mouse.up()
+
+
 def test_both_handles_go_by_keys(open_page: OpenPage, one_file: str) -> None:
     page = open_page(one_file, **STILL).page
     users, context = users_of(page), page.get_by_role("slider", name="Context")

@@ -110,3 +110,52 @@ def test_trust_is_what_plan_prints() -> None:
     assert trust.rows > trust.within > 0
     near = f"{100 * NEAR:.0f}\N{NO-BREAK SPACE}%"
     assert said == f"uncalibrated: {trust.within} of {trust.rows} published measurements within {near}"
+
+
+def test_what_is_kept_of_a_setting_is_what_it_would_be_anew() -> None:
+    """While users are dragged only the step is another one; all else that is shown is as if it were made for them."""
+    rng = random.Random(3)
+    states = [
+        USUAL | {name: rng.choice(values) for name, values in CHANGES.items() if rng.random() < 0.2} for _ in range(80)
+    ]
+    states = [{**state, "users": rng.choice((1, 2, 32, 400, 2048))} for state in states for _ in range(2)]
+    page = calculator()
+    page.run("""
+        const shown = ({decode, alone, wall, context, serving, state, workload, card}) => {
+          const {capacity, memory} = serving, load = serving.load(state.users);
+          return [decode.seconds, decode.intensity, alone.seconds, wall, context, workload, card.name, capacity.users,
+            capacity.limit, memory.left, memory.users, load.ttft, load.ttftMarching, load.tpot, load.tokensPerSecond];
+        };""")
+    kept, anew = page.eval(
+        f"""((states) => {{
+            let before = null;
+            const kept = states.map((state) => shown(before = settingOf(table, all, state, before)));
+            return [kept, states.map((state) => shown(setting(state)))];
+        }})({json.dumps(states)})"""
+    )
+    for one, other in zip(kept, anew, strict=True):
+        assert one == other
+
+
+CHANGES = {
+    "card": ["h100-sxm", "rtx-4090"],
+    "input": [77, 1501, 4000],
+    "output": [1, 2, 500],
+    "ttft": [0, 0.2],
+    "tpot": [0, 0.02],
+    "use": [0.5],
+}
+
+
+def test_intensities_of_steps_are_those_of_their_phases() -> None:
+    page = calculator()
+    page.run("const {decodeIntensity} = modules['plan.js'], {doublingsOf} = modules['calc_case.js'];")
+    found, wanted = page.eval(
+        f"""(({{asked}}) => [1, 7, 300].map((context) => [1, 5, 64, 2048].map((users) =>
+            [decodeIntensity(asked, users, context), decodeOf(asked, users, context).intensity])).flat())
+        (setting({json.dumps(USUAL)})).reduce(([a, b], [c, d]) => [[...a, c], [...b, d]], [[], []])"""
+    )
+    assert found == wanted
+    doublings = page.eval(f"doublingsOf(setting({json.dumps(USUAL)}))")
+    assert [each["users"] for each in doublings] == [2**power for power in range(12)]
+    assert doublings[5]["intensity"] == page.eval(f"setting({json.dumps(USUAL | {'users': 32})}).decode.intensity")
