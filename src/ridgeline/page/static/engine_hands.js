@@ -16,8 +16,10 @@ const STEMS = [
   "The old man looked at the sea and said",
   "There was a little house in the wood where",
 ];
+const NAMES = ["Anna", "Ben", "Clara", "David", "Emma", "Finn", "Grace"];
 const ANSWERS = [40, 120]; // tokens of an answer: drawn between
-const WORDS_OF_CONTEXT = 0.45; // a word is up to two tokens
+const ANSWERS_OF_CONTEXT = 0.25; // at most; a stem has far fewer than the rest
+const LONGEST = 16384; // tokens of a long prompt
 
 /** What this view has sent and what became of it. */
 class Sender {
@@ -25,16 +27,40 @@ class Sender {
     Object.assign(this, { source, model, show });
     this.open = [];
     this.queue = [];
+    this.making = 0; // prompts whose tokens the server is asked for
     this.trouble = "";
   }
 
   get sent() {
-    return this.open.reduce((sum, each) => sum + each.prompts.length, 0);
+    return this.making + this.open.reduce((sum, each) => sum + each.prompts.length, 0);
+  }
+
+  /** The least and the most tokens of an answer: with its prompt it is within the context. */
+  get answers() {
+    const most = Math.max(1, Math.floor(this.model.max_model_len * ANSWERS_OF_CONTEXT));
+    return ANSWERS.map((tokens) => Math.min(tokens, most));
   }
 
   /** Send prompts as soon as there is a connection for them. */
   add(prompts) {
     this.queue.push(...prompts);
+    this.push();
+  }
+
+  /** Send a prompt that fills the context up to its answer: how many tokens a word has, the server says. */
+  async addLong() {
+    const { model } = this;
+    const room = Math.min(model.max_model_len - this.answers[1], LONGEST);
+    const words = Array.from({ length: room }, () => anyOf(NAMES)).join(" ");
+    this.making += 1;
+    this.show();
+    try {
+      const { tokens } = await this.source.post("tokenize", { model: model.id, prompt: words });
+      this.queue.push(tokens.slice(0, room));
+    } catch (error) {
+      this.trouble = error.message;
+    }
+    this.making -= 1;
     this.push();
   }
 
@@ -48,7 +74,7 @@ class Sender {
   async post(prompts) {
     const one = { prompts, stop: new AbortController() };
     this.open.push(one);
-    const [least, most] = ANSWERS;
+    const [least, most] = this.answers;
     const body = {
       model: this.model.id,
       prompt: prompts,
@@ -77,18 +103,14 @@ class Sender {
   }
 }
 
+const anyOf = (list) => list[Math.floor(Math.random() * list.length)];
+
 function prompts(count) {
-  return Array.from({ length: count }, () => STEMS[Math.floor(Math.random() * STEMS.length)]);
+  return Array.from({ length: count }, () => anyOf(STEMS));
 }
 
-function longPrompt(context) {
-  const words = Math.max(20, Math.floor(context * WORDS_OF_CONTEXT));
-  const names = ["Anna", "Ben", "Clara", "David", "Emma", "Finn", "Grace"];
-  return Array.from({ length: words }, (_, at) => names[(at * at + words) % names.length]).join(" ");
-}
-
-/** engine: an EngineState. active: whether the view is seen; arrivals stop where it is not. */
-export function Hands({ source, model, engine, active }) {
+/** model: its card. active: whether the view is seen; arrivals stop where it is not. */
+export function Hands({ source, model, active }) {
   const [, setShown] = useState(0);
   const sender = useRef(null);
   sender.current ??= new Sender(source, model, () => setShown((count) => count + 1));
@@ -101,7 +123,7 @@ export function Hands({ source, model, engine, active }) {
     <h2 id="hands-title">Hands <small>what you send is real work for this server</small></h2>
     <div class="controls">
       ${[1, 10, 100].map((count) => html`<button type="button" class="act" onClick=${send(count)}>Send ${count}</button>`)}
-      <button type="button" class="act" onClick=${() => hands.add([longPrompt(engine.limits.context)])}>A long prompt</button>
+      <button type="button" class="act" onClick=${() => hands.addLong()}>A long prompt</button>
       <button type="button" class="act" disabled=${hands.open.length === 0} onClick=${() => hands.abort()}>Abort the last</button>
       <button type="button" class="quiet" disabled=${hands.open.length === 0} onClick=${() => hands.abortAll()}>Abort all</button>
     </div>

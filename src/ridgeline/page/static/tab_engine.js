@@ -40,7 +40,7 @@ function Live({ context, source, active }) {
   return html`
     ${trouble && html`<${Trouble}>${trouble}<//>`}
     <${Gauges} ...${{ engine, idle }} />
-    <${Hands} ...${{ source, model, engine, active }} />
+    <${Hands} ...${{ source, model, active }} />
     <${Panels} ...${{ engine, revision }} />
   `;
 }
