@@ -1,6 +1,7 @@
 """A browser, and servers for it to open."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ from server.conftest import Running, running
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+PATIENCE = 60
+"""Seconds that a test waits for what has to come: it is there within one, but machines that test are slow and busy."""
 
 CHROMIUM = Path("/usr/bin/chromium")
 THINKING = (
@@ -80,7 +84,7 @@ def open_page(browser: "Browser") -> Iterator[OpenPage]:
             """context: as playwright has it. quiet: whether nothing may be said in the end."""
             fresh = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context})
             stack.callback(fresh.close)
-            fresh.set_default_timeout(10_000)
+            fresh.set_default_timeout(1000 * PATIENCE)
             one = Opened(fresh.new_page())
             one.page.on("console", lambda message: one.said.append(f"{message.type}: {message.text}"))
             one.page.on("pageerror", lambda error: one.said.append(f"error: {error}"))
@@ -94,6 +98,29 @@ def open_page(browser: "Browser") -> Iterator[OpenPage]:
         yield open_one
         for one in opened:
             assert one.said == []
+
+
+def until(page: "Page", holds: Callable[[], bool]) -> None:
+    """Wait for it. A page's policy lets nobody evaluate in it again and again, as playwright's own waiting does."""
+    for _ in range(PATIENCE * 50):
+        if holds():
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("it did not come to that")
+
+
+@contextmanager
+def slow_steps(server: Running) -> Iterator[None]:
+    """The server's engine takes a fifth of a second longer for a step inside: what comes of a few dozen steps is under
+    way until then, however slow a browser is."""
+    engine = server.service.llm._host._loaded.engine  # type: ignore[attr-defined]
+    step, over = engine.step, threading.Event()
+    engine.step = lambda: (over.wait(0.2), step())[1]
+    try:
+        yield
+    finally:
+        over.set()
+        del engine.step
 
 
 @contextmanager

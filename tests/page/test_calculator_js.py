@@ -54,9 +54,11 @@ def planned(state: dict[str, Any], page: Page, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("changed", "weights", "devices"),
     [
-        ({"users": 32}, None, 1),
+        pytest.param({"users": 32}, None, 1, marks=pytest.mark.slow),
         ({"card": "h100-sxm", "weights": "fp8", "cards": 2, "input": 77, "ttft": 0, "use": 0.85}, "fp8", 2),
-        ({"card": "rtx-4090", "input": 1999, "output": 1, "tpot": 0.0123, "ttft": 0}, None, 1),
+        pytest.param(
+            {"card": "rtx-4090", "input": 1999, "output": 1, "tpot": 0.0123, "ttft": 0}, None, 1, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_command_says_what_the_page_does(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from page.conftest import OpenPage, saying
+from page.conftest import OpenPage, saying, slow_steps
 from server.conftest import Running
 
 pytestmark = pytest.mark.page
@@ -22,10 +22,10 @@ def say(page: Any, text: str, key: str = "Enter") -> None:
 
 @contextmanager
 def answered(page: Any) -> Iterator[None]:
-    """What is done inside has an answer when it is left, and that is shown."""
+    """What is done inside has an answer when it is left, and that is shown with what its steps took."""
     with page.expect_response("**/v1/trace/*"):
         yield
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 20)))")
+    page.locator(".answer").last.get_by_text("steps, measured", exact=True).wait_for(state="attached")
 
 
 def answers(page: Any) -> list[str]:
@@ -80,10 +80,12 @@ def test_shift_and_enter_begin_a_line(open_page: OpenPage, tales_server: Running
 def test_an_answer_is_stopped(open_page: OpenPage, tales_server: Running) -> None:
     """What was written stays, and the server gives up too."""
     page = open_page(f"{tales_server.url}/#v=1&tab=chat&chat.temperature=2").page
-    say(page, "Once")
-    page.get_by_role("button", name="Stop").wait_for()
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Again").wait_for()
+    with slow_steps(tales_server):
+        say(page, "Once")
+        page.get_by_role("button", name="Stop").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Again").wait_for()
+        page.get_by_text("stopped", exact=True).wait_for()
     tales_server.idle()
 
 

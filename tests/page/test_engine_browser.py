@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from page.conftest import OpenPage
+from page.conftest import OpenPage, slow_steps, until
 from page.test_page_browser import serious
 from ridgeline.page.export import exported
 from ridgeline.page.recorded import SCENES, recorded_runs
 from ridgeline.roofline.cards import load_card
 from server.conftest import Running
-from server.wire import eventually
 
 pytestmark = pytest.mark.page
 STATE = "/v1/engine/state"
@@ -62,8 +61,8 @@ def test_what_is_sent_is_seen_and_the_view_ends_as_the_engine_does(open_page: Op
     page.get_by_role("button", name="A long prompt").press("Enter")
     page.get_by_text("Nothing of yours is under way.").wait_for()
     tales_server.idle()
-    assert eventually(lambda: page.locator(".lane").nth(2).locator("h3 span").text_content() == "11")
-    assert eventually(lambda: counted(page) == truth(tales_server))
+    until(page, lambda: page.locator(".lane").nth(2).locator("h3 span").text_content() == "11")
+    until(page, lambda: counted(page) == truth(tales_server))
     assert counted(page)["cached"] > 0
     assert (gauge(page, "Running"), gauge(page, "Waiting")) == ("0", "0")
     assert page.locator(".lane").nth(2).locator("li").first.locator(".what").text_content().endswith(("length", "stop"))
@@ -79,9 +78,9 @@ def test_what_is_sent_is_seen_and_the_view_ends_as_the_engine_does(open_page: Op
     assert serious(page) == []
     assert pool_of(tales_server).touched is not None
     page.get_by_role("tab", name="Chat").click()
-    assert eventually(lambda: pool_of(tales_server).touched is None, 1)
+    until(page, lambda: pool_of(tales_server).touched is None)
     page.get_by_role("tab", name="Engine").click()
-    assert eventually(lambda: pool_of(tales_server).touched is not None)
+    until(page, lambda: pool_of(tales_server).touched is not None)
 
 
 def test_the_last_request_is_taken_back(open_page: OpenPage, tales_server: Running) -> None:
@@ -91,13 +90,14 @@ def test_the_last_request_is_taken_back(open_page: OpenPage, tales_server: Runni
     ).page
     send = page.get_by_role("button", name="Send 100", exact=True)
     send.wait_for()
-    send.press("Enter")
-    assert eventually(lambda: gauge(page, "Running") != "0")
-    page.get_by_role("button", name="Abort all").press("Enter")
-    page.get_by_text("Nothing of yours is under way.").wait_for()
+    with slow_steps(tales_server):
+        send.press("Enter")
+        until(page, lambda: gauge(page, "Running") != "0")
+        page.get_by_role("button", name="Abort all").press("Enter")
+        page.get_by_text("Nothing of yours is under way.").wait_for()
     tales_server.idle()
     page.locator(".what").filter(has_text="abort").first.wait_for()
-    assert eventually(lambda: counted(page) == truth(tales_server))
+    until(page, lambda: counted(page) == truth(tales_server))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is no wider than the screen"
     assert serious(page) == []
 
@@ -113,8 +113,7 @@ def test_recorded_runs_are_played_and_scrubbed(open_page: OpenPage, recorded_fil
     one = open_page(f"{recorded_file.as_uri()}#tab=engine", offline=True)
     page = one.page
     step = page.get_by_role("slider", name="Step")
-    assert eventually(lambda: int(step.input_value()) > 1), "it plays by itself"
-    page.get_by_role("button", name="Pause").click()
+    until(page, lambda: int(step.input_value()) > 1)  # it plays by itself
     step.press("End")
     page.get_by_role("button", name="Again").wait_for()
     at_end = counted(page)
@@ -130,8 +129,8 @@ def test_recorded_runs_are_played_and_scrubbed(open_page: OpenPage, recorded_fil
     assert counted(page) == at_end
     assert "preempted" in page.locator(".lanes").text_content()
     page.get_by_role("button", name="A shared prefix").click()
-    assert eventually(lambda: int(step.input_value()) > 1)
-    page.get_by_role("button", name="Pause").click()
+    until(page, lambda: int(step.input_value()) > 1)
+    step.press("Home")
     assert serious(page) == []
     assert [address for address in one.asked if not address.startswith(("data:", "file:"))] == []
 

@@ -95,7 +95,7 @@ class Running(Listening):
         assert reply.json()["usage"]["completion_tokens"] == 2
         self.idle()
 
-    def idle(self, seconds: float = 10.0) -> None:
+    def idle(self, seconds: float = 60.0) -> None:
         """Nothing is under way and no KV page is held, at once or soon."""
         assert eventually(self._is_idle, seconds), (self.service.live, self.service.llm.stats)
 
