@@ -39,7 +39,7 @@ def test_every_import_is_of_a_file_that_there_is() -> None:
     names = {f"page/{asset.name}" for asset in of_type(".js")}
     for name, wanted in imported.items():
         assert set(wanted) <= names, name
-    assert re.search(r'src="page/app\.js\?v=[0-9a-f]{16}"', served_page().html.decode())
+    assert re.search(r'src="page/app\.js\?v=[0-9a-f]{16}"', served_page().document.data.decode())
 
 
 @pytest.mark.parametrize("asset", MODULES, ids=lambda asset: asset.name)

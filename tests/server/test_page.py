@@ -19,7 +19,7 @@ from server.wire import listening
 
 def test_the_document_has_a_policy_that_fits_it(server: Running) -> None:
     reply = server.get("/")
-    assert (reply.status, reply.data) == (200, served_page().html)
+    assert (reply.status, reply.data) == (200, served_page().document.data)
     policy = reply.headers["content-security-policy"]
     for part in ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"):
         assert part in policy
@@ -29,7 +29,7 @@ def test_the_document_has_a_policy_that_fits_it(server: Running) -> None:
 
 
 def test_each_file_is_there_under_the_address_that_the_document_has_for_it(server: Running) -> None:
-    document = served_page().html.decode()
+    document = served_page().document.data.decode()
     addresses = set(re.findall(r'"(?:\./)?(page/[^"?]+\?v=[^"]+)"', document))
     assert {address.partition("?")[0].removeprefix("page/") for address in addresses} == set(assets())
     for address in addresses:
@@ -44,6 +44,10 @@ def test_a_file_is_compressed_for_who_takes_that(server: Running) -> None:
     reply = server.get("/page/app.js", {"accept-encoding": "br, GZIP"})
     assert (reply.headers["content-encoding"], reply.headers["vary"]) == ("gzip", "accept-encoding")
     assert gzip.decompress(reply.data) == assets()["app.js"].data == server.get("/page/app.js").data
+    document = server.get("/", {"accept-encoding": "gzip"})
+    assert gzip.decompress(document.data) == served_page().document.data
+    again = server.get("/", {"if-none-match": document.headers["etag"]})
+    assert (again.status, again.data) == (304, b"")
 
 
 @pytest.mark.parametrize("version", ["", "?v=0", "?v=" + "0" * 16, "?w=1"])

@@ -15,7 +15,9 @@ _MEDIA = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-"""The sorts that a browser asks for; those of others (the document, licences) stay here."""
+"""The sorts that a browser asks for; those of others (the document's frame, licences) stay here."""
+
+_DOCUMENT = {".html": "text/html; charset=utf-8"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Asset:
     @property
     def media(self) -> str:
         """Its media type."""
-        return _MEDIA[Path(self.name).suffix]
+        return (_MEDIA | _DOCUMENT)[Path(self.name).suffix]
 
     @property
     def text(self) -> str:

@@ -24,7 +24,7 @@ _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-tr
 class Page:
     """The document, and the Content-Security-Policy that it is to be shown under."""
 
-    html: bytes
+    document: Asset
     policy: str
 
 
@@ -43,7 +43,7 @@ def served_page() -> Page:
         f"default-src 'none'; script-src 'self' {_allowed(names)}; style-src 'self'; connect-src 'self'; "
         f"img-src 'self' data: blob:; media-src blob:; frame-ancestors 'none'; {_SHARED}"
     )
-    return Page(_with_head(parts), policy)
+    return Page(Asset("index.html", _with_head(parts)), policy)
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:
@@ -74,7 +74,7 @@ def page_names() -> Iterator[str]:
 
 def page_sizes() -> Mapping[str, int]:
     """Bytes of all that a server sends for the page, compressed, by name."""
-    return {"/": len(served_page().html)} | {each.name: len(each.gzipped) for each in assets().values()}
+    return {"/": len(served_page().document.gzipped)} | {each.name: len(each.gzipped) for each in assets().values()}
 
 
 def _address(asset: Asset) -> str:

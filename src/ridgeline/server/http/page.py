@@ -1,6 +1,6 @@
 """The page over HTTP: its document at `/` and its files by their names. No folder is served, and no ranges."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -27,13 +27,11 @@ def page_routes() -> Sequence[BaseRoute]:
 async def _document(request: Request) -> Response:
     page = served_page()
     headers = {
-        **_GUARDED,
         "content-security-policy": page.policy,
         "cross-origin-opener-policy": "same-origin",
         "referrer-policy": "no-referrer",
-        "cache-control": _ASK_AGAIN,
     }
-    return Response(page.html, headers=headers, media_type="text/html")
+    return asset_response(request, page.document, _ASK_AGAIN, headers)
 
 
 async def _asset(request: Request) -> Response:
@@ -45,10 +43,10 @@ async def _asset(request: Request) -> Response:
     return asset_response(request, asset, _FOR_EVER if kept else _ASK_AGAIN)
 
 
-def asset_response(request: Request, asset: Asset, kept: str) -> Response:
-    """A file or data as a client takes it, or that it has it already. kept: the cache-control."""
+def asset_response(request: Request, asset: Asset, kept: str, more: Mapping[str, str] | None = None) -> Response:
+    """A file or data as a client takes it, or that it has it already. kept: the cache-control. more: headers."""
     etag = f'"{asset.digest}"'
-    headers = {**_GUARDED, "etag": etag, "cache-control": kept, "vary": "accept-encoding"}
+    headers = {**_GUARDED, **(more or {}), "etag": etag, "cache-control": kept, "vary": "accept-encoding"}
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     data, encoding = _encoded(asset, request.headers)
