@@ -47,10 +47,18 @@ def truth(engine: Engine) -> dict[int, tuple[str, set[tuple[int, int]]]]:
 
 
 def check(engine: Engine, pages: Map) -> None:
+    before: dict[int, set[int]] = {}
+    for table in engine.ledger.tables.values():
+        for group, own in zip(engine.ledger.groups, table.pages, strict=True):
+            for last, page in zip([NULL_PAGE, *own], own, strict=False):
+                before.setdefault(page, set()).add(last if group.spec.grows else NULL_PAGE)
     for page, (state, holders) in truth(engine).items():
         told = pages.get(page, PageChange(0, page, "free", 0))
         assert told.state == state, page
         assert (told.group, told.request) in holders if holders else told.request == 0, page
+        found = before.get(page, {NULL_PAGE})
+        passed = engine.ledger.groups[told.group].spec.passes and NULL_PAGE in found  # a window has left the one before
+        assert told.before in found or passed, page
 
 
 Turns = Iterator[list[ToEngine]]

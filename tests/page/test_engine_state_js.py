@@ -70,6 +70,31 @@ REPLAY = """((run) => {
 })"""
 
 
+CHAIN = """((changes) => {
+  const engine = new modules["engine_state.js"].EngineState();
+  engine.pages = (engine.begin(SNAPSHOT), engine.pages);
+  return changes.map((change) => { engine.lay(change); return engine.chain(change[1]); });
+})"""
+
+
+def test_a_prefix_is_followed_to_its_first_page(modules: Modules, played: Any) -> None:
+    """Also of pages that are kept for nobody, until one of them has other contents."""
+    code = CHAIN.replace("SNAPSHOT", json.dumps(played[0]["runs"][0]["snapshot"]))
+    changes = [
+        [0, 3, "published", 1, 0, 1, 0],
+        [0, 5, "published", 1, 16, 1, 3],
+        [0, 4, "held", 1, 32, 1, 5],
+        [0, 5, "cached", 0, -1, 0, 0],
+        [0, 3, "cached", 0, -1, 0, 0],
+        [0, 5, "cached", 0, -1, 0, 0],
+        [0, 3, "held", 2, 0, 1, 0],
+        [0, 5, "cached", 0, -1, 0, 0],
+        [0, 5, "held", 2, 16, 1, 3],
+    ]
+    found = modules.eval(f"{code}({json.dumps(changes)})")
+    assert found == [[3], [5, 3], [4, 5, 3], [5, 3], [3], [5, 3], [3], [5], [5, 3]]
+
+
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.id)
 def test_a_replay_counts_what_the_ledger_counts(scene: Any, played: Any, modules: Modules) -> None:
     runs, counted = played

@@ -108,7 +108,7 @@ class PageChange(NamedTuple):
     """A page is in another state now. group: of layers, whose it is, or was. request: that holds it, the one that came
     last of those that share it; 0 for none. start: the first of the positions that it has of that request; -1 where
     nobody holds it, or where it holds no positions. references: page-table entries that are to it, and copies under way
-    of it."""
+    of it. before: the page with the positions before those; 0 where there is none, or nobody holds it."""
 
     group: int
     page: int
@@ -116,6 +116,7 @@ class PageChange(NamedTuple):
     request: int
     start: int = -1
     references: int = 0
+    before: int = 0
 
 
 class SequenceState(NamedTuple):

@@ -87,10 +87,13 @@ def _change(engine: Engine, page: int, places: dict[int, _Place]) -> PageChange:
     state, published = pool.state(page), ledger.published_group(page)
     group, sequence, entry = places.get(page, _NOWHERE)
     owner = engine.requests.get(sequence) if state not in ("free", "cached") else None
-    start = entry * ledger.groups[group].page_size if owner is not None and ledger.groups[group].spec.grows else -1
+    start, before = -1, NULL_PAGE
+    if owner is not None and ledger.groups[group].spec.grows:
+        start = entry * ledger.groups[group].page_size
+        before = ledger.tables[sequence].pages[group][entry - 1] if entry else NULL_PAGE
     return PageChange(
         *(group if published is None else published, page, state, 0 if owner is None else owner.group),
-        *(start, pool.references(page)),
+        *(start, pool.references(page), before),
     )
 
 

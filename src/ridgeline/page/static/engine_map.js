@@ -6,6 +6,7 @@ import { cellAt, cellOf, layoutOf, pagesOf, paintCell } from "page/engine_cells.
 import { STATES } from "page/engine_state.js";
 import { grouped, percent } from "page/numbers.js";
 
+const CHAIN = 4; // pages of a prefix that are said
 const FLASH = 350; // milliseconds that a page stands out after it was published
 const MEANS = {
   held: "one request's, not full yet",
@@ -42,7 +43,7 @@ export function PageMap({ engine, revision }) {
         ...${{ width, height: layout.rows * layout.side, paint, onPoint, onKey }}
         revision=${`${revision}.${lit}`}
       />`}
-      ${cell >= 0 && html`<span class="cursor" style=${cursorOf(layout, cell)} />`}
+      ${cell >= 0 && html`<${Chain} ...${{ engine, layout, cell }} /><span class="cursor" style=${cursorOf(layout, cell)} />`}
     </div>
     <output class="looked" aria-live=${at >= 0 ? "polite" : "off"}>
       ${cell >= 0 ? sayCell(engine, layout, cell) : "Point at a cell to see whose it is."}
@@ -83,6 +84,18 @@ function usePainter(engine, layout) {
   return [paint, lit];
 }
 
+/** Around the pages of a page's prefix. */
+function Chain({ engine, layout, cell }) {
+  const [page, last] = pagesOf(layout, cell, engine.pages.count);
+  if (page !== last || engine.pages.state[page] === 0) return null;
+  const { side, columns, rows } = layout;
+  const boxes = engine.chain(page).map((each) => {
+    const at = cellOf(layout, each);
+    return `M${(at % columns) * side} ${Math.floor(at / columns) * side}h${side - 1}v${side - 1}h${1 - side}z`;
+  });
+  return html`<svg class="chain" width=${columns * side} height=${rows * side} aria-hidden="true"><path d=${boxes.join("")} /></svg>`;
+}
+
 function cursorOf({ side, columns }, cell) {
   const left = (cell % columns) * side - 1;
   const top = Math.floor(cell / columns) * side - 1;
@@ -103,7 +116,8 @@ function sayCell(engine, layout, cell) {
   return `Pages ${grouped(first)} to ${grouped(last)}: ${there.join(", ")}`;
 }
 
-function sayPage({ pages, limits }, page) {
+function sayPage(engine, page) {
+  const { pages, limits } = engine;
   const name = STATES[pages.state[page]];
   const words = [`Page ${grouped(page)}: ${name}`];
   const start = pages.start[page];
@@ -111,6 +125,11 @@ function sayPage({ pages, limits }, page) {
   if (pages.request[page]) words.push(`request ${pages.request[page]}`);
   if (start >= 0) words.push(`positions ${grouped(start)} to ${grouped(start + limits.page_size - 1)}`);
   if (references) words.push(`${references} ${references === 1 ? "reference" : "references"}`);
+  const prefix = name === "free" ? [] : engine.chain(page).slice(1);
+  if (prefix.length) {
+    const shown = prefix.slice(0, CHAIN).map((each) => grouped(each));
+    words.push(`after ${prefix.length === 1 ? "page" : "pages"} ${shown.join(", ")}${prefix.length > CHAIN ? ` and ${grouped(prefix.length - CHAIN)} more` : ""}`);
+  }
   if (limits.groups.length > 1 && name !== "free") words.push(`layers of group ${pages.group[page] + 1}`);
   return words.join(" · ");
 }

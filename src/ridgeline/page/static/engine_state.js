@@ -4,6 +4,8 @@
 /** States of a page, by the numbers that `pages.state` has for them. */
 export const STATES = ["free", "held", "published", "shared", "cached"];
 
+const KEPT = new Set(["held", "published", "shared"]); // with what they have had
+
 const RECENT = 120; // steps that are shown
 const ENDED = 100; // requests that have ended and are shown
 const WINDOW = 3; // seconds that rates look back
@@ -65,7 +67,7 @@ export class EngineState {
   }
 
   /** A page is in another state now. */
-  lay([group, page, name, request, start, references]) {
+  lay([group, page, name, request, start, references, previous = 0]) {
     const { pages, counts } = this;
     const before = pages.state[page];
     const state = STATES.indexOf(name);
@@ -76,6 +78,12 @@ export class EngineState {
     pages.request[page] = request;
     pages.start[page] = start;
     pages.references[page] = references;
+    if (name === "free" || (name === "held" && !KEPT.has(STATES[before]))) pages.made[page] += 1;
+    if (start >= 0) {
+      pages.place[page] = start;
+      pages.before[page] = previous;
+      pages.madeBefore[page] = pages.made[previous];
+    }
     if (!this.changed.has(page)) this.changed.set(page, before);
   }
 
@@ -116,6 +124,16 @@ export class EngineState {
     const computed = Math.max(0, prompt + output - 1);
     const lane = { request, choice: 0, id, stage: "decode", prompt, cached, computed, known: prompt + output, preemptions: 0 };
     this.ended.unshift({ ...lane, finish });
+  }
+
+  /** The pages of a page's prefix, from it to the first, as far as they are known and still have what they had. */
+  chain(page) {
+    const { before, made, madeBefore, place, state } = this.pages;
+    const found = [page];
+    for (let at = page; before[at] && made[before[at]] === madeBefore[at] && state[before[at]] && place[before[at]] < place[at]; at = before[at]) {
+      found.push(before[at]);
+    }
+    return found;
   }
 
   /** Which pages changed since the last time that somebody asked; null for all of them. */
@@ -177,5 +195,9 @@ function emptyPages(count) {
     request: new Float64Array(places),
     start: new Int32Array(places).fill(-1),
     references: new Int32Array(places),
+    place: new Int32Array(places).fill(-1), // as `start`, also of those that are kept for nobody
+    before: new Int32Array(places), // the page of the positions before
+    made: new Uint32Array(places), // how often its contents were others
+    madeBefore: new Uint32Array(places), // the same of the page before, when it was that
   };
 }
