@@ -11,7 +11,7 @@ from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
 from ridgeline.page.recorder import record
-from ridgeline.page.recording import COLUMNS, recording
+from ridgeline.page.recording import COLUMNS, Pause, recording
 from ridgeline.roofline.cards import load_card
 from ridgeline.trace.attention import attention_at
 from ridgeline.trace.capture import capture
@@ -36,7 +36,8 @@ def ledger(llm: LLM) -> Ledger:
 
 
 def recorded(ledger: Ledger, **more: Any) -> dict[str, Any]:
-    return recording(ledger, SamplingParams(), more.get("draws", []), more.get("attention", []), {0, 1}, 0.5)
+    looks = more.get("draws", []), more.get("attention", [])
+    return recording(ledger, SamplingParams(), *looks, {0, 1}, Pause(0.5, 0.4))
 
 
 def test_each_op_of_each_step_is_the_ledgers(ledger: Ledger) -> None:

@@ -1,6 +1,7 @@
 """POST /page/trace: what it gives, what it refuses, and that nobody else's request is touched."""
 
 import asyncio
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from page.conftest import saying
+from page.conftest import PATIENCE, saying
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
@@ -21,24 +22,39 @@ from server.conftest import Running
 ASKED = {"prompt": "Once upon a time", "seed": 2, "temperature": 0.9, "top_k": 5}
 
 
+def test_one_text_is_traced_at_a_time(tales_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one is refused until the first is done, what is wrong with it at once."""
+    inspect = tales_server.service.llm.inspect
+    begun, goes_on = threading.Event(), threading.Event()
+
+    async def waiting(question: bytes) -> bytes:
+        begun.set()
+        await asyncio.to_thread(goes_on.wait)
+        return await inspect(question)
+
+    monkeypatch.setattr(tales_server.service.llm, "inspect", waiting)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(tales_server.post, "/page/trace", ASKED)
+        assert begun.wait(PATIENCE)
+        try:
+            reply = tales_server.post("/page/trace", ASKED)
+            assert (reply.status, reply.json()["error"]["code"]) == (429, "busy")
+            assert tales_server.post("/page/trace", {**ASKED, "prompt": "x " * 99}).status == 400
+        finally:
+            goes_on.set()
+        assert first.result().status == 200
+    tales_server.check()
+
+
 def test_it_answers_with_a_recording_and_leaves_others_alone(tales_server: Running) -> None:
-    """A completion beside it is what it is without it; a second text is refused until the first is done."""
+    """A completion beside it is what it is without it."""
     completion = {"prompt": "The bear", "max_tokens": 60, "seed": 1, "temperature": 0.8}
     alone = tales_server.post("/v1/completions", completion).json()["choices"]
     replies: list[Any] = []
-    first = threading.Thread(target=lambda: replies.append(tales_server.post("/page/trace", ASKED)))
-    first.start()
-    statuses = set()
-    while first.is_alive():
-        refused = tales_server.post("/page/trace", {**ASKED, "prompt": "x " * 99})
-        assert refused.status == 400, "what is wrong is said at once"
-        if len(statuses) == 0:
-            statuses.add(tales_server.post("/page/trace", ASKED).status)
-    first.join()
-    (reply,) = replies
-    assert {reply.status, *statuses} == {200, 429}
     told = tales_server.post("/page/trace", ASKED).json()
     assert told["text"] == ASKED["prompt"]
+    assert told["pause"] > 0
+    assert told["pause_expected"] > 0
     assert told["rules"] == {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.0, "seed": 2}
     assert [step["name"] for step in told["steps"]] == ["prefill", "decode"]
     assert [draw["taken"]["id"] for draw in told["draws"]] == [token["id"] for token in told["written"][:2]]
@@ -59,12 +75,21 @@ def test_it_answers_with_a_recording_and_leaves_others_alone(tales_server: Runni
         ({"prompt": 3}, 400, "invalid_value"),
         ({"prompt": "x", "temperature": -1}, 400, "invalid_value"),
         ({"prompt": "x", "top_p": 0}, 400, "invalid_value"),
+        ({"prompt": "x", "max_pause": 0}, 400, "invalid_value"),
         ({"prompt": "x", "model": "another"}, 404, "model_not_found"),
     ],
 )
 def test_what_cannot_be_traced_is_refused(tales_server: Running, fields: Any, status: int, code: str) -> None:
     reply = tales_server.post("/page/trace", fields)
     assert (reply.status, reply.json()["error"]["code"]) == (status, code)
+
+
+def test_what_would_hold_others_for_too_long_is_refused(tales_server: Running) -> None:
+    """Once its first steps have said how long that would be; the engine goes on."""
+    reply = tales_server.post("/page/trace", {**ASKED, "max_pause": 1e-3})
+    assert reply.status == 400
+    assert re.search(r"for about [\d.]+ s, and 0\.001 are allowed", reply.json()["error"]["message"])
+    tales_server.check()
 
 
 def test_it_wants_the_key() -> None:

@@ -2,12 +2,14 @@
 
 Asked of a server's engine (engine/worker/inspector.py) it works in the engine's process, between two steps, with a
 second engine around the same weights: no request under way is touched, all of them wait, and the recording says how
-long.
+long. One that would take longer than the asker allows is refused after its first two steps.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,27 +20,34 @@ from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import Loaded
-from ridgeline.page.recording import recording
+from ridgeline.page.recording import Pause, recording
 from ridgeline.roofline.device import Device
 from ridgeline.trace.attention import AttentionWeights, attention_at
 from ridgeline.trace.capture import capture
 from ridgeline.trace.draw import draws, plain
+from ridgeline.trace.measure import measuring_seconds
 from ridgeline.trace.request import Subject, Wanted, trace
 
 MOST_TOKENS = 64
 """Of a text that is recorded."""
 
+MOST_PAUSE = 30.0
+"""Seconds that others may wait for a recording, where the asker says no other number."""
+
 INSPECTOR = f"{__name__}:inspect"
 """The recorder as an engine's inspector; it is asked a Question, and answers with a recording in JSON."""
 
 _WRITTEN = 8
+_PREFILLS, _DECODES = 6, 2 * _WRITTEN
+"""Passes of a recording beside those that are measured: a first one, the answer, draws, looks inside, attention."""
 _BYTES = 1e15  # of KV memory; it is the positions that say how much
 _MOST_SHARES = 400_000
 """Of attention that a recording holds. Of a model with more layers and heads only the last token's row is kept."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is to be recorded. name: what the model is called. text, ids: the prompt. The rest as SamplingParams."""
+    """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
+    take at most. The rest as SamplingParams."""
 
     name: str
     text: str
@@ -48,6 +57,7 @@ class Question(msgspec.Struct, frozen=True):
     top_p: float
     min_p: float
     seed: int
+    max_pause: float = MOST_PAUSE
 
     def params(self) -> SamplingParams:
         """How its tokens are chosen."""
@@ -61,7 +71,8 @@ def inspect(loaded: Loaded, device: Device | None, question: bytes) -> bytes:
     asked = msgspec.json.decode(question, type=Question)
     if device is None:
         raise ValueError("nothing is known of what this machine can do, so that there is nothing to compare with")
-    return msgspec.json.encode(record(loaded, asked.name, asked.text, asked.ids, asked.params(), device))
+    told = record(loaded, asked.name, asked.text, asked.ids, asked.params(), device, max_pause=asked.max_pause)
+    return msgspec.json.encode(told)
 
 
 def record(
@@ -72,15 +83,22 @@ def record(
     params: SamplingParams,
     device: Device,
     repeats: int | None = None,
+    max_pause: float = math.inf,
 ) -> dict[str, Any]:
-    """A recording of a prompt and of its first token's decode. repeats: as Wanted. Raises ValueError for what cannot be
-    recorded."""
+    """A recording of a prompt and of its first token's decode. repeats: as Wanted. max_pause: the most seconds that it
+    may take. Raises ValueError for what cannot be recorded, and for what would take longer."""
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
     if loaded.model.encodes:
         raise ValueError("the model reads its prompt with an encoder; what is recorded are models that continue it")
     start = time.perf_counter()
     llm = LLM.around(_second_engine(loaded, len(ids) + _WRITTEN), name)
+    expected = _expected_pause(llm, ids, repeats)
+    if expected > max_pause:
+        raise ValueError(
+            f"recording it would hold all other requests for about {expected:.3g} s, and {max_pause:g} are allowed; "
+            "give a shorter text, or a larger max_pause"
+        )
     rules = plain(replace(params, n=1, max_tokens=_WRITTEN, seed=params.seed or 0))
     experts = any(op.kind == "experts" for _, op in loaded.model.ops())
     ledger = trace(
@@ -95,7 +113,19 @@ def record(
     drawn = draws(llm, ids, rules, len(ledger.steps))
     looked = _attention(llm, ids, [token.id for token in ledger.written])
     pause = time.perf_counter() - start
-    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, pause)
+    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, Pause(pause, expected))
+
+
+def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
+    """Seconds that a recording takes, from what its prefill and its first decode step take when they are run once."""
+    engine, moments = llm.engine, [time.perf_counter()]
+    engine.add(list(ids), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+        moments.append(time.perf_counter())
+    prefill, decode = (after - before for before, after in pairwise(moments))
+    measured = measuring_seconds(prefill, repeats) + measuring_seconds(decode, repeats)
+    return moments[-1] - moments[0] + measured + _PREFILLS * prefill + _DECODES * decode
 
 
 def _second_engine(loaded: Loaded, positions: int) -> Loaded:

@@ -34,18 +34,26 @@ bytes, those read and written of keys and values. gap: seconds before it that no
 _DIGITS, _DECIMALS = 7, 4
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds that a recording took, and that were expected once its first two steps had run."""
+
+    measured: float
+    expected: float
+
+
 def recording(
     ledger: Ledger,
     params: SamplingParams,
     draws: Sequence[Draw],
     attention: Sequence[AttentionWeights],
     special: Collection[int],
-    pause: float,
+    pause: Pause,
 ) -> dict[str, Any]:
     """A ledger as plain data.
 
     draws: of the ledger's steps, by `params`. attention: of positions of the prompt, the last one among them. special:
-    ids of control tokens. pause: seconds for which nothing else ran.
+    ids of control tokens. pause: for which nothing else ran.
     """
     return {
         "version": VERSION,
@@ -56,7 +64,8 @@ def recording(
             "at_hand": ledger.at_hand,
             "threads": ledger.threads,
         },
-        "pause": _short(pause),
+        "pause": _short(pause.measured),
+        "pause_expected": _short(pause.expected),
         "rules": {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")},
         "text": ledger.text,
         "answer": ledger.answer,

@@ -142,7 +142,7 @@ def measure(
 
     with tracer.recording() as calls:
         trial = once()
-    hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial))
+    hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial.seconds))
     return _medians(work, tuple(calls), hooked, unhooked, cost)
 
 
@@ -154,7 +154,7 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
 
     with to.tracer.recording() as calls:
         trial = once()
-    recorded, repeats = _recorded(to, plan, len(calls)), _repeats(to.repeats, trial)
+    recorded, repeats = _recorded(to, plan, len(calls)), _repeats(to.repeats, trial.seconds)
     if recorded is None:
         hooked, unhooked = _repeated(once, lambda: _hooked(to.tracer, once, len(calls)), repeats)
         return _medians(work, tuple(calls), hooked, unhooked, to.cost)
@@ -165,9 +165,14 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
     return dataclasses.replace(measurement, recorded=True)
 
 
-def _repeats(asked: int | None, trial: _Run) -> int:
-    """How often, where a step takes as long as the trial."""
-    return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(trial.seconds, 1e-9))))
+def measuring_seconds(step: float, repeats: int | None = None) -> float:
+    """Seconds that it takes to measure a step of so many: what its hooks take is not in it."""
+    return step * (1 + 2 * _repeats(repeats, step))
+
+
+def _repeats(asked: int | None, step: float) -> int:
+    """How often, where a step takes so many seconds."""
+    return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(step, 1e-9))))
 
 
 def _repeated(plain: Callable[[], _Run], hooked: Callable[[], _Run], repeats: int) -> tuple[list[_Run], list[_Run]]:

@@ -12,7 +12,7 @@ export function TraceForm({ context, busy, onAsk }) {
   const model = modelsOf(context, ROUTE)[0];
   const usual = model?.sampling ?? { temperature: 1, top_p: 1, top_k: 0 };
   const [text, setText] = useState("Once upon a time");
-  const [rules, setRules] = useState({ temperature: usual.temperature, top_p: usual.top_p, top_k: usual.top_k, seed: 1 });
+  const [rules, setRules] = useState({ temperature: usual.temperature, top_p: usual.top_p, top_k: usual.top_k, seed: 1, max_pause: 30 });
   const change = (name) => (value) => setRules((before) => ({ ...before, [name]: value }));
   const ready = text.trim() !== "" && !busy;
   const send = (event) => {
@@ -32,11 +32,12 @@ export function TraceForm({ context, busy, onAsk }) {
           <${Slider} name="Temperature" value=${rules.temperature} shown=${three(rules.temperature)} least="0" most="2" step="0.05" onInput=${change("temperature")} />
           <${Slider} name="Top-p" value=${rules.top_p} shown=${three(rules.top_p)} least="0.05" most="1" step="0.05" onInput=${change("top_p")} />
           <${Slider} name="Top-k" value=${rules.top_k} shown=${rules.top_k || "off"} least="0" most="50" step="1" onInput=${change("top_k")} />
+          <${Slider} name="Longest pause" value=${rules.max_pause} shown=${`${rules.max_pause} s`} least="5" most="300" step="5" onInput=${change("max_pause")} />
           <${Slider} name="Seed" value=${rules.seed} shown=${rules.seed} least="0" most="99" step="1" onInput=${change("seed")} />
         </div>
       </details>
       <button type="submit" class="main" disabled=${!ready}>${busy ? "Measuring…" : "Follow it"}</button>
     </div>
-    <p class="hint">Its prefill and its first decode step are measured again and again, each op by itself. All other requests wait meanwhile.</p>
+    <p class="hint">Its prefill and its first decode step are measured again and again, each op by itself. All other requests wait meanwhile; where that would be longer than ${rules.max_pause} s, it is refused.</p>
   </form>`;
 }

@@ -18,7 +18,7 @@ export function StepFacts({ recording, step }) {
     ${recording.impossible.map((line) => html`<p class="trouble" key=${line}>Impossible: ${line}</p>`)}
     <p class="hint">
       Medians of ${step.repeats} runs${left}. ${step.recorded ? "The engine makes this step again as a recording: no Python runs between its ops. " : ""}
-      ${basis(recording.device)} All of it took the engine ${saySeconds(recording.pause)}, in which nothing else ran.
+      ${basis(recording.device)} All of it took the engine ${saySeconds(recording.pause)}${recording.pause_expected ? ` (${saySeconds(recording.pause_expected)} were expected after its first steps)` : ""}, in which nothing else ran.
     </p>
   `;
 }

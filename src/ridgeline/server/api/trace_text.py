@@ -1,6 +1,7 @@
 """POST /page/trace: a text's way through the served model, op by op, for the page.
 
-The engine records it between two steps; all other requests wait meanwhile, and the recording says how long.
+The engine records it between two steps; all other requests wait meanwhile, and the recording says how long. One that
+would take longer than `max_pause` is refused.
 """
 
 from typing import Annotated
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
-from ridgeline.page.recorder import MOST_TOKENS, Question
+from ridgeline.page.recorder import MOST_PAUSE, MOST_TOKENS, Question
 from ridgeline.server.api.fields import read_fields
 from ridgeline.server.api.generation import engine_died, engine_restarting
 from ridgeline.server.api.model import ServedModel
@@ -39,6 +40,7 @@ class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=0, lt=2**53)] = 0
+    max_pause: Annotated[float, Meta(gt=0, le=3600)] = MOST_PAUSE
 
 
 class TraceApi:
@@ -80,7 +82,9 @@ class TraceApi:
             name: getattr(usual, name) if (said := getattr(fields, name)) is None else said
             for name in ("temperature", "top_k", "top_p", "min_p")
         }
-        return Question(self._model.called(fields.model), fields.prompt, ids, **given, seed=fields.seed)
+        return Question(
+            self._model.called(fields.model), fields.prompt, ids, **given, seed=fields.seed, max_pause=fields.max_pause
+        )
 
     async def _answer(self, question: bytes) -> bytes:
         try:
