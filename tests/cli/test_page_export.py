@@ -79,6 +79,22 @@ def test_a_file_holds_the_requests_that_it_plays(ridgeline: Run, tmp_path: Path)
     assert_one_line(long, USAGE, "give 1 to 64")
 
 
+def test_a_file_holds_the_runs_under_load_that_it_shows(ridgeline: Run, tmp_path: Path) -> None:
+    run, other = tmp_path / "run.json", tmp_path / "other.json"
+    run.write_text(json.dumps({"format": 1, "metrics": {}, "per_request": {"outcome": []}}))
+    other.write_text('{"format": 2, "per_request": {}}')
+    out = tmp_path / "page.html"
+    quick = ("--models", "gpt2", "--weights", "stored", "--kv", "stored", "--devices", "1", "--no-runs", "--trace", "")
+    done = ridgeline("page", "export", "--out", out, *quick, "--traffic", run)
+    assert done.code == OK, done.err
+    assert blocks_of(out.read_text("utf-8"))["traffic.json"] == [
+        {"name": "run.json", "result": json.loads(run.read_text())}
+    ]
+    command = ("page", "export", "--out", out, "--force", *quick)
+    assert_one_line(ridgeline(*command, "--traffic", other), USAGE, "other.json holds no run under load")
+    assert_one_line(ridgeline(*command, *(("--traffic", run) * 3)), USAGE, "at most 2 runs are compared")
+
+
 def test_what_cannot_be_exported_is_refused_in_a_line(ridgeline: Run, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert_one_line(ridgeline("page", "export", "--out", out, "--models", "nowhere"), REFUSED, "no such model")

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from page.conftest import OpenPage, saying
-from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.page.export import exported
-from ridgeline.server.settings import ServerSettings
 from server.conftest import Running
-from server.pictures import drawing
 
 pytestmark = pytest.mark.page
 SCHEMES = ["light", "dark"]
@@ -91,15 +88,17 @@ def test_a_page_that_came_before_the_model_waits_for_it(open_page: OpenPage, tal
     page.get_by_label("Say something").wait_for()
 
 
-def test_a_server_of_pictures_alone_says_what_it_answers(open_page: OpenPage, z_image_folder: Path) -> None:
+def test_a_server_that_no_tab_is_for_says_what_it_answers(open_page: OpenPage, tales_server: Running) -> None:
+    page = open_page(f"{tales_server.url}/health").page
     name = "<b onmouseover=alert(1)>tiny</b>"
-    with drawing({"tiny": load_pipeline(str(z_image_folder))}, ServerSettings(models=(name,))) as up:
-        page = open_page(up.url).page
-        row = page.get_by_role("row").filter(has_text="/v1/images/generations")
-        assert row.get_by_role("rowheader").text_content() == name
-        assert page.locator("#content b").count() == 0
-        assert page.get_by_role("tab").count() == 0
-        assert serious(page) == []
+    cards = {"object": "list", "data": [{"id": name, "object": "model", "routes": ["/v1/embeddings"]}]}
+    page.route("**/v1/models", lambda route: route.fulfill(json=cards))
+    page.goto(tales_server.url)
+    row = page.get_by_role("row").filter(has_text="/v1/embeddings")
+    assert row.get_by_role("rowheader").text_content() == name
+    assert page.locator("#content b").count() == 0
+    assert page.get_by_role("tab").count() == 0
+    assert serious(page) == []
 
 
 def test_an_address_says_which_tab_and_how_its_fields_stand(open_page: OpenPage, tales_server: Running) -> None:

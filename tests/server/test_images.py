@@ -164,6 +164,26 @@ def test_events_are_named_as_openai_names_them(up: Drawing) -> None:
     assert completed["inference_time_s"] > 0
 
 
+def test_progress_comes_after_every_stride_for_who_asks(up: Drawing, pipeline: Pipeline) -> None:
+    """And changes nothing of the picture."""
+    asked = {**QUICK, "num_inference_steps": 3, "stream": True}
+    frames = up.post(ROUTE, {**asked, "progress": True, "partial_images": 1}).data.decode().split("\n\n")[:-1]
+    events = [json.loads(frame.partition("\ndata: ")[2]) for frame in frames]
+    told = [event for event in events if event["type"] == "image_generation.progress"]
+    assert [(each["stage"], each["step"]) for each in told] == [
+        *(("encode", 0), ("denoise", 1), ("denoise", 2), ("denoise", 3), ("decode", 3))
+    ]
+    schedule = pipeline.plan(Request("a cat", size=Size(64, 64), steps=3)).schedule
+    assert told[0]["noise"] == [schedule.time(step) for step in range(3)]
+    assert all("noise" not in each for each in told[1:])
+    left = [each["predicted_time_left_s"] for each in told]
+    assert left == sorted(left, reverse=True)
+    assert (left[-1], events[-1]["type"]) == (0, "image_generation.completed")
+    assert told[-1]["inference_time_s"] == events[-1]["inference_time_s"]
+    alone = json.loads(up.post(ROUTE, asked).data.decode().partition("\ndata: ")[2])
+    assert alone["b64_json"] == events[-1]["b64_json"]
+
+
 def test_every_field_of_openais_method_is_known() -> None:
     """But those of moving and drawn (SVG) pictures, which are refused as any that nobody knows."""
     theirs = set(inspect.signature(openai.resources.Images.generate).parameters)
@@ -343,6 +363,7 @@ def test_a_request_that_fails_leaves_the_others_alone(
         ({"output_compression": 101, "output_format": "jpeg"}, "output_compression", "invalid_value", "<= 100"),
         ({"partial_images": 2}, "partial_images", "invalid_value", "they come in a stream"),
         ({"partial_images": 4, "stream": True}, "partial_images", "invalid_value", "<= 3"),
+        ({"progress": True}, "progress", "invalid_value", "it comes in a stream"),
         ({"stream": True, "n": 2}, "n", "invalid_value", "a stream is of one picture"),
         ({"background": "transparent"}, "background", "unsupported_field", "no transparency"),
         ({"quality": "hd"}, "quality", "unsupported_field", "num_inference_steps"),

@@ -10,16 +10,18 @@ import typer
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
 from ridgeline.cli.options import device_named
 from ridgeline.cli.page_recordings import MODEL, recordings
-from ridgeline.cli.terminal import counting_bar, say
+from ridgeline.cli.terminal import counting_bar, say, status
 from ridgeline.files import check_new, check_writable, write_whole
-from ridgeline.page.data import CARDS, MODELS, cards_data, models_data, stored_of, table_name
+from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
 from ridgeline.page.export import exported
 from ridgeline.page.recording import RECORDED
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.untrusted import read_object
 
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
 _AS_IT_IS = "stored"
+_COMPARED = 2
 
 
 def export(
@@ -30,7 +32,9 @@ def export(
     ] = "stored,fp8,int4",
     kv: Annotated[str, typer.Option(help="Formats of keys and values to choose from.")] = "stored,fp8",
     devices: Annotated[str, typer.Option(help="Numbers of cards to choose from.")] = "1,2,4,8",
-    runs: Annotated[bool, typer.Option(help="Record runs of the engine on the built-in model.")] = True,
+    runs: Annotated[
+        bool, typer.Option(help="Record runs of the engine on the built-in model, and how the built-in pipeline draws.")
+    ] = True,
     trace: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,12 +43,19 @@ def export(
             metavar="PROMPT|FILE",
         ),
     ] = None,
+    traffic: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A run under load to show, as `bench serve --json` wrote it; twice, and two are compared.",
+            metavar="FILE",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
     """Write the page as one file that opens from disk and asks nobody for anything.
 
     It holds the price of each model in each way to store it; ways that a model does not divide so are left out. With
-    it come runs of the engine, and requests op by op, recorded now.
+    it come runs of the engine, pictures as they are drawn, and requests op by op, recorded now.
     """
     if not force:
         check_new(out)
@@ -56,8 +67,10 @@ def export(
     tables = _tables([catalogue_name(name) or name for name in wanted], ways)
     listed = {name: list(own) for name, own in tables.items()}
     blocks = {table_name(name, way): table for name, own in tables.items() for way, table in own.items()}
+    results = _results(traffic or [])
     played = recordings(trace)
     recorded = (_recorded() if runs else {}) | ({RECORDED: played} if played else {})
+    recorded |= {TRAFFIC: results} if results else {}
     data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks, **recorded})
     write_whole(out, data)
     counts = f"{len(blocks)} tables of {len(tables)} models, {len(played)} recorded requests"
@@ -65,10 +78,26 @@ def export(
 
 
 def _recorded() -> dict[str, Any]:
-    """Runs of the engine, on this machine."""
-    from ridgeline.page.recorded import RUNS, recorded_runs  # an engine is loaded only to record one
+    """Runs of the engine and of a pipeline, on this machine."""
+    from ridgeline.page.recorded import RUNS, recorded_runs  # models are loaded only to record them
+    from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
 
-    return {RUNS: recorded_runs(device_named("this", 1))}
+    with status("recording"):
+        device = device_named("this", 1)
+        return {RUNS: recorded_runs(device), PICTURES: recorded_pictures(device)}
+
+
+def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Runs under load with the names of their files. Raises ValueError for what is none, and for more than two."""
+    if len(paths) > _COMPARED:
+        raise ValueError(f"--traffic is given {len(paths)} times; at most {_COMPARED} runs are compared")
+    found = []
+    for path in paths:
+        told = read_object(path)
+        if told.get("format") != 1 or not isinstance(told.get("per_request"), dict):
+            raise ValueError(f"--traffic {path} holds no run under load; give what bench serve --json writes")
+        found.append({"name": path.name, "result": told})
+    return found
 
 
 def _parts(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from ridgeline.page.cards import cards_table
 from ridgeline.page.tables import Stored, model_table
 from ridgeline.roofline.cards import cards
 
-CARDS, MODELS = "cards.json", "models.json"
+CARDS, MODELS, TRAFFIC = "cards.json", "models.json", "traffic.json"
 
 MOST_DEVICES = 8
 

@@ -5,6 +5,7 @@ import { html, useEffect, useRef, useState } from "page/dom.js";
 import { modelName } from "page/calc_case.js";
 import { GIVEN } from "page/calc_data.js";
 import { Trouble } from "page/controls.js";
+import { onFiles } from "page/dropped.js";
 
 const MOST = 1 << 20; // bytes, of which the server takes no more either
 const EXPORT = "This page is a file and holds the models that it was exported with; for yours: ridgeline page export --out page.html --models PATH/config.json";
@@ -21,7 +22,7 @@ export function Given({ source, active, onGiven }) {
   };
   const latest = useRef(take);
   latest.current = take;
-  useEffect(() => (active ? onFiles(setOver, (file) => latest.current(file)) : undefined), [active]);
+  useEffect(() => (active ? onFiles(setOver, ([file]) => latest.current(file)) : undefined), [active]);
   return html`<button type="button" class="quiet give" onClick=${() => (source.served ? input.current.click() : say(EXPORT))}>Open a config.json</button>
     <input type="file" accept=".json,application/json" hidden ref=${input} aria-label="A config.json"
       onChange=${(event) => {
@@ -31,30 +32,6 @@ export function Given({ source, active, onGiven }) {
       }} />
     ${over && html`<p class="dropping" aria-hidden="true"><span>Drop a config.json: its model becomes the page's</span></p>`}
     ${trouble && html`<${Trouble}>${trouble}<//>`}`;
-}
-
-/** Files that are dragged over the page and dropped there. Returns what ends that. */
-function onFiles(setOver, take) {
-  const holds = (event) => event.dataTransfer?.types.includes("Files");
-  const move = (event) => {
-    if (!holds(event)) return;
-    event.preventDefault();
-    setOver(true);
-  };
-  const leave = (event) => event.relatedTarget === null && setOver(false);
-  const drop = (event) => {
-    if (!holds(event)) return;
-    event.preventDefault();
-    setOver(false);
-    const [file] = event.dataTransfer.files;
-    if (file) take(file);
-  };
-  const heard = { dragover: move, dragleave: leave, drop };
-  for (const [name, hear] of Object.entries(heard)) addEventListener(name, hear);
-  return () => {
-    setOver(false);
-    for (const [name, hear] of Object.entries(heard)) removeEventListener(name, hear);
-  };
 }
 
 async function readConfig(file) {

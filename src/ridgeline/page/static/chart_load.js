@@ -10,6 +10,7 @@ import { useTurn } from "page/turns.js";
 
 const EDGE = { left: 46, right: 50, top: 22, bottom: 30 };
 const POINTS = 28;
+const NARROW = 420;
 const { log10 } = Math;
 
 /** Loads of so many users, from one to what memory holds or a few more where a target stops them before. */
@@ -45,7 +46,7 @@ export function LoadChart({ setting: newest, now, ghost, onChange }) {
         ${capacity.users > 0 && html`<rect class="within" x=${x(1)} y=${EDGE.top} width=${x(within) - x(1)} height=${330 - EDGE.top} />`}
         <${Frame} ...${{ ...speed, most }} left=${`${three(speedHigh / 1.1)}`} right=${three(totalHigh / 1.1)} />
         <${Frame} ...${{ ...wait, most, marks: true }} left=${saySeconds(waitHigh / 1.6)} />
-        <text class="name" x=${EDGE.left} y="14">tokens a second: each user's</text>
+        <text class="name" x=${EDGE.left} y="14">${width < NARROW ? "tok/s: each user's" : "tokens a second: each user's"}</text>
         <text class="name all" x=${width - EDGE.right} y="14" text-anchor="end">all together</text>
         <text class="name" x=${EDGE.left} y="224">seconds to the first token</text>
         <${Curve} ...${{ loads, of: (load) => load.tokensPerUser, on: speed }} />

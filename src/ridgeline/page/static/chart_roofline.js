@@ -8,6 +8,8 @@ import { grouped, say, saySeconds, three } from "page/numbers.js";
 
 const [LEFT, RIGHT] = [0.5, 4000]; // FLOP a byte
 const EDGE = { left: 52, right: 14, top: 16, bottom: 34 };
+const ROOM = 100; // pixels that a name takes
+const NARROW = 480;
 const { log10 } = Math;
 
 /** ghost: a Setting to compare with, or null. touched: whether the dot was moved before. */
@@ -199,12 +201,11 @@ function UsersHandle({ at, frame, setting, per, touched, onChange }) {
       return next;
     },
   });
-  const left = at.x > frame.width * 0.72;
   return html`<g class="handle users" ...${handle} transform=${`translate(${at.x} ${at.y})`}
     aria-label="Users" aria-valuemin="1" aria-valuemax=${MOST_USERS} aria-valuenow=${users}
     aria-valuetext=${`${people(users)}, ${three(setting.decode.intensity)} FLOP a byte`}>
     <circle class="reach" r="22" /><circle class="dot" r="8" />
-    <text class="name" x=${left ? -14 : -12} y="-14" text-anchor="end">${people(users)}</text>
+    <text class="name" x=${at.x < ROOM ? 8 : -12} y="-14" text-anchor=${at.x < ROOM ? "start" : "end"}>${people(users)}</text>
     ${!touched && html`<g class="hint"><rect x="16" y="3" width="74" height="24" rx="12" /><text x="53" y="19" text-anchor="middle">drag me</text></g>`}
   </g>`;
 }
@@ -230,13 +231,15 @@ function Wall({ frame, setting, wall, roof, per, onChange }) {
   });
   const [at, bottom] = [frame.x(wall), frame.height - EDGE.bottom];
   const top = frame.y(roof);
-  const right = at > frame.width - EDGE.right - 170;
+  const limit = wall > RIGHT ? grouped(wall) : three(wall);
+  const narrow = frame.width < NARROW;
+  const right = at > frame.width - EDGE.right - (narrow ? ROOM : 170);
+  const said = [`context ${grouped(context)}:`, ...(narrow ? ["no batch gets", `past ${limit}`] : [`no batch gets past ${limit}`])];
   const words = { x: right ? -10 : 10, "text-anchor": right ? "end" : "start" };
   return html`<g class="handle wall" ...${handle} aria-label="Context" aria-valuemin="2" aria-valuemax=${most} aria-valuenow=${context}
     aria-valuetext=${`${grouped(context)} tokens of context: no batch gets past ${three(wall)} FLOP a byte`} transform=${`translate(${at} 0)`}>
     <rect class="reach" x="-14" y=${top} width="28" height=${bottom - top} />
     <path d=${`M0 ${top}V${bottom}`} /><rect class="grip" x="-4" y=${(top + bottom) / 2 - 14} width="8" height="28" rx="4" />
-    <text ...${words} y=${(top + bottom) / 2 - 4}>context ${grouped(context)}:</text>
-    <text ...${words} y=${(top + bottom) / 2 + 13}>no batch gets past ${wall > RIGHT ? grouped(wall) : three(wall)}</text>
+    ${said.map((line, place) => html`<text ...${words} y=${(top + bottom) / 2 - 4 + 17 * place}>${line}</text>`)}
   </g>`;
 }

@@ -84,6 +84,16 @@ class ServerSource {
     return json(await this.#fetch(address, { ...posted(body), ...options }));
   }
 
+  /** What an address has, as it is. */
+  async blob(address) {
+    return (await this.#fetch(address, {})).blob();
+  }
+
+  /** Have what an address has removed. */
+  async remove(address) {
+    await this.#fetch(address, { method: "DELETE" });
+  }
+
   /** The table of the model that the text of a config.json describes. name: of the table (tableName), which says how it is
    * stored. */
   async price(config, name) {

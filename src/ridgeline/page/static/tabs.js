@@ -4,6 +4,8 @@
 import * as calculator from "page/tab_calculator.js";
 import * as chat from "page/tab_chat.js";
 import * as engine from "page/tab_engine.js";
+import * as pictures from "page/tab_pictures.js";
 import * as token from "page/tab_token.js";
+import * as traffic from "page/tab_traffic.js";
 
-export const TABS = [calculator, chat, token, engine];
+export const TABS = [calculator, chat, pictures, token, engine, traffic];

@@ -24,6 +24,10 @@ from ridgeline.server.pictures.service import LivePicture
 _HEAD = 64 << 10
 """Bytes beside the pixels: in a file what it was drawn from, the prompt among it; in an answer the other fields."""
 
+PROGRESS = "image_generation.progress"
+PROGRESS_BYTES = 512
+"""The most that an event of progress has, but for the noise of the first: some 20 bytes a step."""
+
 Format = Literal["png", "jpeg", "webp"]
 
 
@@ -36,6 +40,7 @@ class ImageFields(DrawingFields, kw_only=True, frozen=True):
     output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
     stream: bool = False
     partial_images: Annotated[int, Meta(ge=0, le=3)] = 0
+    progress: bool = False
     background: str = AUTO
     quality: str = AUTO
     moderation: str = AUTO
@@ -60,6 +65,8 @@ def check_fields(fields: ImageFields) -> Drawing:
         raise invalid(said, "output_compression")
     if fields.partial_images and not fields.stream:
         raise invalid("partial_images: they come in a stream; set stream, or leave them out", "partial_images")
+    if fields.progress and not fields.stream:
+        raise invalid("progress: it comes in a stream; set stream, or leave it out", "progress")
     if fields.stream and fields.n > 1:
         raise invalid("n: a stream is of one picture, as its events do not say which; ask for 1", "n")
     return Drawing(
@@ -82,7 +89,7 @@ class ImageGeneration:
 
     own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
     from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes that a step cache cut
-    short. partials: partial images so far.
+    short. partials: partial images so far. steps: of the denoiser that have run.
     """
 
     fields: ImageFields
@@ -97,6 +104,7 @@ class ImageGeneration:
     predicted: float = 0.0
     skipped: int = 0
     partials: int = 0
+    steps: int = 0
 
     @property
     def live(self) -> LivePicture:
@@ -126,6 +134,7 @@ class ImageGeneration:
         self.seconds += told.seconds
         self.predicted += told.predicted
         self.skipped += told.skipped
+        self.steps += told.stage == "denoise"
         if told.file is not None:
             assert told.image is not None
             self.files[told.image] = told.file
@@ -168,6 +177,8 @@ class ImageGeneration:
 
         def take(told: StrideReport) -> None:
             self.take(told)
+            if self.fields.progress:
+                outbox.put(self._progress(told))
             if told.preview is not None:
                 partial_ = {"partial_image_index": self.partials}
                 self.partials += 1
@@ -177,6 +188,20 @@ class ImageGeneration:
                 outbox.put(self._event("image_generation.completed", told.file, more))
 
         return take
+
+    def _progress(self, told: StrideReport) -> bytes:
+        """How far it is, after each stride. The first has how much noise is left before each step, from 1 to 0."""
+        schedule = self.plan.schedule
+        value = {
+            "type": PROGRESS,
+            "stage": told.stage,
+            "step": self.steps,
+            "steps": schedule.steps,
+            **self.times(),
+            "predicted_time_left_s": told.left,
+            **({"noise": [schedule.time(step) for step in range(schedule.steps)]} if told.number == 1 else {}),
+        }
+        return b"event: " + PROGRESS.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"
 
     def _event(self, kind: str, file: bytes, more: Mapping[str, object]) -> bytes:
         value = {

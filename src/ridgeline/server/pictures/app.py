@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from ridgeline.diffusion.pipeline import Pipeline
 from ridgeline.server.api.drawing import plan_of
 from ridgeline.server.api.fields import read_fields
-from ridgeline.server.api.images import ImageFields, ImageGeneration, check_fields
+from ridgeline.server.api.images import PROGRESS_BYTES, ImageFields, ImageGeneration, check_fields
 from ridgeline.server.api.model import beside
 from ridgeline.server.app import IMAGES, TEXT_ROUTES, VIDEOS, Cards, answer, application, model_routes
 from ridgeline.server.errors import invalid
@@ -81,6 +81,7 @@ class PictureApi:
             await self._service.run(generation.live, generation.order, generation.events(outbox))
 
         unread = self._settings.send_buffer_bytes + (1 + fields.partial_images) * generation.file_bytes
+        unread += fields.progress * (2 + plan.steps) * 2 * PROGRESS_BYTES
         return EventStream(produce, unread, headers)
 
     async def refuse_text(self, request: Request) -> Response:

@@ -1,0 +1,135 @@
+// The result of a run under load, as `bench serve --json` writes it and simulations do: read, checked, and made into what
+// charts show. A file is a stranger's; what is no such result is said in one line. Nothing is drawn here.
+
+const FORMAT = 1;
+const POINTS = 200; // of a distribution
+const MOMENTS = 240; // of a run
+const NEEDED = ["outcome", "intended", "first_token", "last_token", "ended", "ttft", "tpot", "e2e"];
+
+/** Latencies by their names in a result, and as they are read. */
+export const LATENCIES = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "E2E" };
+
+/** A result: { name, kind, verdict, reasons, inputs, metrics, requests, seconds, server, sweep, predicted, slo }. name: of
+ * its file. text: JSON. requests: columns, equally long. slo: seconds by latency. Throws an Error of one line. */
+export function readResult(name, text) {
+  const called = name.slice(0, 80);
+  let told;
+  try {
+    told = JSON.parse(text);
+  } catch {
+    throw new Error(`${called} is not valid JSON`);
+  }
+  return checkedResult(called, told);
+}
+
+/** The same of what was parsed. */
+export function checkedResult(name, told) {
+  const columns = told?.per_request;
+  if (!isObject(told?.metrics) || !isObject(columns)) {
+    throw new Error(`${name} holds no result of a run; ridgeline bench serve URL --json writes one`);
+  }
+  if (told.format !== FORMAT) throw new Error(`${name} has format ${String(told.format).slice(0, 20)}; this page reads ${FORMAT}`);
+  const count = Array.isArray(columns.outcome) ? columns.outcome.length : -1;
+  for (const column of NEEDED) {
+    if (!Array.isArray(columns[column]) || columns[column].length !== count) throw new Error(`${name} lacks the column ${column} of its requests`);
+  }
+  const { metrics, verdict, reasons, inputs, steps, sweep, predicted } = told;
+  return {
+    ...{ name, kind: said(told.kind), verdict: said(verdict), reasons: (Array.isArray(reasons) ? reasons : []).map(said) },
+    ...{ inputs: isObject(inputs) ? inputs : {}, metrics, requests: columns, count },
+    ...{ seconds: isObject(steps?.per_second) ? steps.per_second : {}, server: isObject(steps?.server) ? steps.server : {} },
+    ...{ sweep: Array.isArray(sweep?.levels) ? sweep : null, predicted: Array.isArray(predicted?.points) ? predicted : null },
+    slo: limits(inputs?.slo),
+  };
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+function said(value) {
+  return typeof value === "string" ? value : "";
+}
+
+/** Objectives in seconds; a result has them in nanoseconds, null for none. */
+function limits(slo) {
+  const found = Object.entries(isObject(slo) ? slo : {}).filter(([, limit]) => Number.isFinite(limit) && limit > 0);
+  return Object.fromEntries(found.map(([name, limit]) => [name, limit / 1e9]));
+}
+
+/** Which share of the answered requests had at most so much: [value, share], from the least to the most. */
+export function cumulative({ requests, count }, column) {
+  const values = [];
+  for (let at = 0; at < count; at++) {
+    const value = requests[column][at];
+    if (requests.outcome[at] === "ok" && Number.isFinite(value)) values.push(value);
+  }
+  if (values.length < 2) return [];
+  values.sort((one, other) => one - other);
+  const last = values.length - 1;
+  const places = new Set([0, last]);
+  for (let at = 0; at < last; at += Math.max(1, Math.floor(values.length / POINTS))) places.add(at);
+  const steps = [...places].sort((one, other) => one - other).map((at) => [values[at], (at + 1) / values.length]);
+  return [[values[0], 0], ...steps];
+}
+
+/** Requests that wait for their first token, and all that are under way, over time: [seconds, number] each. */
+export function underWay({ requests, count }) {
+  const { intended, first_token: first, outcome, last_token: last, ended } = requests;
+  const over = Array.from({ length: count }, (_, at) => (outcome[at] === "ok" && Number.isFinite(last[at]) ? last[at] : ended[at]));
+  const until = largest([...over, ...intended, ...first]);
+  const starts = sorted(intended);
+  const begun = sorted(first.map((moment, at) => (Number.isFinite(moment) ? moment : over[at])));
+  const ends = sorted(over);
+  const waiting = [];
+  const all = [];
+  for (let at = 0; at < MOMENTS && until > 0; at++) {
+    const moment = (until * at) / (MOMENTS - 1);
+    const came = upTo(starts, moment);
+    waiting.push([moment, came - upTo(begun, moment)]);
+    all.push([moment, came - upTo(ends, moment)]);
+  }
+  return { waiting, all };
+}
+
+function sorted(values) {
+  return values.filter(Number.isFinite).sort((one, other) => one - other);
+}
+
+function largest(values) {
+  return values.reduce((most, value) => (Number.isFinite(value) && value > most ? value : most), 0);
+}
+
+/** How many of sorted values are at most this. */
+function upTo(values, most) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= most) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** Output tokens of each second, [second, tokens]; of what came as parts of a second nothing is left out. */
+export function tokensOver({ seconds }) {
+  const { second, tokens } = seconds;
+  if (!Array.isArray(second) || !Array.isArray(tokens)) return [];
+  return second.map((at, place) => [at, tokens[place]]).filter((point) => point.every(Number.isFinite));
+}
+
+/** Of a sweep: rate, good requests a second, and the medians of TTFT and TPOT: null where there are none. */
+export function levelsOf({ sweep }) {
+  return (sweep?.levels ?? [])
+    .filter(({ rate, metrics }) => Number.isFinite(rate) && isObject(metrics))
+    .map(({ rate, metrics, fault }) => ({
+      ...{ rate, fault: said(fault), good: metrics.goodput?.rate ?? metrics.requests_per_second ?? null },
+      ...{ ttft: middle(metrics.latencies?.ttft), tpot: middle(metrics.latencies?.tpot) },
+    }));
+}
+
+/** The median of a distribution, or its mean where there are too few for one; null for none. */
+export function middle(found) {
+  const value = found?.p50?.mid ?? found?.mean;
+  return Number.isFinite(value) ? value : null;
+}

@@ -1,0 +1,88 @@
+"""A tour through one exported file, from disk and without a network: every tab, by keys."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.test_report import findings
+from page.conftest import OpenPage, until
+from ridgeline.bench.export import findings_json
+from ridgeline.engine.setup import load_engine
+from ridgeline.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
+from ridgeline.page.export import exported
+from ridgeline.page.recorded import RUNS, SCENES, recorded_runs
+from ridgeline.page.recorded_pictures import PICTURES, recorded_pictures
+from ridgeline.page.recorder import record
+from ridgeline.page.recording import RECORDED
+from ridgeline.page.tables import Stored
+from ridgeline.roofline.cards import load_card
+
+pytestmark = pytest.mark.page
+MODEL = "llama-3-8b"
+TABS = ["Calculator", "Pictures", "One token", "Engine", "Traffic"]
+
+
+def blocks() -> dict[str, Any]:
+    """What `ridgeline page export` writes, of one model and one of each recording."""
+    card, loaded = load_card("h100-sxm"), load_engine("tales")
+    ids = loaded.texts.encode("Once upon a time", loaded.engine.context)
+    told = record(loaded, "tales", "Once upon a time", ids, replace(loaded.defaults, seed=1), card, repeats=3)
+    table = table_data(MODEL, MODEL, Stored())
+    return {
+        MODELS: models_data({MODEL: [Stored()]}),
+        CARDS: cards_data(),
+        table_name(MODEL, Stored()): table,
+        RUNS: recorded_runs(card, SCENES[2:3]),
+        PICTURES: recorded_pictures(card, ["a handwritten two"]),
+        RECORDED: [json.loads(json.dumps(told))],
+        TRAFFIC: [{"name": "r.json", "result": findings_json(findings())}],
+    }
+
+
+@pytest.fixture(scope="module")
+def whole_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    with ThreadPoolExecutor(1) as thread:  # in the tests' own a browser's event loop may run
+        data = exported(thread.submit(blocks).result())
+    path = tmp_path_factory.mktemp("tour") / "page.html"
+    path.write_bytes(data)
+    return path.as_uri()
+
+
+def test_a_tour(open_page: OpenPage, whole_file: str) -> None:
+    """The dot climbs by itself; a statement sets the page; a picture, a token and an engine are played to their ends; a
+    run under load is looked at. One file is fetched, and nothing is said on the console."""
+    one = open_page(whole_file, offline=True)
+    page = one.page
+    tabs = page.get_by_role("tab")
+    page.get_by_text("One user of llama-3-8b").wait_for()
+    until(page, lambda: "calculator.users=32" in page.url)
+    page.get_by_text("32 users of llama-3-8b").wait_for()
+    page.get_by_role("heading", name="Many users").click()
+    page.get_by_role("listitem").filter(has_text="24 GB hold 8B").get_by_role("button").press("Enter")
+    page.get_by_role("row", name="memory holds 21 users").wait_for()
+    assert [each.strip() for each in tabs.all_text_contents()] == TABS
+    tabs.first.focus()
+    page.keyboard.press("ArrowRight")
+    event = page.get_by_role("slider", name="Event")
+    until(page, lambda: int(event.input_value()) > 1)
+    event.press("End")
+    page.get_by_text("Seed 3", exact=True).wait_for()
+    tabs.nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Play").press("Enter")
+    until(page, lambda: "token.op=" in page.url)
+    tabs.nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    step = page.get_by_role("slider", name="Step")
+    until(page, lambda: int(step.input_value()) > 1)
+    step.press("End")
+    assert "preempted" in page.locator(".lanes").last.text_content()
+    tabs.nth(3).focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("columnheader", name="r.json").wait_for()
+    assert page.locator(".traffic .lines").count() >= 5
+    asked = [address.partition("#")[0] for address in one.asked if not address.startswith("data:")]
+    assert asked == [whole_file]
