@@ -75,16 +75,16 @@ def test_steps_are_merged_into_one_frame(monkeypatch: pytest.MonkeyPatch) -> Non
         async with listening(state) as client:
             (snapshot,) = await client.read()
             assert snapshot["type"] == "snapshot"
-            assert snapshot["pages"] == [[0, 7, "held", 1, 16, 1]]
+            assert snapshot["pages"] == [[0, 7, "held", 1, 16, 1, 0]]
             llm.step([(1, 0, 0, 16), (2, 0, 4, 1)], 1, 0.5, 0.25)
-            llm.page_observers[0]([PageChange(0, 3, "held", 1, 0, 1), PageChange(0, 4, "held", 2, 32, 1)])
+            llm.page_observers[0]([PageChange(0, 3, "held", 1, 0, 1), PageChange(0, 4, "held", 2, 32, 1, 3)])
             llm.step([(1, 0, 16, 1), (2, 0, 5, 1), (2, 1, 4, 1)], 2, 0.5)
             llm.page_observers[0]([PageChange(0, 3, "published", 1, 0, 1)])
             llm.step([(1, 0, 3, 9)], 3, 1, 1.5, output_tokens=3, running=2)  # preempted in between
             frame = await client.read_to("steps")
             assert (frame["step"], frame["steps"], frame["clock"]) == (3, 3, 4)
             assert frame["items"] == [[1, 0, 17, 0], [1, 3, 9, 0], [2, 4, 2, 0], [2, 4, 1, 1]]
-            assert frame["pages"] == [[0, 3, "published", 1, 0, 1], [0, 4, "held", 2, 32, 1]]
+            assert frame["pages"] == [[0, 3, "published", 1, 0, 1, 0], [0, 4, "held", 2, 32, 1, 3]]
             assert (frame["seconds"], frame["predicted"], frame["priced_seconds"]) == (2, 1.75, 1.5)
             assert (frame["counters"]["output_tokens"], frame["counters"]["running"]) == (3, 2)
 
