@@ -3,10 +3,11 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 60
 """Seconds that a test waits for what has to come: it is there within one, but machines that test are slow and busy."""
+
+_Made = TypeVar("_Made")
 
 CHROMIUM = Path("/usr/bin/chromium")
 THINKING = (
@@ -98,6 +101,12 @@ def open_page(browser: "Browser") -> Iterator[OpenPage]:
         yield open_one
         for one in opened:
             assert one.said == []
+
+
+def apart(make: Callable[[], _Made]) -> _Made:
+    """What is made in another thread: in the tests' own a browser's event loop may run, beside which no other does."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(make).result()
 
 
 def until(page: "Page", holds: Callable[[], bool]) -> None:

@@ -174,13 +174,16 @@ def test_the_served_model_runs_along_on_a_click(open_page: OpenPage, tales_serve
 
 def test_the_dot_takes_one_step_by_itself(open_page: OpenPage, one_file: str) -> None:
     """Once, where motion is not unwelcome."""
-    page = open_page(one_file).page
+    page = open_page("about:blank").page
+    page.clock.install()
+    page.goto(one_file)
     page.get_by_text("drag me").wait_for()
-    until(page, lambda: "calculator.users=32" in page.url)
+    until(page, lambda: page.clock.run_for(500) or "calculator.users=32" in page.url)
     assert number(users_of(page), "aria-valuenow") == 32
     page.goto(one_file)
     page.reload()
-    page.wait_for_timeout(300)
+    users_of(page).wait_for()
+    page.clock.run_for(5000)
     assert number(users_of(page), "aria-valuenow") == 1
 
 

@@ -118,7 +118,7 @@ def test_what_is_kept_of_a_setting_is_what_it_would_be_anew() -> None:
     """While users are dragged only the step is another one; all else that is shown is as if it were made for them."""
     rng = random.Random(3)
     states = [
-        USUAL | {name: rng.choice(values) for name, values in CHANGES.items() if rng.random() < 0.2} for _ in range(80)
+        USUAL | {name: rng.choice(values) for name, values in CHANGES.items() if rng.random() < 0.2} for _ in range(24)
     ]
     states = [{**state, "users": rng.choice((1, 2, 32, 400, 2048))} for state in states for _ in range(2)]
     page = calculator()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from page.conftest import PATIENCE, saying
+from page.conftest import PATIENCE, apart, saying
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.page.recorder import INSPECTOR, MOST_TOKENS
@@ -127,5 +127,4 @@ def test_an_engine_in_a_process_of_its_own_answers_too() -> None:
             assert b'"steps":[{"name":"prefill"' in asked
             assert completed.choices[0].error is None
 
-    with ThreadPoolExecutor(1) as thread:  # in the tests' own a browser's event loop may run
-        thread.submit(asyncio.run, run()).result()
+    apart(lambda: asyncio.run(run()))

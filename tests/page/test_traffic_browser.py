@@ -1,14 +1,13 @@
 """The tab *Traffic* in a browser: results that are dropped, compared, and in a file."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench.test_report import findings
-from page.conftest import OpenPage
+from page.conftest import OpenPage, apart
 from page.test_page_browser import serious
 from ridgeline.bench.export import findings_json
 from ridgeline.page.data import TRAFFIC
@@ -40,8 +39,7 @@ def result(rate: float) -> dict[str, Any]:
         found["reasons"] = [f"{HOSTILE} is a reason"]
         return found
 
-    with ThreadPoolExecutor(1) as thread:  # in the tests' own a browser's event loop may run
-        return thread.submit(run).result()
+    return apart(run)
 
 
 def cell(page: "Page", name: str) -> list[str]:

@@ -14,6 +14,7 @@ from bench.test_load import job, played
 from bench.test_report import findings
 from bench.test_sweep import swept
 from bench.virtual import MS, tokens
+from page.conftest import apart
 from page.modules import Modules
 from ridgeline.bench.export import findings_json
 from ridgeline.bench.job import Load
@@ -78,7 +79,7 @@ def test_requests_under_way_are_those_of_the_series() -> None:
 
 def test_a_sweep_has_its_rates() -> None:
     slo = parse_slo("ttft=101ms")
-    sweep = swept(3.0, slo)
+    sweep = apart(lambda: swept(3.0, slo))
     told = findings_json(replace(FOUND, sweep=sweep, slo=slo))
     levels = read(told, "modules['traffic.js'].levelsOf(found)")
     assert [level["rate"] for level in levels] == [level.rate for level in sweep.levels]
@@ -86,8 +87,33 @@ def test_a_sweep_has_its_rates() -> None:
     assert levels[0]["ttft"] == pytest.approx(0.1, abs=2e-3)
 
 
+def test_a_late_load_generator_tells_no_latency_of_the_server() -> None:
+    """As in the report; how many were under way it does."""
+    late = apart(lambda: findings(parse_slo("ttft=40ms"), handing_over=6 * MS))
+    assert late.refused
+    told = findings_json(late)
+    for column in ("ttft", "tpot", "e2e"):
+        assert read(told, f"modules['traffic.js'].cumulative(found, '{column}')") == []
+    found = read(told, "modules['traffic.js'].underWay(found)")
+    assert found["waiting"] == []
+    assert max(count for _, count in found["all"]) >= 1
+
+
+def test_a_simulation_is_read_too() -> None:
+    """It has no clients who end, levels of its capacity, and advice."""
+    told = findings_json(FOUND)
+    told |= {"kind": "simulate", "advice": "buy two", "sweep": None}
+    told |= {"capacity": {"levels": [{"rate": 3.0, "metrics": {"requests_per_second": 2.5}}]}}
+    del told["per_request"]["ended"], told["reasons"]
+    found = read(told)
+    assert (found["kind"], found["reasons"]) == ("simulate", ["buy two"])
+    assert [each["good"] for each in read(told, "modules['traffic.js'].levelsOf(found)")] == [2.5]
+    with_ends = read(findings_json(FOUND), "modules['traffic.js'].underWay(found).all")
+    assert read(told, "modules['traffic.js'].underWay(found).all") == with_ends
+
+
 def test_a_run_that_answered_nothing_is_read_too() -> None:
-    told = findings_json(findings())
+    told = findings_json(FOUND)
     told["per_request"] = {name: [] for name in told["per_request"]}
     told["metrics"]["latencies"] = {}
     assert read(
@@ -119,7 +145,7 @@ def test_odd_values_are_passed_over() -> None:
     told["sweep"] = {"levels": [{"rate": "x"}, None]} | {"knee": None}
     told["sweep"]["levels"][1] = {"rate": 2, "metrics": {"goodput": {"rate": 1}, "latencies": {"ttft": {"mean": "x"}}}}
     found = read(told)
-    assert (found["slo"], found["reasons"]) == ({}, [""])
+    assert (found["slo"], found["reasons"]) == ({}, [])
     assert len(read(told, "modules['traffic.js'].cumulative(found, 'ttft')")) == len(FOUND.run.records)
     assert read(told, "modules['traffic.js'].levelsOf(found)") == [
         {"rate": 2, "fault": "", "good": 1, "ttft": None, "tpot": None}

@@ -46,7 +46,7 @@ def export(
     traffic: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A run under load to show, as `bench serve --json` wrote it; twice, and two are compared.",
+            help="A run under load to show: what `bench serve --json` wrote, or a simulation; two are compared.",
             metavar="FILE",
         ),
     ] = None,

@@ -27,9 +27,9 @@ function Chart({ title, drawn, marks = [], xName, yName, say, log = false, most 
   const across = scale([...values.map(([x]) => x), ...marks.map(({ at }) => at)], log, [EDGE.left, width - EDGE.right]);
   const up = scale([0, most ?? 0, ...values.map(([, y]) => y)], false, [HEIGHT - EDGE.bottom, EDGE.top], true);
   const path = ({ points, steps }) => points.map(([x, y], at) => `${at === 0 ? "M" : steps ? `H${across.at(x).toFixed(1)}V` : "L"}${at === 0 || !steps ? `${across.at(x).toFixed(1)} ` : ""}${up.at(y).toFixed(1)}`).join("");
-  return html`<figure class="lines" ref=${box}>
+  return html`<figure class="lines">
     <figcaption><strong>${title}</strong>${drawn.length > 1 && drawn.map(({ name, sort }) => html`<span class=${`legend ${sort}`}>${name}</span>`)}</figcaption>
-    <svg width=${width} height=${HEIGHT} viewBox=${`0 0 ${width} ${HEIGHT}`} aria-hidden="true">
+    <div ref=${box}><svg width=${width} height=${HEIGHT} viewBox=${`0 0 ${width} ${HEIGHT}`} aria-hidden="true">
       <g class="axes">
         ${up.ticks.map((value) => html`<path d=${`M${EDGE.left} ${up.at(value)}H${width - EDGE.right}`} /><text x=${EDGE.left - 6} y=${up.at(value) + 4} text-anchor="end">${say[1](value)}</text>`)}
         ${across.ticks.map((value) => html`<path d=${`M${across.at(value)} ${EDGE.top}V${HEIGHT - EDGE.bottom}`} /><text x=${across.at(value)} y=${HEIGHT - EDGE.bottom + 14} text-anchor=${across.at(value) > width - EDGE.right - 24 ? "end" : "middle"}>${say[0](value)}</text>`)}
@@ -42,7 +42,7 @@ function Chart({ title, drawn, marks = [], xName, yName, say, log = false, most 
           <text x=${across.at(at) + (right ? -5 : 5)} y=${EDGE.top + 12} text-anchor=${right ? "end" : "start"}>${words}</text></g>`;
       })}
       ${drawn.map((each) => html`<path class=${`series ${each.sort}`} d=${path(each)} />`)}
-    </svg>
+    </svg></div>
     <${ChartTable} name=${`${title} as a table`} head=${[xName, "series", yName]} rows=${drawn.flatMap((each) => rowsOf(each, say))} />
   </figure>`;
 }
@@ -63,7 +63,7 @@ export function scale(values, log, [from, to], whole = false) {
     return { at: (value) => from + ((log10(value) - first) / (last - first)) * (to - from), ticks };
   }
   const top = Math.max(...values, 0) || 1;
-  const step = nice(top / 4);
+  const step = nice(top / Math.max(2, floor(Math.abs(to - from) / (whole ? 45 : 100))));
   const end = whole ? step * ceil(top / step - 1e-9) : top;
   const ticks = Array.from({ length: floor(end / step + 1e-9) + 1 }, (_, at) => at * step);
   return { at: (value) => from + (value / end) * (to - from), ticks };

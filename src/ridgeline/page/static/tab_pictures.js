@@ -82,7 +82,10 @@ function useDrawing(source) {
     running.current = stopper;
     setBusy(true);
     say("");
-    setDrawing(begun(body.num_inference_steps));
+    setDrawing((last) => {
+      if (last?.clip) URL.revokeObjectURL(last.clip);
+      return begun(body.num_inference_steps);
+    });
     try {
       await (clips ? followJob : followPicture)(source, body, setDrawing, stopper.signal);
     } catch (error) {

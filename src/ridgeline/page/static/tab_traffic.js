@@ -133,7 +133,8 @@ function Charts({ results }) {
   const of = (make) => results.map((result, at) => ({ name: result.name, sort: SORTS[at], ...make(result) }));
   const marks = (name) => results.flatMap((result) => (result.slo[name] ? [{ at: result.slo[name], words: `target ${saySeconds(result.slo[name])}` }] : [])).slice(0, 1);
   const share = [saySeconds, percent];
-  const moment = [(value) => `${three(value)} s`, (value) => three(value)];
+  const count = (value) => (Number.isInteger(value) ? grouped(value) : three(value));
+  const moment = [(value) => `${count(value)} s`, count];
   const levels = results.map(levelsOf);
   const overRate = (name) => of((result) => ({ points: levels[results.indexOf(result)].filter((level) => level[name] !== null).map((level) => [level.rate, level[name]]) }));
   return html`

@@ -4,13 +4,13 @@
 const FORMAT = 1;
 const POINTS = 200; // of a distribution
 const MOMENTS = 240; // of a run
-const NEEDED = ["outcome", "intended", "first_token", "last_token", "ended", "ttft", "tpot", "e2e"];
+const NEEDED = ["outcome", "intended", "first_token", "last_token", "ttft", "tpot", "e2e"];
 
 /** Latencies by their names in a result, and as they are read. */
 export const LATENCIES = { ttft: "TTFT", tpot: "TPOT", itl: "ITL", e2e: "E2E" };
 
-/** A result: { name, kind, verdict, reasons, inputs, metrics, requests, seconds, server, sweep, predicted, slo }. name: of
- * its file. text: JSON. requests: columns, equally long. slo: seconds by latency. Throws an Error of one line. */
+/** A result: { name, kind, verdict, reasons, inputs, metrics, requests, seconds, server, levels, predicted, slo }. name: of
+ * its file. text: JSON. requests: columns, equally long. levels: of a sweep. slo: seconds by latency. Throws an Error of one line. */
 export function readResult(name, text) {
   const called = name.slice(0, 80);
   let told;
@@ -33,12 +33,14 @@ export function checkedResult(name, told) {
   for (const column of NEEDED) {
     if (!Array.isArray(columns[column]) || columns[column].length !== count) throw new Error(`${name} lacks the column ${column} of its requests`);
   }
-  const { metrics, verdict, reasons, inputs, steps, sweep, predicted } = told;
+  const { metrics, verdict, inputs, steps, predicted } = told;
+  const levels = told.sweep?.levels ?? told.capacity?.levels; // the latter of a simulation, as advice is
+  const words = [told.reasons, told.advice].flat();
   return {
-    ...{ name, kind: said(told.kind), verdict: said(verdict), reasons: (Array.isArray(reasons) ? reasons : []).map(said) },
+    ...{ name, kind: said(told.kind), verdict: said(verdict), reasons: words.map(said).filter(Boolean) },
     ...{ inputs: isObject(inputs) ? inputs : {}, metrics, requests: columns, count },
     ...{ seconds: isObject(steps?.per_second) ? steps.per_second : {}, server: isObject(steps?.server) ? steps.server : {} },
-    ...{ sweep: Array.isArray(sweep?.levels) ? sweep : null, predicted: Array.isArray(predicted?.points) ? predicted : null },
+    ...{ levels: Array.isArray(levels) ? levels : [], predicted: Array.isArray(predicted?.points) ? predicted : null },
     slo: limits(inputs?.slo),
   };
 }
@@ -57,14 +59,20 @@ function limits(slo) {
   return Object.fromEntries(found.map(([name, limit]) => [name, limit / 1e9]));
 }
 
+/** Whether a latency is the server's: a load generator that was late itself tells none. */
+function isTold({ metrics }, latency) {
+  return metrics.latencies?.[latency] !== null;
+}
+
 /** Which share of the answered requests had at most so much: [value, share], from the least to the most. */
-export function cumulative({ requests, count }, column) {
+export function cumulative(result, column) {
+  const { requests, count } = result;
   const values = [];
   for (let at = 0; at < count; at++) {
     const value = requests[column][at];
     if (requests.outcome[at] === "ok" && Number.isFinite(value)) values.push(value);
   }
-  if (values.length < 2) return [];
+  if (values.length < 2 || !isTold(result, column)) return [];
   values.sort((one, other) => one - other);
   const last = values.length - 1;
   const places = new Set([0, last]);
@@ -74,9 +82,10 @@ export function cumulative({ requests, count }, column) {
 }
 
 /** Requests that wait for their first token, and all that are under way, over time: [seconds, number] each. */
-export function underWay({ requests, count }) {
-  const { intended, first_token: first, outcome, last_token: last, ended } = requests;
-  const over = Array.from({ length: count }, (_, at) => (outcome[at] === "ok" && Number.isFinite(last[at]) ? last[at] : ended[at]));
+export function underWay(result) {
+  const { requests, count } = result;
+  const { intended, first_token: first, outcome, last_token: last, ended = [] } = requests;
+  const over = Array.from({ length: count }, (_, at) => (outcome[at] === "ok" && Number.isFinite(last[at]) ? last[at] : ended[at] ?? intended[at]));
   const until = largest([...over, ...intended, ...first]);
   const starts = sorted(intended);
   const begun = sorted(first.map((moment, at) => (Number.isFinite(moment) ? moment : over[at])));
@@ -89,7 +98,7 @@ export function underWay({ requests, count }) {
     waiting.push([moment, came - upTo(begun, moment)]);
     all.push([moment, came - upTo(ends, moment)]);
   }
-  return { waiting, all };
+  return { waiting: isTold(result, "ttft") ? waiting : [], all };
 }
 
 function sorted(values) {
@@ -119,9 +128,9 @@ export function tokensOver({ seconds }) {
 }
 
 /** Of a sweep: rate, good requests a second, and the medians of TTFT and TPOT: null where there are none. */
-export function levelsOf({ sweep }) {
-  return (sweep?.levels ?? [])
-    .filter(({ rate, metrics }) => Number.isFinite(rate) && isObject(metrics))
+export function levelsOf({ levels }) {
+  return levels
+    .filter((level) => Number.isFinite(level?.rate) && isObject(level.metrics))
     .map(({ rate, metrics, fault }) => ({
       ...{ rate, fault: said(fault), good: metrics.goodput?.rate ?? metrics.requests_per_second ?? null },
       ...{ ttft: middle(metrics.latencies?.ttft), tpot: middle(metrics.latencies?.tpot) },
