@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,9 @@ from support.kernels import SETS, back_to_the_best
 
 # One thread: small tensors gain nothing from more, and what else runs on the machine would decide how long tests take.
 torch.set_num_threads(1)
+# A shell that starts them in the background has them ignore Ctrl-C, of which several are about.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # No deadline for an example, for the same reason.
 settings.register_profile("ridgeline", deadline=None)
 settings.load_profile("ridgeline")

@@ -10,6 +10,7 @@ from ridgeline.cli import serve as command
 from ridgeline.engine.setup import EngineSettings
 from ridgeline.server.serve import Served
 from support.adapters import own_widths, write_adapter
+from support.planned import LLAMA_3_8B
 
 SIZES = [(192, 192), (512, 192), (192, 512)] * 5  # of q_proj, down_proj and gate_proj, in each layer
 GREEDY = ("--temperature", 0, "--max-tokens", 8)
@@ -127,9 +128,12 @@ def test_a_priced_trace(ridgeline: Run, large: Path) -> None:
     assert any("LoRA adapters: 2" in note for note in both["notes"])
 
 
-def test_a_plan(ridgeline: Run, large: Path) -> None:
+def test_a_plan(ridgeline: Run, tmp_path: Path) -> None:
     """Their bytes take memory, and every step's time; divided over cards as their matrices are."""
-    asked = ("plan", "llama-3-8b", "--device", "h100-sxm", "--batch", 4, "--json")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA_3_8B | {"num_hidden_layers": 2}))
+    large = write_adapter(tmp_path / "large", own_widths(str(config)), ["q_proj", "v_proj", "down_proj"], rank=16)
+    asked = ("plan", config, "--device", "h100-sxm", "--batch", 4, "--json")
     plain, both = ridgeline(*asked).json, ridgeline(*asked, "--lora", f"a={large}", "--lora", f"b={large}").json
     assert both["memory"]["weights"] - plain["memory"]["weights"] == 2 * 2 * NUMBERS
     assert "LoRA adapters: 2" in ridgeline(*asked[:-1], "--lora", f"a={large}", "--lora", f"b={large}").out

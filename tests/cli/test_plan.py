@@ -259,13 +259,13 @@ def test_littles_law_stands_in_figures(plan: Any) -> None:
         assert float(rate) * float(stay) == pytest.approx(int(users), rel=0.01)
 
 
-def test_a_rate_gives_cards(plan: Any) -> None:
-    words = ("llama-3.1-8b", "--card", "l40s", "--rate", "12")
+def test_a_rate_gives_cards(plan: Any, model: str) -> None:
+    words = (model, "--card", "l40s", "--rate", "3000")
     shown, out = json.loads(plan(*words, "--json")[1]), plan(*words)[1]
     fleet = shown["fleet"]
     assert fleet["replicas"] == fleet["cards"] > 1
-    assert fleet["requests_per_second"] == 12
-    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
+    assert fleet["requests_per_second"] == 3000
+    assert f"3,000 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
     assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
     users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
     assert users["replicas"] == 1

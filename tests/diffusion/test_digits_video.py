@@ -29,7 +29,7 @@ def pipeline() -> Pipeline:
 
 def drawn(pipeline: Pipeline, *prompts: str) -> Tensor:
     """A clip of each [clips, frames, 1, lines, columns]."""
-    clips = [pipeline.draw(Request(prompt, steps=8, seed=seed)) for seed, prompt in enumerate(prompts)]
+    clips = [pipeline.draw(Request(prompt, steps=4, seed=seed)) for seed, prompt in enumerate(prompts)]
     return torch.cat(clips).clamp(-1, 1).transpose(1, 2)
 
 

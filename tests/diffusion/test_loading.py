@@ -100,6 +100,10 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no tokenizer": (_without("tokenizer"), r"lacks the folder tokenizer \(\w+\); fetch it again"),
     "no scheduler": (_without("scheduler"), r"lacks the folder scheduler \(FlowMatch\w+\); fetch it again"),
     "no transformer listed": (_unlisted("transformer"), "lists no transformer, which a ZImagePipeline has"),
+    "no index": (
+        lambda folder: (folder / "model_index.json").unlink(),
+        "is not a model: it has parts of a pipeline and no model_index.json; fetch it again",
+    ),
     "no config of the encoder": (
         lambda folder: (folder / "text_encoder" / "config.json").unlink(),
         "is not a model: it has no config.json",

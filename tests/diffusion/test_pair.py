@@ -9,7 +9,7 @@ from torch import multiprocessing
 from diffusion.pair_process import REQUESTS, latents_of, run_process
 from ridgeline.diffusion.loading import load_pipeline
 from ridgeline.diffusion.pair import Pair
-from support.pipelines import wan, z_image
+from support.pipelines import wan_of_pictures, z_image
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pipelines, and what two processes made of them."""
     folder = tmp_path_factory.mktemp("pair")
     z_image(folder / "z-image")
-    wan(folder / "wan")
+    wan_of_pictures(folder / "wan")  # a VAE that needs no diffusers, which takes each process seconds to import
     multiprocessing.spawn(run_process, (str(folder),), nprocs=2)
     return folder
 

@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Request]] = {
 
 THRESHOLDS = {"dev": 1.1, "wan": 0.5, "two experts": 0.3}
 """Of those that the reference has it for (FLUX.2's single blocks break it): some passes change more, some less."""
-MIXED = {"z-image": 1.45, "wan": 0.237}
+MIXED = {"z-image": 1.1, "wan": 0.237}
 """At which pictures and passes of one step differ in it."""
 MATTERS = 1e-3
 

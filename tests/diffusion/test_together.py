@@ -13,7 +13,7 @@ from ridgeline.diffusion.guidance import Convention, guidance_of, guide
 from ridgeline.diffusion.noise import Noise
 from ridgeline.diffusion.samplers import State
 from ridgeline.models.denoiser import Denoiser
-from support.checkpoints import redraw
+from support.pipelines import z_image_transformer
 
 LAYOUT = Layout(4, (Size(96, 64), Size(64, 64)))
 TEXTS = 16
@@ -21,14 +21,7 @@ TEXTS = 16
 
 @pytest.fixture(scope="module")
 def transformer() -> ZImageTransformer2DModel:
-    """t_scale is not the release's 1,000, at which the last bit of a time in fp32, where the pipeline rounds more than
-    once, is 6e-5 of a radian of its sinusoids: random weights make 1e-4 of the latents of that."""
-    theirs = ZImageTransformer2DModel(
-        in_channels=4, dim=32, n_layers=2, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=TEXTS,
-        axes_dims=[8, 4, 4], axes_lens=[256, 64, 64], t_scale=1.0,
-    )  # fmt: skip
-    redraw(theirs, seed=3)
-    return theirs.eval()
+    return z_image_transformer(TEXTS, seed=3)
 
 
 @pytest.fixture(scope="module")

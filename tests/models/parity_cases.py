@@ -397,7 +397,7 @@ CASES = (
     _qwen3_5("bias-tied", {"attention_bias": True, "tie_word_embeddings": True, "linear_num_value_heads": 2}),
     _qwen3_5("pattern", {"layer_types": None, "num_hidden_layers": 4}, layout=("no layer types",)),
     _qwen3_5_moe("plain", {}),
-    _qwen3_5_moe("experts-stacked", {}, layout=("experts stacked",)),
+    _qwen3_5_moe("experts-in-one", {}, layout=("experts stacked",)),
     _v2("plain", {}),
     _v2("no-query-latent-greedy", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None, "topk_group": None}),
     _v2("groups", {"topk_group": 1}, without={"topk_method": "greedy"}),

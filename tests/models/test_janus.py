@@ -26,7 +26,7 @@ from ridgeline.ops.grid import Grid
 from ridgeline.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
 from ridgeline.roofline.price import Price
 from support.audit import check_attention, check_bytes, check_products
-from support.engines import AuditedRunner, RecordingRunner, complete, token_engine
+from support.engines import GREEDY, AuditedRunner, RecordingRunner, complete, token_engine
 from support.januses import PLACEHOLDER, config, patches_of, their_janus, their_tokens
 
 TOLERANCE = 1e-5  # of the largest
@@ -162,7 +162,7 @@ def test_every_parameter_matters(tmp_path: Path, draws: bool) -> None:
 
     def logits() -> Tensor:
         engine = token_engine(ours, runner=RecordingRunner)
-        complete(engine, [prompt], images=[features])
+        complete(engine, [prompt], replace(GREEDY, max_tokens=1), images=[features])
         assert isinstance(engine.executor, RecordingRunner)
         return torch.stack([engine.executor.logits[1, position] for position in range(len(prompt))])
 

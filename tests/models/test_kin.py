@@ -142,7 +142,9 @@ def check(theirs: PreTrainedModel, folder: Path) -> None:
     """Assert that the text is continued with the same logits."""
     ours = load_model(str(folder))
     with torch.no_grad():
-        reference_TV = theirs(torch.tensor([IDS])).logits[0]
+        # In transformers 5.24.0 Llama 4's class asks the answer of its text half for images, which are not in it.
+        whole: Any = theirs.language_model if theirs.config.model_type == "llama4" else theirs
+        reference_TV = whole(torch.tensor([IDS])).logits[0]
     (logits_TV,) = uncached_logits(ours, [IDS])
     assert (logits_TV - reference_TV).abs().max() <= TOLERANCE * reference_TV.abs().max(), first_difference(
         ours, theirs, IDS

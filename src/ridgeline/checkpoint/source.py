@@ -101,7 +101,7 @@ class Source:
                 f"give the model that it was made for, and --lora {self.folder}{beside}"
             )
         if MODEL not in self.components:
-            raise ModelRefused(f"{self.folder} is not a model: it has no config.json{_files_in(self.folder)}")
+            raise ModelRefused(f"{self.folder} is not a model: it has {_missing_in(self.folder)}")
         return self.components[MODEL]
 
     @property
@@ -282,6 +282,13 @@ def _listed(components: Iterable[Component]) -> str:
 def builtin_names() -> list[str]:
     """The models of the package, sorted."""
     return sorted(path.parent.name for file in ("config.json", _PIPELINE) for path in BUILTIN.glob(f"*/{file}"))
+
+
+def _missing_in(folder: Path | None) -> str:
+    """What would describe a folder and is not there: the index of a pipeline where parts of one are."""
+    if folder is not None and any((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
+        return f"parts of a pipeline and no {_PIPELINE}; fetch it again"
+    return f"no config.json{_files_in(folder)}"
 
 
 def _files_in(folder: Path | None) -> str:

@@ -9,7 +9,7 @@ from ridgeline.cli import options
 
 _MODEL = (
     "The folder of a pipeline, with a model_index.json, its id in the Hugging Face cache, or one that is built in: "
-    "digits, digits-fast; digits-video makes clips."
+    "digits, digits-fast, digits-ar; digits-video makes clips."
 )
 _PROMPT = "What is to be seen; - reads standard input."
 _NEGATIVE = "What is not to be seen; it acts where guidance does."
