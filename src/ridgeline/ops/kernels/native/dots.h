@@ -74,9 +74,11 @@ template <class Stored> using DotsOf = Singles;
 
 constexpr int64_t padded(int64_t inputs) { return (inputs + UNIT - 1) / UNIT * UNIT; }
 
-// Bring a stretch of memory nearer: the processor's own guesses end at a page's end.
+// Bring memory nearer: the processor's own guesses end at a page's end. Into the second cache: a core waits for few lines of the
+// first at a time (24 on Zen 4, at whose latency that is 13 GB/s; the second cache brought 20).
+inline void prefetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 template <class Number> inline void prefetch(const Number* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) __builtin_prefetch(from + i);
+    for (int64_t i = 0; i < count; i += 64 / int64_t(sizeof(Number))) prefetch(from + i);
 }
 
 // A row as a tile reads it, filled up with zeros to a whole number of steps; any order will do that is W's and x's alike.
@@ -121,7 +123,7 @@ inline void dot_tile(const Number* x, int64_t x_stride, const Weight* const* w, 
     F sum[R][TILE_COLUMNS] = {};
     for (int64_t i = 0; i < count; i += Dots::STEP) {
         if constexpr (FETCH)
-            for (const Weight* row : from) __builtin_prefetch(row + i + ahead);
+            for (const Weight* row : from) prefetch(row + i + ahead);
         if constexpr (Dots::HOLDS_X) {
             decltype(Dots::at(x)) held[R];
 #pragma GCC unroll 8

@@ -20,13 +20,17 @@
 
 namespace {
 
-constexpr int64_t BLOCK = 512;                           // inputs
+#ifdef BF16_DOTS
+constexpr int64_t BLOCK = 1024;                          // inputs: of bf16 pairs, half the steps
+#else
+constexpr int64_t BLOCK = 512;
+#endif
 constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
 constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
 constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // for which codes are widened in registers
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
-constexpr int64_t MAX_ROWS = 96;                         // at a time
+constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
 
 // to[r][o] += x[r] . w[o] for R rows and half a panel.
@@ -92,6 +96,12 @@ template <class Panel, class Number = typename Panel::Number> struct PackedRows 
     }
 };
 
+// A first line of each page of what a thread multiplies next: so the processor looks several pages up at once, where it would
+// wait for one after the other.
+inline void prefetch_pages(const void* from, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 4096) prefetch(static_cast<const char*>(from) + i);
+}
+
 // Up to 8 rows of W, from one matrix or two, and how far ahead of each the one stands that its place has next.
 template <class Stored_> struct Panel {
     using Stored = Stored_;
@@ -114,6 +124,7 @@ template <class Stored_> struct Panel {
         for (int64_t o = 0; o < OUTPUTS; ++o)  // what is missing is computed with the last one, and dropped
             w[half * OUTPUTS + o] =
                 static_cast<const Stored*>(matrix.weight) + (first + std::min(o, count - 1)) * matrix.weight_stride;
+        prefetch_pages(w[half * OUTPUTS] + ahead, OUTPUTS * matrix.weight_stride * sizeof(Stored));
     }
 };
 
@@ -257,10 +268,16 @@ inline uint64_t next_call() {
     return ++calls;
 }
 
-// Rows of a block. number_bytes: of a number as it is packed.
+// Rows of a block at most. number_bytes: of a number as it is packed.
 inline int64_t rows_of_block(int64_t inputs, int64_t number_bytes) {
     const int64_t fit = ROW_BYTES / (padded(inputs) * number_bytes) / TILE_ROWS * TILE_ROWS;
     return std::clamp(fit, int64_t(2 * TILE_ROWS), MAX_ROWS);
+}
+
+// Rows in blocks of at most so many, as even as they go: a block of a few rows has all of W to read too.
+inline int64_t even_rows(int64_t rows, int64_t most) {
+    const int64_t blocks = std::max<int64_t>((rows + most - 1) / most, 1);
+    return std::max<int64_t>((rows + blocks - 1) / blocks, 1);
 }
 
 // How a call is cut into items: the rows into blocks, and for each block every matrix into slices of outputs.
@@ -270,8 +287,8 @@ struct Cut {
 
     // number_bytes: of x as it is packed. row_bytes: of all rows of W that one output takes.
     Cut(const Rows& x, int64_t number_bytes, int64_t row_bytes)
-        : rows(rows_of_block(x.width, number_bytes)), outputs(std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL),
-          blocks((x.count + rows - 1) / rows) {}
+        : rows(even_rows(x.count, rows_of_block(x.width, number_bytes))),
+          outputs(std::max<int64_t>(ITEM_BYTES / row_bytes / PANEL, 1) * PANEL), blocks((x.count + rows - 1) / rows) {}
     int64_t slices(const Matrix& matrix) const { return (matrix.outputs + outputs - 1) / outputs; }
 };
 
