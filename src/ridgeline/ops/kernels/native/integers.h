@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "product.h"
+#include "quantised.h"
 
 namespace {
 
