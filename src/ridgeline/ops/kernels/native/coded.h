@@ -97,25 +97,31 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
     int64_t i = 0, at = 0;  // numbers, bytes
 #ifdef BF16_DOTS
     if constexpr (Panel::BY_LINES) {
-        LineGroups groups(w.group, first);
-        for (; i + LINE <= count; i += LINE, at += LINE_BYTES, groups.next()) {
-            U held[R][LINE_UNITS];
+        auto add_lines = [&]<bool WHOLE>() __attribute__((always_inline)) {
+            LineGroups groups(w.group, first);
+            for (; i + LINE <= count; i += LINE, at += LINE_BYTES, groups.next()) {
+                U held[R][LINE_UNITS];
 #pragma GCC unroll 8
-            for (int r = 0; r < R; ++r)
+                for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-                for (int k = 0; k < LINE_UNITS; ++k) held[r][k] = Dots::at(x + r * x_stride + i + k * UNIT);
+                    for (int k = 0; k < LINE_UNITS; ++k) held[r][k] = Dots::at(x + r * x_stride + i + k * UNIT);
 #pragma GCC unroll 8
-            for (int o = 0; o < OUTPUTS; ++o) {
-                const Nibbles line(codes[o] + at, w.scales + o * w.step, w.low + o * w.step, groups);
-                prefetch_codes(codes[o] + at + ahead);
+                for (int o = 0; o < OUTPUTS; ++o) {
+                    const Nibbles<WHOLE> line(codes[o] + at, w.scales + o * w.step, w.low + o * w.step, groups);
+                    prefetch_codes(codes[o] + at + ahead);
 #pragma GCC unroll 4
-                for (int k = 0; k < LINE_UNITS; ++k) {
-                    const U unit = line.unit(k);
+                    for (int k = 0; k < LINE_UNITS; ++k) {
+                        const U unit = line.unit(k);
 #pragma GCC unroll 8
-                    for (int r = 0; r < R; ++r) sum[r][o] = Dots::add(sum[r][o], held[r][k], unit);
+                        for (int r = 0; r < R; ++r) sum[r][o] = Dots::add(sum[r][o], held[r][k], unit);
+                    }
                 }
             }
-        }
+        };
+        if (w.group % LINE)
+            add_lines.template operator()<false>();
+        else
+            add_lines.template operator()<true>();
     }
 #endif
     const int64_t group = (first + i) / w.group;
@@ -157,7 +163,7 @@ inline void lay_out(const CodedRows& w, int o, int64_t first, int64_t count, int
         if (w.group >= UNIT) {
             LineGroups groups(w.group, first);
             for (; i + LINE <= count; i += LINE, groups.next()) {
-                const Nibbles line(codes + i / 2, scales, low, groups);
+                const Nibbles<false> line(codes + i / 2, scales, low, groups);
                 for (int k = 0; k < LINE_UNITS; ++k) put_unit(line.unit(k), to + i + k * UNIT);
             }
         }

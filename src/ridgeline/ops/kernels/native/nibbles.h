@@ -38,15 +38,15 @@ class LineGroups {
     int64_t size, number, place;
 };
 
-// The numbers that a line's codes stand for, rounded to bf16.
-class Nibbles {
+// The numbers that a line's codes stand for, rounded to bf16. WHOLE: they are of one group.
+template <bool WHOLE> class Nibbles {
   public:
     Nibbles(const uint8_t* from, const float* scales, const float* low, const LineGroups& groups) {
         auto numbers = [&](int k) {
             return HalfBytes::Scaled(broadcast(scales[groups.of[k]]), broadcast(low[groups.of[k]])).table;
         };
-        first = reinterpret_cast<__m512i>(as_halves(numbers(0), numbers(1)));
-        second = reinterpret_cast<__m512i>(as_halves(numbers(2), numbers(3)));
+        first = reinterpret_cast<__m512i>(as_halves(numbers(0), numbers(WHOLE ? 0 : 1)));
+        second = WHOLE ? first : reinterpret_cast<__m512i>(as_halves(numbers(2), numbers(3)));
         std::memcpy(&codes, from, sizeof(codes));
     }
     U unit(int k) const {
