@@ -119,7 +119,7 @@ CODED = [
 @pytest.mark.parametrize("stored", CODED, ids=lambda stored: stored.name)
 def test_experts_of_codes(kernels: Library, stored: WeightFormat, dtype: torch.dtype) -> None:
     """Against plain experts of the numbers that the codes stand for; a row alone as in any batch."""
-    count, active, hidden, width = 5, 2, 70, 37
+    count, active, hidden, width = 5, 2, 170, 165
     op = experts(count, active, hidden, width, torch.float32)
     coded = Experts(ExpertSizes(count, active, width), hidden, "silu", dtype)
     coded.store(dict.fromkeys(coded.specs, stored))

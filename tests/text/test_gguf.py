@@ -104,9 +104,27 @@ def test_llama_3_takes_whole_pieces_and_three_digits() -> None:
     assert tokenizer.encode("1111") == [7, 5, 3]
 
 
+def test_mistral_cuts_at_capitals_and_takes_whole_pieces() -> None:
+    """No merge makes these tokens: each is a piece of its own, single digits and the slash behind a stop among them;
+    Llama 3's rule has one piece of two words and one of two digits."""
+    tokens = ["<s>", "Hello", "World", "1", "11", "./", *"HeloWrd./"]
+    own = TINY | {
+        "tokenizer.ggml.pre": "tekken",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, *[1] * (len(tokens) - 1)],
+        "tokenizer.ggml.merges": [],
+        "tokenizer.ggml.bos_token_id": 0,
+    }
+    assert read_gguf_tokenizer(own, SOURCE).encode("HelloWorld11./") == [0, 1, 2, 3, 3, 5]
+    other = read_gguf_tokenizer(own | {"tokenizer.ggml.pre": "pixtral"}, SOURCE).encode("HelloWorld11")
+    assert other[-1] == 4
+    assert len(other) == 12
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"model": "no_vocab"}, "has no vocabulary"),
         ({"pre": "bloom"}, "pre 'bloom' is no known rule"),
         ({"model": "bert"}, "model 'bert' is not read"),
         ({"tokens": None}, "tokens is not a list"),

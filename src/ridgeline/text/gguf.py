@@ -22,12 +22,27 @@ from ridgeline.text.tokenizer import Tokenizer
 
 # Contractions in any case, three digits a piece, line ends kept with the punctuation before them.
 _LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-_GPT2, _DIGITS, _WHOLE_PIECES = "gpt2", "digits", "whole"
+# Mistral's: a word ends where capitals begin, a digit is a piece, a slash stays with the punctuation before it.
+_BEGINNING, _REST = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = "|".join(
+    (
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_BEGINNING}*{_REST}+",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{_BEGINNING}+{_REST}*",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+_GPT2, _DIGITS = "gpt2", "digits"
 # How text is cut, by the names that llama.cpp gives to vocabularies: those of the architectures that are read.
 CUTS: Mapping[str, str] = {
-    "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2,
-    "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3,
+    "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3, "llama-v3": _LLAMA3, "falcon3": _LLAMA3, "pixtral": _LLAMA3, "tekken": _TEKKEN,
 }  # fmt: skip
+_WHOLE_WORDS = (_LLAMA3, _TEKKEN)
+"""With which a piece that is a token is not merged, and text gets its first token unless the file says otherwise."""
 _NAMES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
     "mask_token": "mask",
@@ -40,6 +55,8 @@ _TEMPLATE = "tokenizer.chat_template"
 def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
     """The tokenizer of a file's metadata. Raises ValueError of one line that names the file and the key."""
     kind = metadata.get("tokenizer.ggml.model")
+    if kind in (None, "no_vocab"):
+        raise ValueError(f"{source}: has no vocabulary, so that it cannot read or write text; make it anew with one")
     declared = _declared(metadata, source, _listed(metadata, "tokens", source, str), _types(metadata, source))
     if kind == "gpt2":
         return FastTokenizer(_byte_level(metadata, source), declared, source)
@@ -96,9 +113,10 @@ def _declared(metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], 
 
 def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
     """Whether a text gets this token; where the file does not say, what llama.cpp takes: one before the texts of
-    SentencePiece and of Llama 3."""
+    SentencePiece, of Llama 3 and of Mistral."""
     unstated = (
-        metadata.get("tokenizer.ggml.model") == "llama" or CUTS.get(str(metadata.get("tokenizer.ggml.pre"))) == _LLAMA3
+        metadata.get("tokenizer.ggml.model") == "llama"
+        or CUTS.get(str(metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS
     )
     found = metadata.get(f"tokenizer.ggml.add_{role}_token", unstated and role == "bos")
     if not isinstance(found, bool):
@@ -141,7 +159,7 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
         token: index for index, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED
     }
     with boundary(f"{source}: its tokens and merges make no byte-level BPE", "fetch the file again"):
-        pipeline = tokenizers.Tokenizer(BPE(vocabulary, merges, ignore_merges=cut == _LLAMA3))
+        pipeline = tokenizers.Tokenizer(BPE(vocabulary, merges, ignore_merges=cut in _WHOLE_WORDS))
     if cut == QWEN2:
         pipeline.normalizer = normalizers.NFC()
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=cut in (_GPT2, _DIGITS))

@@ -121,7 +121,7 @@ template <class Panel> class RunExperts {
 
     // Rounded to the type of the rows, whatever they are multiplied as.
     void keep(float value, int64_t row, int64_t place) const {
-        Number* to = gated_rows + row * stride + Panel::place(place);
+        Number* to = gated_rows + row * stride + Panel::place(place, width);
         if constexpr (std::is_same_v<Number, float>)
             *to = stored_as(static_cast<const Stored*>(nullptr), value);
         else

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "product.h"
+#include "quantised.h"
 
 namespace {
 
@@ -19,13 +20,32 @@ struct RowScale {
     int32_t sum;
 };
 
-// The scale and the rounded numbers of a row, filled up with zeros.
+typedef int8_t B __attribute__((vector_size(LANES)));
+typedef int8_t B_in_memory __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+// The scale and the rounded numbers of a row, filled up with zeros. The largest magnitude and the sum of whole numbers are the
+// same in any order.
 template <class Stored> inline void round_row(const Stored* x, int64_t inputs, int8_t* to, int64_t whole) {
-    float largest = 0, nothing = 0;  // the latter of numbers; NaN where one is none
-    for (int64_t i = 0; i < inputs; ++i) largest = std::max(largest, std::fabs(get(x + i))), nothing += 0 * get(x + i);
-    RowScale row{largest / 127 + nothing, 0};
+    const int64_t full = inputs / LANES * LANES;
+    F most{}, nothing{};  // the latter of numbers; NaN where one is none
+    for (int64_t i = 0; i < full; i += LANES) {
+        const F own = load(x + i);
+        most = maximum(most, from_bits(bits(own) & 0x7fffffffu)), nothing = nothing + own * 0.0f;
+    }
+    float size = largest(most), none = sum(nothing);
+    for (int64_t i = full; i < inputs; ++i) size = std::max(size, std::fabs(get(x + i))), none += 0 * get(x + i);
+    RowScale row{size / 127 + none, 0};
     const float by = row.scale > 0 ? 1 / row.scale : 0;
-    for (int64_t i = 0; i < inputs; ++i) {
+    const F least = broadcast(-127.0f), greatest = broadcast(127.0f), large = broadcast(LARGE);
+    I added{};
+    for (int64_t i = 0; i < full; i += LANES) {
+        const F multiple = load(x + i) * by, low = maximum(multiple, least), inside = where(low > greatest, greatest, low);
+        const I near = reinterpret_cast<I>(inside + large) - reinterpret_cast<I>(large);
+        *reinterpret_cast<B_in_memory*>(to + i) = __builtin_convertvector(near, B);
+        added += near;
+    }
+    for (int lane = 0; lane < LANES; ++lane) row.sum += added[lane];
+    for (int64_t i = full; i < inputs; ++i) {
         to[i] = int8_t(nearest(std::clamp(get(x + i) * by, -127.0f, 127.0f)));
         row.sum += to[i];
     }

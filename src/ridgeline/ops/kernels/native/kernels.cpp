@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #include "attention.h"
+#include "coded.h"
 #include "experts.h"
 #include "gather.h"
 #include "integers.h"

@@ -15,7 +15,6 @@
 #include "dots.h"
 #include "kernels.h"
 #include "pool.h"
-#include "quantised.h"
 #include "scratch.h"
 
 namespace {
@@ -28,7 +27,6 @@ constexpr int64_t BLOCK = 512;
 constexpr int OUTPUTS = TILE_COLUMNS;                    // of a tile
 constexpr int PANEL = 2 * OUTPUTS;                       // outputs for which a tile's rows of x are in the first cache, with W's
 constexpr int64_t STREAMED_ROWS = LANES == 16 ? 16 : 8;  // for which W is widened as it comes
-constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // for which codes are widened in registers
 constexpr int64_t ROW_BYTES = 384 << 10;                 // of x at a time, so that they stay in a core's L2
 constexpr int64_t MAX_ROWS = 128;                        // at a time
 constexpr int64_t ITEM_BYTES = 128 << 10;                // of W an item
@@ -111,7 +109,7 @@ template <class Stored_> struct Panel {
     static constexpr int64_t bytes(int64_t inputs) { return inputs * sizeof(Stored); }
     static int64_t stride(int64_t inputs) { return padded(inputs); }  // numbers of a packed row of x
     static void pack(const Stored* x, int64_t inputs, Number* to) { ::pack(x, inputs, to); }
-    static int64_t place(int64_t input) { return packed_place<Stored, Number>(input); }  // where pack puts it
+    static int64_t place(int64_t input, int64_t) { return packed_place<Stored, Number>(input); }  // where pack puts it
 
     const Stored* w[PANEL];
     int halves;
@@ -152,112 +150,6 @@ inline void multiply(const TileRows<Number>& x, int64_t rows, const Panel<Stored
             pack(from[o], count, packed[o]), own[o] = packed[o];
         }
         tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, padded(count), 0, to);
-    }
-}
-
-// The same of a matrix of codes, with the scales of those rows.
-template <class Stored_, class Coded> struct CodedPanel {
-    using Stored = Stored_;
-    using Number = typename DotsOf<Stored>::Number;
-    static constexpr bool PACKS = !std::is_same_v<Stored, Number> || std::is_same_v<Number, float>;
-    static constexpr int64_t NUMBER_BYTES = 1;
-    static constexpr int64_t bytes(int64_t inputs) { return inputs * Coded::BITS / 8; }
-    static int64_t stride(int64_t inputs) { return padded(inputs); }
-    static void pack(const Stored* x, int64_t inputs, Number* to) {
-        if constexpr (std::is_same_v<Stored, float>) pack_by_pairs(x, inputs, to);
-        else ::pack(x, inputs, to);
-    }
-    static int64_t place(int64_t input) {
-        return std::is_same_v<Number, float> ? packed_place<bf16, float>(input) : input;
-    }
-
-    CodedRow w[PANEL];
-    int halves;
-    int64_t ahead, group[2];
-
-    CodedPanel(int halves, int64_t ahead) : halves(halves), ahead(ahead) {}
-
-    // Whether codes may be widened as they come: a group is no part of a unit.
-    bool streams() const { return group[0] >= UNIT && (halves == 1 || group[1] >= UNIT); }
-
-    void fill(int half, const Matrix& matrix, int64_t first, int64_t count) {
-        thread_local Scratch<float> scratch[2];
-        const Codes& codes = *matrix.codes;
-        const int64_t there = std::min<int64_t>(count, OUTPUTS), groups = codes.groups;
-        // Scales of neighbours lie in one piece, and few groups fill no register. Of half a unit one more is read than there is.
-        const int64_t at_once = codes.outputs == 1 && codes.group >= UNIT ? there : 1;
-        const int64_t room = (at_once * groups + LANES - 1) / LANES * LANES;
-        float* to = scratch[half].of(2 * OUTPUTS * room);
-        CodedRow* rows = w + half * OUTPUTS;
-        group[half] = codes.group;
-        for (int64_t o = 0; o < there; o += at_once, to += 2 * room) {
-            widen_scales(codes, (first + o) / codes.outputs * groups, at_once * groups, Coded::FACTOR, to, to + room);
-            for (int64_t next = 0; next < at_once; ++next)
-                rows[o + next] = {static_cast<const uint8_t*>(matrix.weight) + (first + o + next) * matrix.weight_stride,
-                                  to + next * groups, to + room + next * groups};
-        }
-        // What is missing is computed with the last one, and dropped.
-        std::fill(rows + there, rows + OUTPUTS, rows[there - 1]);
-    }
-};
-
-// to[r][o] += x[r] . w[o] for R rows and half a panel of codes, which are widened in registers. Adds what `tile` of widened
-// codes would, in the same order.
-template <class Coded, int R>
-inline void coded_tile(const float* x, int64_t x_stride, const CodedRow* w, int64_t group, int64_t first, int64_t count,
-                       int64_t ahead, float* to) {
-    F sum[R][OUTPUTS] = {};
-    int64_t g = first / group;
-    auto numbers_of = [&](int o) { return typename Coded::Scaled(broadcast(w[o].scales[g]), broadcast(w[o].low[g])); };
-    for (int64_t i = 0; i < count; ++g) {
-        const typename Coded::Scaled numbers[OUTPUTS] = {numbers_of(0), numbers_of(1), numbers_of(2), numbers_of(3)};
-        for (const int64_t end = std::min(count, (g + 1) * group - first); i < end; i += UNIT) {
-            F evens[R], odds[R];
-#pragma GCC unroll 8
-            for (int r = 0; r < R; ++r) evens[r] = load(x + r * x_stride + i), odds[r] = load(x + r * x_stride + i + LANES);
-#pragma GCC unroll 8
-            for (int o = 0; o < OUTPUTS; ++o) {
-                const uint8_t* codes = w[o].codes + (first + i) * Coded::BITS / 8;
-                __builtin_prefetch(codes + ahead);
-                const TwoRegisters unit = numbers[o](codes);
-#pragma GCC unroll 8
-                for (int r = 0; r < R; ++r) sum[r][o] = sum[r][o] + evens[r] * unit.first + odds[r] * unit.second;
-            }
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-        const F4 added = sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) to[r * PANEL + o] += added[o];
-    }
-}
-
-// As `multiply` above.
-template <class Stored, class Coded, class Number = typename DotsOf<Stored>::Number>
-inline void multiply(const TileRows<Number>& x, int64_t rows, const CodedPanel<Stored, Coded>& panel, int64_t inputs, float* to) {
-    alignas(64) thread_local Number widened[PANEL][BLOCK];
-    const Number* own[PANEL];
-    std::fill(to, to + rows * PANEL, 0.0f);
-    for (int64_t i = 0; i < inputs; i += BLOCK) {
-        const int64_t count = padded(std::min(BLOCK, inputs - i));
-        if constexpr (std::is_same_v<Number, float>)
-            if (rows <= CODED_ROWS && panel.streams()) {
-                const auto tile = rows == 1   ? coded_tile<Coded, 1>
-                                  : rows == 2 ? coded_tile<Coded, 2>
-                                  : rows == 3 ? coded_tile<Coded, 3>
-                                              : coded_tile<Coded, 4>;
-                for (int half = 0; half < panel.halves; ++half)
-                    tile(x.at + i, x.stride, panel.w + half * OUTPUTS, panel.group[half], i, count, panel.ahead, to + half * OUTPUTS);
-                continue;
-            }
-        for (int o = 0; o < panel.halves * OUTPUTS; ++o) {
-            const auto& row = panel.w[o];
-            const uint8_t* codes = row.codes + i * Coded::BITS / 8;
-            prefetch(codes + panel.ahead, count * Coded::BITS / 8);
-            widen_codes<Coded>(codes, row.scales, row.low, panel.group[o / OUTPUTS], i, count, widened[o]);
-            own[o] = widened[o];
-        }
-        tiles<DotsOf<Stored>>(x.at + i, x.stride, rows, own, panel.halves, count, 0, to);
     }
 }
 

@@ -1,10 +1,12 @@
 // Matrices of codes: integers of 8 or 4 bits, or numbers of 8 bits (fp8), of which a group of inputs shares a scale. A code
 // stands for code * scale - zero * scale.
 //
-// They are widened on their way into the product, to what rows are multiplied as (dots.h), in the order in which rows of bf16
-// are packed: the numbers of even places, then those of odd ones. A byte of 4-bit codes has the even one in its low half, so
-// that both halves of a register come out of one load.
+// They are widened on their way into the product, to what rows are multiplied as (dots.h): to fp32 in the order in which rows
+// of bf16 are packed, the numbers of even places, then those of odd ones, or to bf16 in their own order. A byte of 4-bit codes
+// has the even one in its low half, so that both halves of a register come out of one load.
 #pragma once
+
+#include <type_traits>
 
 #include "dots.h"
 #include "kernels.h"
@@ -15,7 +17,14 @@ namespace {
 // -- codes as numbers ------------------------------------------------------------------------------------------------------
 
 // Each Scaled is made of the scale of a group and of what is added to its numbers, and gives a unit of codes as the numbers
-// that they stand for. The scale is FACTOR times that of the matrix.
+// that they stand for. The scale is FACTOR times that of the matrix. Each Halves gives the same rounded to bf16.
+
+#ifdef BF16_DOTS
+// Two registers as bf16 numbers, those of `first` before the others. Numbers below those of the usual size become 0.
+inline U as_halves(F first, F second) {
+    return reinterpret_cast<U>(_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(second), reinterpret_cast<__m512>(first)));
+}
+#endif
 
 // Bytes of which 128 stands for zero.
 struct Bytes {
@@ -29,6 +38,15 @@ struct Bytes {
             return {__builtin_convertvector(pairs & 255, F) * scale + low, __builtin_convertvector(pairs >> 8, F) * scale + low};
         }
     };
+#ifdef BF16_DOTS
+    struct Halves : Scaled {
+        using Scaled::Scaled, Scaled::scale, Scaled::low;
+        U operator()(const uint8_t* codes) const {
+            auto half = [&](const uint8_t* from) { return __builtin_convertvector(reinterpret_cast<I>(widened(from)), F) * scale + low; };
+            return as_halves(half(codes), half(codes + LANES));
+        }
+    };
+#endif
 };
 
 // Halves of bytes.
@@ -55,6 +73,20 @@ struct HalfBytes {
         }
 #endif
     };
+#ifdef BF16_DOTS
+    struct Halves {
+        __m512i table;  // in its lower half
+        Halves(F scale, F low) {
+            const auto numbers = reinterpret_cast<__m512>(Scaled(scale, low).table);
+            table = _mm512_castsi256_si512(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(numbers)));
+        }
+        U operator()(const uint8_t* codes) const {
+            const U pairs = widened(codes);
+            const U places = (pairs | pairs << 12) & 0x000f000fu;
+            return reinterpret_cast<U>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(places), table));
+        }
+    };
+#endif
 };
 
 // e4m3 (arXiv:2209.05433): the four bits of the exponent, biased by 7, become the lowest of fp32's eight, biased by 127.
@@ -67,13 +99,34 @@ struct Fp8 {
         Scaled(F scale, F) : scale(scale) {}
         TwoRegisters operator()(const uint8_t* codes) const {
             const U pairs = widened(reinterpret_cast<const uint16_t*>(codes));
-            auto placed = [](U up) {  // with a byte at the top: its sign there, the rest after the three bits that are free
-                return from_bits(reinterpret_cast<U>(reinterpret_cast<I>(up) >> 4) & 0x87f00000u);
-            };
             return {placed(pairs << 24) * scale, placed(pairs << 16) * scale};
         }
     };
+#ifdef BF16_DOTS
+    struct Halves {
+        F scale;
+        Halves(F scale, F) : scale(scale) {}
+        U operator()(const uint8_t* codes) const {
+            auto half = [&](const uint8_t* from) { return placed(widened(from) << 24) * scale; };
+            return as_halves(half(codes), half(codes + LANES));
+        }
+    };
+#endif
+
+  private:
+    // Of bytes at the top of numbers: the sign there, the rest after the three bits that are free.
+    static F placed(U up) { return from_bits(reinterpret_cast<U>(reinterpret_cast<I>(up) >> 4) & 0x87f00000u); }
 };
+
+template <class Coded, class Number> auto numbers_of() {
+#ifdef BF16_DOTS
+    if constexpr (std::is_same_v<Number, bf16>) return std::type_identity<typename Coded::Halves>{};
+    else
+#endif
+        return std::type_identity<typename Coded::Scaled>{};
+}
+// What widens such codes to numbers of a type.
+template <class Coded, class Number> using NumbersOf = typename decltype(numbers_of<Coded, Number>())::type;
 
 // -- scales ----------------------------------------------------------------------------------------------------------------
 
@@ -119,18 +172,20 @@ inline void widen_scales(const Codes& codes, int64_t output, float factor, float
     widen_scales(codes, output / codes.outputs * codes.groups, codes.groups, factor, to, low);
 }
 
-// One output's codes, and the scale of each group with what is added to its numbers.
-struct CodedRow {
-    const uint8_t* codes;
-    const float *scales, *low;
-};
-
 // -- rows ------------------------------------------------------------------------------------------------------------------
 
 inline void put_unit(TwoRegisters unit, float* to) { store(to, unit.first), store(to + LANES, unit.second); }
-inline void put_unit(TwoRegisters unit, bf16* to) {
-    const U pairs = rounded(unit.first) | rounded(unit.second) << 16;
-    std::memcpy(to, &pairs, sizeof(pairs));
+inline void put_unit(U pairs, bf16* to) { std::memcpy(to, &pairs, sizeof(pairs)); }
+
+// A unit whose first half is of `a`, the other of `b`.
+inline TwoRegisters joined(TwoRegisters a, TwoRegisters b) {
+    I upper;
+    for (int lane = 0; lane < LANES; ++lane) upper[lane] = lane < LANES / 2 ? 0 : -1;
+    return {where(upper, b.first, a.first), where(upper, b.second, a.second)};
+}
+inline U joined(U a, U b) {
+    const TwoRegisters both = joined(TwoRegisters{from_bits(a), from_bits(a)}, {from_bits(b), from_bits(b)});
+    return bits(both.first);
 }
 
 // The numbers that `count` codes stand for, whole units of them. first: the place in its row of the one at `codes`, where a
@@ -138,20 +193,18 @@ inline void put_unit(TwoRegisters unit, bf16* to) {
 template <class Coded, class Number>
 inline void widen_codes(const uint8_t* codes, const float* scales, const float* low, int64_t group, int64_t first, int64_t count,
                         Number* to) {
+    using Numbers = NumbersOf<Coded, Number>;
     int64_t g = first / group;
     if (group < UNIT) {
-        I upper;
-        for (int lane = 0; lane < LANES; ++lane) upper[lane] = lane < LANES / 2 ? 0 : -1;
         for (int64_t i = 0; i < count; i += UNIT, g += 2) {
             const uint8_t* own = codes + i * Coded::BITS / 8;
-            const TwoRegisters a = typename Coded::Scaled(broadcast(scales[g]), broadcast(low[g]))(own);
-            const TwoRegisters b = typename Coded::Scaled(broadcast(scales[g + 1]), broadcast(low[g + 1]))(own);
-            put_unit({where(upper, b.first, a.first), where(upper, b.second, a.second)}, to + i);
+            const Numbers a(broadcast(scales[g]), broadcast(low[g])), b(broadcast(scales[g + 1]), broadcast(low[g + 1]));
+            put_unit(joined(a(own), b(own)), to + i);
         }
         return;
     }
     for (int64_t i = 0; i < count; ++g) {
-        const typename Coded::Scaled numbers(broadcast(scales[g]), broadcast(low[g]));
+        const Numbers numbers(broadcast(scales[g]), broadcast(low[g]));
         for (const int64_t end = std::min(count, (g + 1) * group - first); i < end; i += UNIT)
             put_unit(numbers(codes + i * Coded::BITS / 8), to + i);
     }
