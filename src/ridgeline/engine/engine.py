@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ridgeline.models.model import PlacedRows
 
 Observer = Callable[[StepRecord], None]
+WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
+"""The clock of an engine that is told no other."""
 
 
 class Executor(Protocol):
@@ -67,7 +69,7 @@ class Engine:
         adapters: Mapping[str, bytes] | None = None,
         on_step: Observer | None = None,
         seed: int | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int] = WALL_CLOCK,
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of the
         model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else a
