@@ -41,6 +41,20 @@ def test_mooncake(tmp_path: Path) -> None:
     ]
 
 
+def bailian(**fields: object) -> str:
+    own = {"chat_id": 3, "parent_chat_id": -1, "type": "text", "turn": 1}
+    return mooncake(**{"timestamp": 1.5, "input_length": 20, "hash_ids": [4, 9], **own, **fields})
+
+
+def test_qwen_bailian(tmp_path: Path) -> None:
+    """Seconds, blocks of 16 tokens; whether the last, which is not full, is named is left to the file."""
+    found = read(tmp_path, bailian() + bailian(timestamp=2.25, chat_id=4, parent_chat_id=3, turn=2, hash_ids=[4]))
+    assert found == [
+        TraceRequest(0, 20, 5, ("4", "9"), 16),
+        TraceRequest(750_000_000, 20, 5, ("4",), 16),
+    ]
+
+
 def test_what_serve_records(tmp_path: Path) -> None:
     """Steps between requests are passed over."""
     lines = [
@@ -91,13 +105,17 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         (AZURE + "2023-11-16 18:15:46,-3,44\n", "line 2: -3 is no count"),
         (AZURE + "2023-11-16 18:15:46,3\n", "line 2"),
         (AZURE + "yesterday,3,4\n", "line 2"),
-        (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "request 2 comes before"),
+        (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "line 3: it comes before"),
         (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),
         (mooncake() + mooncake(extra=1), "line 2: its fields are extra"),
         (mooncake() + mooncake(hash_ids=[1]), "line 2: 600 tokens are not 1 blocks"),
         (mooncake() + mooncake(timestamp=-1), "line 2: its time is"),
         (mooncake() + mooncake(timestamp="1"), "line 2"),
         (mooncake() + mooncake(output_length=2.5), "line 2: 2.5 is no count"),
+        (bailian() + bailian(hash_ids=[1, 2, 3]), "line 2: 20 tokens are not 3 blocks of 16"),
+        (bailian() + mooncake(), "line 2: its fields are"),
+        (bailian() + bailian(timestamp=float("nan")), "line 2: its time is nan"),
+        (bailian() + bailian(timestamp=1.25), "line 2: it comes before"),
         (mooncake() + "[" * 100_000 + "\n", "line 2"),
         (mooncake() + "[1]\n", "line 2"),
     ],
