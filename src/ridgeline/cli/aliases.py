@@ -98,7 +98,7 @@ ALIASES: tuple[Alias, ...] = (
     Same(
         ("--data-parallel-size", "-dp"), ("1",),
         "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
-        marks="--memory-utilization",
+        marks="--compare",
     ),
     Same(
         ("--enable-expert-parallel",), ("false",),
