@@ -69,6 +69,21 @@ def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
         assert [level["rate"] for level in found["levels"] if level["good"]][-1] == found["rate"]["mid"]
 
 
+def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
+    """Their figures and their dollars are of all of them."""
+    asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
+    one = ridgeline(*asked, "--json").json
+    two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--signal-age", "0s", "--json").json
+    assert [each["requests"] for each in two["replicas"]] == [30, 30]
+    assert set(two["per_request"]["replica"]) == {0, 1}
+    assert two["inputs"]["routing"]["router"] == "round-robin"
+    assert two["inputs"]["dollars_per_hour"] == 2 * one["inputs"]["dollars_per_hour"]
+    assert two["law"]["load"] == pytest.approx(one["law"]["load"] / 2, rel=0.1)
+    said = ridgeline(*asked, "--replicas", "2").out
+    assert said.startswith("2 replicas of ")
+    assert "by two (--router) on signals up to 50 ms old" in " ".join(said.split())
+
+
 def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     """In another process, whose hashes differ, too; and another seed other ones."""
     asked = (
@@ -111,6 +126,10 @@ def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
         (("--rate", "5", "--price-error", "12"), "write a share"),
         (("--rate", "5", "--require", "speed>1"), "names 'speed'"),
         (("--rate", "5", "--slo", "ttft=5"), "a time without a unit"),
+        (("--rate", "5", "--replicas", "0"), "--replicas is 0"),
+        (("--rate", "5", "--router", "least"), "are for --replicas 2 or more"),
+        (("--rate", "5", "--replicas", "2", "--router", "best"), "--router is 'best'; it must be one of two, least"),
+        (("--rate", "5", "--users", "2", "--advise", "--slo", "ttft=1s"), "--advise compares"),
         (("--capacity",), "give --slo"),
         (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
         (("--capacity", "--slo", "ttft=1s", "--duration", "5s"), "give --requests"),

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.document.terminal import show
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate import adviser
-from ridgeline.simulate.adviser import Advice, advise
+from ridgeline.simulate.adviser import Advice, advise, option_of
 from ridgeline.simulate.answer import document
 from ridgeline.simulate.asked import Asked, PriceError
 from ridgeline.simulate.export import findings_json
@@ -51,8 +51,7 @@ def test_it_finds_what_the_whole_grid_has() -> None:
     rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[float]()
     for tokens, places in product(BUDGETS, PLACES):
         only = asked(rate, slo, Limits(tokens, places))
-        log = adviser.run(only.machine, only.offered())
-        whole.append(adviser._option(only.machine.limits, log, only).share)
+        whole.append(option_of(only, only.machine).share)
     found = advise(asked(rate, slo, Limits(256, 4)), rebuilt)
     assert found.best.share >= 0.97 * max(whole)
     assert found.best.share == pytest.approx(whole[0] + found.gain.mid)

@@ -105,7 +105,7 @@ def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
     assert result["figures"]["tpot_p50"] is None
     assert set(result["metrics"]["latencies"].values()) == {None}
     assert result["metrics"]["steadiness"]["growth"] > 0
-    assert "give the load to" in lines["advice"]
+    assert "take --replicas" in lines["advice"]
 
 
 def test_a_backlog_is_told(steady: Findings) -> None:

@@ -14,7 +14,7 @@ from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process import FAILED
-from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
+from ridgeline.cli.simulate_options import FleetFlags, JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
 from ridgeline.cli.terminal import err, say
 from ridgeline.document.html import html
 from ridgeline.document.printable import printable
@@ -33,7 +33,6 @@ from ridgeline.simulate.findings import simulate as simulated
 from ridgeline.simulate.law import Law, load_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
-from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.traffic.offered import mean_sizes
 
@@ -44,6 +43,7 @@ _BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: wher
 def simulate(
     model: options.ConfigName,
     setup: SetupFlags,
+    fleet: FleetFlags,
     limits: LimitFlags,
     traffic: TrafficFlags,
     money: MoneyFlags,
@@ -62,7 +62,7 @@ def simulate(
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
     if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
-    made, required = traffic.offered(), judged.requirements()
+    made, required, routing = traffic.offered(), judged.requirements(), fleet.routing(traffic.seed)
     _check_files(output)
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
@@ -82,6 +82,7 @@ def simulate(
         judged.objectives(),
         judged.price_error(case.device, setup.devices),
         traffic.seed,
+        routing,
     )
     with _progress() as told:
         found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
@@ -96,11 +97,13 @@ def simulate(
 
 
 def _found(asked: Asked, told: Callable[[str], Told]) -> Findings:
-    return simulated(asked, told, lambda metrics: _law(asked.machine, metrics))
+    return simulated(asked, told, lambda metrics: _law(asked, metrics))
 
 
-def _law(machine: Machine, metrics: Metrics) -> Law:
-    return load_law(machine.case, metrics.offered, round(metrics.input), round(metrics.output), machine.limits.tokens)
+def _law(asked: Asked, metrics: Metrics) -> Law:
+    """Of one replica, at its share of the rate."""
+    rate, machine = metrics.offered / asked.routing.replicas, asked.machine
+    return load_law(machine.case, rate, round(metrics.input), round(metrics.output), machine.limits.tokens)
 
 
 def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
@@ -108,13 +111,14 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told
     machine, open_loop = asked.machine, asked.open_loop
 
     def at(rate: float, factor: float) -> Metrics:
-        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"))
+        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.routing)
         return measure(log, asked.slo, open_loop=open_loop)
 
     given, made = mean_sizes(asked.offered())
     law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
     places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
-    found = capacity(at, _BELOW_WALL * min(law.wall, places), asked.error.share)
+    start = _BELOW_WALL * asked.routing.replicas * min(law.wall, places)
+    found = capacity(at, start, asked.error.share)
     shown = traffic.at(found.rate.mid or found.levels[0].rate)
     there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
     return replace(_found(there, told), capacity=found)

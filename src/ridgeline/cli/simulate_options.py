@@ -19,6 +19,7 @@ from ridgeline.simulate.asked import PriceError, price_error
 from ridgeline.simulate.capacity import ATTAIN, REQUESTS
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.require import Requirement, parse_requirement
+from ridgeline.simulate.run import Routing
 from ridgeline.simulate.setup import machine_of
 from ridgeline.traffic import arrivals
 from ridgeline.traffic.lengths import Lengths, parse_lengths
@@ -34,6 +35,7 @@ from ridgeline.traffic.offered import (
     spread,
     thinned,
 )
+from ridgeline.traffic.routers import router_named
 from ridgeline.traffic.slo import SLO, parse_slo
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
@@ -47,7 +49,8 @@ def _panel(name: str) -> Callable[..., Any]:
     return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
 
 
-_traffic, _engine, _judged, _output = map(_panel, ("Traffic", "Engine", "What is judged", "Output"))
+_traffic, _fleet, _engine, _judged, _output = map(_panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output"))
+MAX_REPLICAS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,34 @@ class TrafficFlags:
             return f"{how}, lengths of {self.trace.name}"
         given, made = self.input or _INPUT, self.output or _OUTPUT
         return f"{how}, {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFlags:
+    """How many replicas there are, and who is sent where."""
+
+    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
+    router: Annotated[
+        str | None,
+        _fleet(
+            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
+            "or prefix (where its first block went, unless that is busy)."
+        ),
+    ] = None
+    signal_age: Annotated[
+        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
+    ] = None
+
+    def routing(self, seed: int) -> Routing:
+        """Raises ValueError."""
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
+        if self.replicas == 1 and (self.router is not None or self.signal_age is not None):
+            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
+        name, text = self.router or "two", self.signal_age or "50ms"
+        router_named(name, seed)
+        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
+        return Routing(self.replicas, name, age, seed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ def advice(findings: Findings) -> str:
     if findings.verdict == "nothing answered":
         return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
     if findings.verdict == "overloaded":
-        needed = math.ceil(metrics.offered / metrics.requests_per_second)
+        replicas = findings.asked.routing.replicas
+        needed = math.ceil(replicas * metrics.offered / metrics.requests_per_second)
         return (
-            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: give the "
-            f"load to {needed} of it, or take a faster card (ridgeline plan --compare)."
+            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: take "
+            f"--replicas {needed}, or a faster card (ridgeline plan --compare)."
         )
     held = metrics.steps.held
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
@@ -36,14 +37,12 @@ def advice(findings: Findings) -> str:
             f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run, while at "
             f"least {percent(free)} of the pages are free: raise --max-num-seqs."
         )
-    return _of_prompts(findings) or (
-        f"Nothing holds requests back; a step is under way {percent(metrics.steps.busy)} of the time"
-        + (
-            "."
-            if findings.law is None
-            else f", and at {three(findings.law.wall)} requests a second it could not keep up."
-        )
-    )
+    if said := _of_prompts(findings):
+        return said
+    said = f"Nothing holds requests back; a step is under way {percent(metrics.steps.busy)} of the time"
+    if findings.wall is None:
+        return f"{said}."
+    return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
 
 
 def _of_prompts(findings: Findings) -> str:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ridgeline.document.numbers import percent, say_seconds, three
 from ridgeline.engine.scheduler import Limits
 from ridgeline.simulate.asked import Asked
-from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Columns, Metrics, measure, verdicts
 from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
@@ -43,6 +42,17 @@ class Option:
     good: NDArray[np.bool_]
     most_running: int
     most_positions: int
+
+    def covers(self, limits: Limits) -> bool:
+        """Whether other limits would make the same steps: they differ only where nothing came near either."""
+
+        def alike(limit: int, other: int, most: int) -> bool:
+            return limit == other or min(limit, other) > most
+
+        own = self.limits
+        return alike(own.tokens, limits.tokens, self.most_positions) and alike(
+            own.requests, limits.requests, self.most_running
+        )
 
     @property
     def overloaded(self) -> bool:
@@ -142,52 +152,41 @@ def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[s
     depend on the answers."""
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
-    tried: dict[tuple[int, int], Option] = {}
 
     def option(tokens: int, places: int) -> Option:
-        same = next((each for each in tried.values() if _same(each, tokens, places)), None)
-        if same is not None:
-            return same
         limits = replace(asked.machine.limits, tokens=tokens, requests=places)
-        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests")
+        known = next((each for each in tried if each.covers(limits)), None)
+        if known is not None:
+            return known
         try:
             machine = rebuilt(limits)
         except ValueError:  # a step of so many positions leaves no page
             return own
-        tried[tokens, places] = _option(limits, run(machine, asked.offered(), 1.0, watch), asked)
-        return tried[tokens, places]
+        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests")
+        tried.append(option_of(asked, machine, watch))
+        return tried[-1]
 
-    limits = asked.machine.limits
-    own = _option(limits, run(asked.machine, asked.offered()), asked)
-    tried[limits.tokens, limits.requests] = own
+    own = option_of(asked, asked.machine)
+    tried = [own]
     best, before = own, None
     while best is not before:
         before = best
         best = max([best, *(option(tokens, best.limits.requests) for tokens in BUDGETS)], key=lambda each: each.rank)
         best = max([best, *(option(best.limits.tokens, places) for places in PLACES)], key=lambda each: each.rank)
-    options = sorted(tried.values(), key=lambda each: (each.limits.tokens, each.limits.requests))
+    options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests))
     return Advice(own, best, tuple(options), _gain(own.good, best.good))
 
 
-def _same(known: Option, tokens: int, places: int) -> bool:
-    """Whether a setting has the steps of a known one: it differs only where the known one never came near."""
-
-    def alike(limit: int, other: int, most: int) -> bool:
-        return limit == other or min(limit, other) > most
-
-    limits = known.limits
-    return alike(limits.tokens, tokens, known.most_positions) and alike(limits.requests, places, known.most_running)
-
-
-def _option(limits: Limits, log: Log, asked: Asked) -> Option:
+def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
+    """What a machine makes of the requests that were asked about, which have objectives."""
     assert asked.slo is not None
+    log = run(machine, asked.offered(), 1.0, told, asked.routing)
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
     good[requests.ok] = [met is True for met in verdicts(requests, requests.ok, asked.slo)]
-    metrics = measure(log, asked.slo, open_loop=asked.open_loop)
     running = np.asarray(steps.running) + np.asarray(steps.waiting)
     most = int(running.max(initial=0)), int(np.asarray(steps.positions).max(initial=0))
-    found = Option(limits, metrics, good, *most)
+    found = Option(machine.limits, measure(log, asked.slo, open_loop=asked.open_loop), good, *most)
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
 
 

@@ -26,12 +26,15 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
     """What is printed. drawn: with figures, for who can see them."""
     asked, machine = findings.asked, findings.asked.machine
     case = machine.case
+    replicas, router = asked.routing.replicas, asked.routing.router
+    many = "" if replicas == 1 else f"{replicas:,} replicas of "
+    dealt = "" if replicas == 1 else f" by {router} (--router) on signals up to {asked.routing.age / 1e6:g} ms old"
     title = (
-        f"{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} KV, "
+        f"{many}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} KV, "
         f"{machine.layout.pages:,} pages of {machine.layout.page_size}"
     )
     lead = (
-        f"{asked.traffic}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
+        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
         f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
     )
     blocks: list[Block] = [Facts(tuple(answer(findings)))]
@@ -187,7 +190,7 @@ def _limit(findings: Findings) -> str:
 
 
 def _cost(findings: Findings) -> str:
-    if findings.dollars_per_hour is None:
+    if findings.asked.dollars_per_hour is None:
         return "no price is known of this card; --price gives one"
     price = findings.asked.machine.case.setup.device.price
     assert price is not None
@@ -201,14 +204,14 @@ def _cost(findings: Findings) -> str:
 
 def _law(findings: Findings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
-    if law is None:
+    if law is None or findings.wall is None:
         return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
     if law.tpot is None:
         return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
     beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
     return (
         f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)} of 1, which is at "
-        f"{three(law.wall)} requests a second"
+        f"{three(findings.wall)} requests a second"
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ridgeline.roofline.accuracy import accuracy_rows
 from ridgeline.roofline.device import Device
 from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import ALONE, Routing
 from ridgeline.traffic.offered import Offered
 from ridgeline.traffic.slo import SLO
 
@@ -36,7 +37,7 @@ def price_error(device: Device, devices: int) -> PriceError:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
-    the same each time."""
+    the same each time. routing: to how many replicas of the machine, and how."""
 
     model: str
     machine: Machine
@@ -46,3 +47,10 @@ class Asked:
     slo: SLO | None
     error: PriceError
     seed: int
+    routing: Routing = ALONE
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Of all cards of all replicas; None where no price is known."""
+        hourly = self.machine.case.setup.hourly
+        return None if hourly is None else hourly * self.routing.replicas

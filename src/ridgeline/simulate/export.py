@@ -33,7 +33,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
         "law": None if findings.law is None else asdict(findings.law),
         "per_request": _per_request(findings.log),
         "steps": {"per_second": per_second(findings.log)},
-        "replicas": [],
+        "replicas": _replicas(findings.log),
     }
 
 
@@ -92,7 +92,8 @@ def _inputs(findings: Findings) -> dict[str, Any]:
         "seed": asked.seed,
         "slo": None if asked.slo is None else asdict(asked.slo),
         "price_error": asdict(asked.error),
-        "dollars_per_hour": findings.dollars_per_hour,
+        "routing": asdict(asked.routing),
+        "dollars_per_hour": asked.dollars_per_hour,
         "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
     }
 
@@ -154,6 +155,7 @@ def _per_request(log: Log) -> dict[str, list[Any]]:
 
     return {
         "index": list(range(len(requests.arrived))),
+        "replica": log.requests.replica.tolist(),
         "outcome": [OUTCOMES[code] for code in requests.outcome.tolist()],
         "reason": [log.requests.reasons.get(row, "") for row in range(len(requests.arrived))],
         "intended": seconds(requests.arrived, np.ones_like(ok)),
@@ -170,19 +172,40 @@ def _per_request(log: Log) -> dict[str, list[Any]]:
     }
 
 
+def _replicas(log: Log) -> list[dict[str, Any]]:
+    """Of each what it was sent, what it did, and the share of the run in which it did anything."""
+    requests, sent, steps = Columns(log), np.asarray(log.requests.replica), log.steps
+    stepping, took = np.asarray(steps.replica), np.asarray(steps.took)
+    return [
+        {
+            "requests": int((sent == place).sum()),
+            "ok": int((requests.ok & (sent == place)).sum()),
+            "input_tokens": int(requests.input[sent == place].sum()),
+            "output_tokens": int(requests.made[sent == place].sum()),
+            "cached_tokens": int(requests.cached[sent == place].sum()),
+            "steps": int((stepping == place).sum()),
+            "busy": float(took[stepping == place].sum()) / max(1, log.end),
+        }
+        for place in range(log.replicas)
+    ]
+
+
 def per_second(log: Log) -> dict[str, list[Any]]:
-    """Second by second: requests that came and ended, tokens, and of the steps that began in it sequences, running and
-    waiting requests and held pages on average, positions of prompts, the share of it that steps took, the share of time
-    in which somebody waited by why."""
+    """Second by second, of all replicas together: requests that came and ended, tokens; of the steps that began in it
+    the share of it that they took, sequences in one, positions of prompts; running and waiting requests and held pages
+    on average; seconds in which somebody waited, by why."""
     seconds = max(1, -(-log.end // 10**9))
     requests, steps = Columns(log), log.steps
     started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)
     at = (started // 10**9).astype(np.int64) if len(started) else np.zeros(0, dtype=np.int64)
     weight = np.bincount(at, took, seconds)
 
-    def mean(column: Any) -> list[float]:
-        summed = np.bincount(at, np.asarray(column) * took, seconds)
-        found: list[float] = (summed / np.maximum(weight, 1)).tolist()
+    def mean(column: Any) -> Any:
+        return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
+
+    def together(column: Any) -> list[float]:
+        """Of all replicas; of those that do nothing it is nothing."""
+        found: list[float] = (mean(column) * np.minimum(weight / 1e9, log.replicas)).tolist()
         return found
 
     def count(moments: Any) -> list[int]:
@@ -198,11 +221,11 @@ def per_second(log: Log) -> dict[str, list[Any]]:
         "arrived": count(requests.arrived),
         "finished": count(requests.last[requests.ok]),
         "tokens": (tokens + firsts).tolist(),
-        "busy": np.minimum(weight / 1e9, 1).tolist(),
-        "sequences": mean(steps.sequences),
-        "running": mean(steps.running),
-        "waiting": mean(steps.waiting),
-        "pages": mean(steps.pages),
+        "busy": np.minimum(weight / 1e9 / log.replicas, 1).tolist(),
+        "sequences": mean(steps.sequences).tolist(),
+        "running": together(steps.running),
+        "waiting": together(steps.waiting),
+        "pages": together(steps.pages),
         "prompt_positions": np.bincount(at, np.asarray(steps.prompts), seconds).tolist(),
         **{
             f"held_by_{name}": (np.bincount(at[held == code], took[held == code], seconds) / 1e9).tolist()

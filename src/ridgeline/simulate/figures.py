@@ -53,16 +53,17 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
 
 def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
-    law = findings.law
-    if law is None:
+    law, wall = findings.law, findings.wall
+    if law is None or wall is None:
         return ()
-    rates = [min(most, 0.9 * law.wall) * at / 40 for at in range(1, 41)]
-    points = tuple((rate, law.alone / (1 - rate / law.wall) * 1e3) for rate in rates)
+    rates = [min(most, 0.9 * wall) * at / 40 for at in range(1, 41)]
+    points = tuple((rate, law.alone / (1 - rate / wall) * 1e3) for rate in rates)
     return (Series("TPOT by the load law", points, "dashed"),)
 
 
 def _over_time(findings: Findings) -> Iterator[Chart]:
-    seconds, pages = per_second(findings.log), findings.asked.machine.layout.pages
+    seconds = per_second(findings.log)
+    pages = findings.asked.machine.layout.pages * findings.asked.routing.replicas
     share = [held / pages for held in seconds["pages"]]
     for title, y, lines in (
         ("Requests over time", "requests", (("running", seconds["running"]), ("waiting", seconds["waiting"]))),

@@ -39,6 +39,11 @@ class Findings:
         return verdict(self.metrics, open_loop=self.asked.open_loop)
 
     @property
+    def wall(self) -> float | None:
+        """Requests a second with which, by the load law, all replicas together do not keep up; None of users."""
+        return None if self.law is None else self.law.wall * self.asked.routing.replicas
+
+    @property
     def told(self) -> bool:
         """Whether latencies are figures: those of an overloaded replica only say how long one looked."""
         return self.verdict not in ("overloaded", "nothing answered")
@@ -63,14 +68,9 @@ class Findings:
         others = [value for value in (of(self.cheap), of(self.dear)) if value is not None]
         return Percentile(min(mid, *others), mid, max(mid, *others)) if others else Percentile(mid, mid, mid)
 
-    @property
-    def dollars_per_hour(self) -> float | None:
-        """Of all cards; None where no price is known."""
-        return self.asked.machine.case.setup.hourly
-
     def dollars(self, a_second: Callable[[Metrics], float | None]) -> Percentile | None:
         """Dollars for one of what comes so many times a second; infinite where nothing does."""
-        hourly = self.dollars_per_hour
+        hourly = self.asked.dollars_per_hour
         if hourly is None:
             return None
 
@@ -90,7 +90,7 @@ def simulate(
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 
     def at(factor: float, name: str) -> Log:
-        return run(asked.machine, asked.offered(), factor, watch(name))
+        return run(asked.machine, asked.offered(), factor, watch(name), asked.routing)
 
     log, error = at(1.0, "at the price"), asked.error.share
     metrics = judged(log)

@@ -20,14 +20,15 @@ are no pages."""
 
 
 class Requests:
-    """A row for each, in order of arrival. made: output tokens. limited: whether an answer ended because the context,
-    or KV memory, has no room for more of it. worst_gap: the longest between two of its tokens."""
+    """A row for each, in order of arrival. replica: where it was sent. made: output tokens. limited: whether an answer
+    ended because the context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens."""
 
     def __init__(self) -> None:
         self.arrived, self.scheduled, self.first, self.last = array("q"), array("q"), array("q"), array("q")
         self.input, self.made, self.cached = array("i"), array("i"), array("i")
         self.worst_gap = array("q")
         self.outcome, self.limited = array("b"), array("b")
+        self.replica = array("h")
         self.reasons: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -43,6 +44,7 @@ class Requests:
             counter.append(0)
         self.outcome.append(OUTCOMES.index("unfinished"))
         self.limited.append(0)
+        self.replica.append(0)
         return len(self.arrived) - 1
 
     def refuse(self, row: int, reason: str) -> None:
@@ -62,6 +64,7 @@ class Steps:
         self.positions, self.prompts, self.sequences = array("i"), array("i"), array("i")
         self.running, self.waiting, self.pages = array("i"), array("i"), array("i")
         self.held, self.compute = array("b"), array("b")
+        self.replica = array("h")
 
     def __len__(self) -> int:
         return len(self.started)
@@ -82,8 +85,8 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of a run: preemptions, positions run again after one, prompt positions that were found, pages that the pool has,
-    requests and pages that were left at its end."""
+    """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
+    pages that the pool of each has, requests and pages that were left at its end."""
 
     preemptions: int
     wasted: int
@@ -94,9 +97,10 @@ class Totals:
 
 
 class Log:
-    """All of it. end: when the last step was over. totals: once the run is."""
+    """All of it, of so many replicas. end: when the last step was over. totals: once the run is."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1) -> None:
+        self.replicas = replicas
         self.requests, self.steps, self.gaps = Requests(), Steps(), Gaps()
         self.end = 0
         self.totals: Totals | None = None

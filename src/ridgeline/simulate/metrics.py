@@ -24,10 +24,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """Of the steps, weighted by how long they took. busy: share of the time in which there is one. batch: sequences in
-    one on average, and pages their share of the pool that requests hold; most_pages: the most of it at any time.
-    prompts: share of the steps' time in those that run prompts; compute: in those with more arithmetic than memory
-    traffic. held: share of all time in which somebody waits, by why (HELD). longest: seconds of the longest."""
+    """Of the steps, weighted by how long they took. busy: share of the time in which there is one, of all replicas.
+    batch: sequences in one on average, and pages their share of the pool that requests hold; most_pages: the most of it
+    at any time. prompts: share of the steps' time in those that run prompts; compute: in those with more arithmetic
+    than memory traffic. held: share of all time in which somebody waits, by why (HELD). longest: seconds of the
+    longest."""
 
     count: int
     busy: float
@@ -249,7 +250,7 @@ def _shares(log: Log, since: int) -> StepShares:
         return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(HELD[1:], 0.0), 0.0)
     took = took[within]
     busy = float(took.sum())
-    whole = float(started[within][-1] - started[within][0] + took[-1])
+    whole = log.replicas * float(started[within][-1] - started[within][0] + took[-1])
     held, pages = _ints(steps.held)[within], _ints(steps.pages)[within]
     size = max(1, log.totals.pages if log.totals is not None else 1)
 
