@@ -320,6 +320,9 @@ class Engine:
             request = requests.get(item.request)
             if request is None:
                 continue
+            if isinstance(outcome, Sampled):  # as nearly all are
+                self._take(request, item, (outcome,), now, events)
+                continue
             if isinstance(outcome, Scored):
                 if request.scores is not None:
                     request.scores += outcome.scores
@@ -367,10 +370,8 @@ class Engine:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """The event of a token with which its request does not end."""
-        scores = request.told_scores()
-        return TokenEvent(
-            request.group, request.choice, one, now, request.cached, request.timing, prompt_logprobs=scores
-        )
+        told = TokenEvent(request.group, request.choice, one, now, request.cached, request.timing)
+        return told if request.scores is None else told._replace(prompt_logprobs=request.told_scores())
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
