@@ -100,6 +100,7 @@ ALIASES: tuple[Alias, ...] = (
         "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
         marks="--compare",
     ),
+    Means(("--data-parallel-size", "-dp"), "--replicas"),
     Same(
         ("--enable-expert-parallel",), ("false",),
         "each expert is priced as divided over all --devices; for requests divided among them too give "

@@ -8,15 +8,21 @@ from ridgeline.simulate.findings import Findings
 
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
+_REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 
 def advice(findings: Findings) -> str:
-    """The first of these that there is reason for: nothing can run; too much comes; memory is short; places are few;
-    prompts hold decoding up; nothing does."""
+    """The first of these that there is reason for: requests cannot run; too much comes; memory is short; places are
+    few; prompts hold decoding up; nothing does."""
     metrics, limits = findings.metrics, findings.asked.machine.limits
     if findings.verdict == "nothing answered":
         return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
+    if metrics.counts["rejected"] > _REFUSED * metrics.total:
+        return (
+            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run, like one of which "
+            f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
+        )
     if findings.verdict == "overloaded":
         replicas = findings.asked.routing.replicas
         needed = math.ceil(replicas * metrics.offered / metrics.requests_per_second)
