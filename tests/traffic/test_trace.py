@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.traffic.record import COLUMNS
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -65,6 +66,20 @@ def test_what_serve_records(tmp_path: Path) -> None:
     ]
     found = read(tmp_path, "\n".join(map(json.dumps, lines)))
     assert found == [TraceRequest(0, 40, 9, ("a", "b"), 16), TraceRequest(250_000_000, 20, 1, ("a",), 16)]
+
+
+def benched(**fields: object) -> str:
+    """A line of `bench serve --csv`."""
+    cells = dict.fromkeys(COLUMNS, "") | {"outcome": "ok", "intended": 1.5, "input_tokens": 40, "output_tokens": 9}
+    return ",".join(str((cells | fields)[name]) for name in COLUMNS) + "\n"
+
+
+def test_what_bench_serve_wrote(tmp_path: Path) -> None:
+    head = ",".join(COLUMNS) + "\n"
+    found = read(tmp_path, head + benched() + benched(intended=2.0, input_tokens=7, output_tokens=1))
+    assert found == [TraceRequest(0, 40, 9), TraceRequest(500_000_000, 7, 1)]
+    with pytest.raises(ValueError, match="line 3: its outcome is 'failed'"):
+        read(tmp_path, head + benched() + benched(outcome="failed", input_tokens=""))
 
 
 @pytest.mark.parametrize(

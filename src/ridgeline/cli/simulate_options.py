@@ -61,7 +61,7 @@ class TrafficFlags:
         Path | None,
         _traffic(
             "Moments, lengths and shared prefixes of a file: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's "
-            "JSONL, or what serve --record wrote. With --rate or --users its lengths alone."
+            "JSONL, or what serve --record or bench serve --csv wrote. With --rate or --users its lengths alone."
         ),
     ] = None
     rate: Annotated[float | None, _traffic("So many requests a second, whatever becomes of them.")] = None

@@ -7,6 +7,7 @@
 | Mooncake | JSONL `{"timestamp": ms, "input_length", "output_length", "hash_ids": names of blocks of 512 tokens}` |
 | Qwen-Bailian | JSONL as Mooncake's, its time in seconds, blocks of 16 tokens, and which turn of which chat it is |
 | Ridgeline | JSONL as `ridgeline serve --record` writes: a header, then requests and steps |
+| Ridgeline | CSV as `ridgeline bench serve --csv` writes: a line for each request that was sent |
 """
 
 import csv
@@ -21,6 +22,7 @@ from typing import Any
 
 from ridgeline.traffic.arrivals import SECOND
 from ridgeline.traffic.lengths import MAX_TOKENS
+from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -76,7 +78,11 @@ def _requests(path: Path) -> Iterator[_Numbered]:
         yield from _json_requests(path, first, lines)
         return
     head = tuple(name.strip() for name in next(csv.reader([first]), []))
-    readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {_AZURE: _azure, _BURST_GPT: _burst_gpt}
+    readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {
+        _AZURE: _azure,
+        _BURST_GPT: _burst_gpt,
+        COLUMNS: _benched,
+    }
     if head not in readers:
         raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}")
     for number, line in enumerate(lines, 2):
@@ -115,6 +121,16 @@ def _azure(cells: list[str]) -> TraceRequest:
 def _burst_gpt(cells: list[str]) -> TraceRequest:
     moment, _, given, made, _, _ = cells
     return TraceRequest(_moment(float(moment)), _tokens(int(given)), max(1, int(made)))  # 0: that answer failed
+
+
+def _benched(cells: list[str]) -> TraceRequest:
+    """Of what was not answered nobody knows how long it was."""
+    of = dict(zip(COLUMNS, cells, strict=True))
+    if not of["input_tokens"] or of["outcome"] != "ok":
+        raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
+    return TraceRequest(
+        _moment(float(of["intended"])), _tokens(int(of["input_tokens"])), _tokens(int(of["output_tokens"]))
+    )
 
 
 def _mooncake(fields: dict[str, Any]) -> TraceRequest:
