@@ -85,6 +85,17 @@ def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
     assert "by two (--router) on signals up to 50 ms old" in " ".join(said.split())
 
 
+def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path) -> None:
+    """And a price in it of what is no card is told."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        '[us]\ntitle = "Us"\ndate = "2026-11-20"\nsource = "bills"\ndollars = { "h100-sxm" = 7.2, "h10-sxm" = 1 }\n'
+    )
+    ended = ridgeline("simulate", model, *QUICK, "--rate", "50", "--requests", "30", "--prices", prices, "--json")
+    assert ended.json["inputs"]["dollars_per_hour"] == 7.2
+    assert "h10-sxm (did you mean" in ended.err
+
+
 def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     """In another process, whose hashes differ, too; and another seed other ones."""
     asked = (

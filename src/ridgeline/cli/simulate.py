@@ -69,6 +69,8 @@ def simulate(
     source = open_source(catalogue_name(model) or model)
     _check_continues(source)
     device = with_price(device_named(setup.device), money)
+    if money.prices is not None and (unknown := money.unknown([device.name])):
+        say(unknown)
     case_setup = setup.setup(device)
     check_devices(case_setup)
     case = ModelCache(source.config).case(case_setup)

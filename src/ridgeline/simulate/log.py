@@ -1,4 +1,4 @@
-"""A log: what became of each request and of each step, as columns of numbers; a million requests are 100 MB.
+"""A log: what became of each request and of each step, as columns of numbers; a million short requests are 170 MB.
 
 Moments are integer nanoseconds of the simulation; -1 stands for one that has not come.
 """
