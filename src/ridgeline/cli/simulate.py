@@ -19,6 +19,7 @@ from ridgeline.cli.terminal import err, say
 from ridgeline.document.html import html
 from ridgeline.document.printable import printable
 from ridgeline.document.terminal import show
+from ridgeline.engine.scheduler import Limits
 from ridgeline.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.models import family_of
 from ridgeline.roofline.plan.case import ModelCache
@@ -33,6 +34,7 @@ from ridgeline.simulate.findings import simulate as simulated
 from ridgeline.simulate.law import Law, load_law
 from ridgeline.simulate.log import Log
 from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.replica import Machine
 from ridgeline.simulate.run import Told, run
 from ridgeline.traffic.offered import mean_sizes
 
@@ -56,14 +58,44 @@ def simulate(
     arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, of all requests together.
     Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
     """
+    traffic = _checked(traffic, judged)
+    required = judged.requirements()
+    _check_files(output)
+    asked, rebuilt = _asked(model, setup, fleet, limits, traffic, money, judged)
+    with _progress() as told:
+        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
+        if judged.advise:
+            found = replace(found, advised=advise(asked, rebuilt, told))
+    _write(found, output)
+    failed = [why for each in required if (why := each.failed(found))]
+    for why in failed:
+        say(why)
+    if failed or found.verdict == "nothing answered":
+        raise typer.Exit(FAILED)
+
+
+def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
+    """The traffic as what is to be judged of it wants it. Raises ValueError for options that do not go together."""
     if judged.capacity:
         traffic = traffic.of_capacity()
         if judged.slo is None:
             raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
     if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
-    made, required, routing = traffic.offered(), judged.requirements(), fleet.routing(traffic.seed)
-    _check_files(output)
+    return traffic
+
+
+def _asked(
+    model: str,
+    setup: SetupFlags,
+    fleet: FleetFlags,
+    limits: LimitFlags,
+    traffic: TrafficFlags,
+    money: MoneyFlags,
+    judged: JudgedFlags,
+) -> tuple[Asked, Callable[[Limits], Machine]]:
+    """What is asked for, and what makes its machine with other limits. Raises ValueError."""
+    made, routing = traffic.offered(), fleet.routing(traffic.seed)
     if setup.device is None:
         raise ValueError("--device is missing; ridgeline plan --list names all cards")
     source = open_source(catalogue_name(model) or model)
@@ -71,31 +103,14 @@ def simulate(
     device = with_price(device_named(setup.device), money)
     if money.prices is not None and (unknown := money.unknown([device.name])):
         say(unknown)
-    case_setup = setup.setup(device)
-    check_devices(case_setup)
-    case = ModelCache(source.config).case(case_setup)
+    put = setup.setup(device)
+    check_devices(put)
+    case = ModelCache(source.config).case(put)
+    error = judged.price_error(case.device, setup.devices)
     machine = limits.machine(case, limits.limits(setup.max_batch_tokens))
-    asked = Asked(
-        source.title,
-        machine,
-        traffic.in_words(),
-        traffic.open_loop,
-        made,
-        judged.objectives(),
-        judged.price_error(case.device, setup.devices),
-        traffic.seed,
-        routing,
-    )
-    with _progress() as told:
-        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
-        if judged.advise:
-            found = replace(found, advised=advise(asked, lambda other: limits.machine(case, other), told))
-    _write(found, output)
-    failed = [why for each in required if (why := each.failed(found))]
-    for why in failed:
-        say(why)
-    if failed or found.verdict == "nothing answered":
-        raise typer.Exit(FAILED)
+    words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
+    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, routing)
+    return asked, lambda other: limits.machine(case, other)
 
 
 def _found(asked: Asked, told: Callable[[str], Told]) -> Findings:
