@@ -96,6 +96,17 @@ def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path)
     assert "h10-sxm (did you mean" in ended.err
 
 
+def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:
+    """Every prompt is longer than the context: that is the answer, in all ways of asking, and no success."""
+    slo = ("--slo", "ttft=1s")
+    asked = ("simulate", model, *QUICK, "--input", "20k", "--requests", "25")
+    for more in (("--rate", "9"), ("--rate", "9", *slo, "--advise"), ("--users", "3"), ("--capacity", *slo)):
+        ended = ridgeline(*asked, *more)
+        assert (ended.code, ended.err) == (FAULT, "")
+        assert "nothing answered: 0 of" in ended.out
+        assert "the model's context is 8192" in " ".join(ended.out.split())
+
+
 def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     """In another process, whose hashes differ, too; and another seed other ones."""
     asked = (

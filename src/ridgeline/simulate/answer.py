@@ -204,6 +204,8 @@ def _cost(findings: Findings) -> str:
 
 def _law(findings: Findings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
+    if findings.verdict == "nothing answered":
+        return "none: it is of requests that are answered"
     if law is None or findings.wall is None:
         return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
     if law.tpot is None:

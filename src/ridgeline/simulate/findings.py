@@ -98,7 +98,8 @@ def simulate(
     if error:
         cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
         dear = judged(at(1 + error, f"at a price {error:.0%} more"))
-    return Findings(asked, log, metrics, cheap, dear, None if law is None or not asked.open_loop else law(metrics))
+    lawful = asked.open_loop and metrics.counts["ok"] > 0
+    return Findings(asked, log, metrics, cheap, dear, law(metrics) if law is not None and lawful else None)
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------
