@@ -107,6 +107,31 @@ def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:
         assert "the model's context is 8192" in " ".join(ended.out.split())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rate", "9", "--max-batch-tokens", "1", "--requests", "9"),
+        ("--rate", "9", "--max-batch-tokens", "3", "--max-requests", "1", "--requests", "9"),
+        ("--rate", "99", "--pages", "3", "--page-size", "8", "--requests", "30", "--input", "uniform:1:30"),
+        ("--rate", "5", "--arrival", "gamma", "--burstiness", "0.1", "--requests", "30", "--output", "1"),
+        ("--users", "7", "--requests", "3"),
+        ("--users", "2", "--duration", "50ms", "--replicas", "5", "--router", "prefix"),
+        ("--users", "2", "--trace", "TRACE", "--no-prefix-cache", "--chunk", "1"),
+        ("--trace", "TRACE", "--keep", "0.5", "--speed", "9", "--context", "64"),
+    ],
+)
+def test_whatever_goes_together_is_answered(ridgeline: Run, model: str, trace: str, words: tuple[str, ...]) -> None:
+    """At the edges of what may be asked too, in twelve lines and as data."""
+    asked = ("simulate", model, *QUICK, *(trace if word == "TRACE" else word for word in words))
+    lengths = () if "TRACE" in words or "--input" in words else ("--input", "20", "--exact")
+    ended = ridgeline(*asked, *lengths, "--slo", "ttft=1s,tpot=50ms", "--json")
+    assert ended.code in (OK, FAULT), ended.err
+    assert ended.err == ""
+    metrics = ended.json["metrics"]
+    assert metrics["requests"] == metrics["ok"] + metrics["rejected"] > 0
+    assert metrics["unfinished"] == 0
+
+
 def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
     """In another process, whose hashes differ, too; and another seed other ones."""
     asked = (

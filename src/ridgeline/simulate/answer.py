@@ -103,7 +103,7 @@ def _verdict(findings: Findings) -> str:
     said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
     said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
     if metrics.limited:
-        said += f" ({metrics.limited:,} cut short by the context)"
+        said += f" ({metrics.limited:,} cut short: no room for more)"
     said += f", {three(metrics.requests_per_second)} a second"
     if metrics.offered and findings.asked.open_loop:
         said += f" of {three(metrics.offered)} offered"

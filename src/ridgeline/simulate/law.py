@@ -47,7 +47,7 @@ def load_law(case: Case, rate: float, input: int, output: int, step_tokens: int)
 
 def _law(case: Case, rate: float, input: int, output: int, step_tokens: int, batch: int) -> Law:
     context = input + max(1, output // 2)
-    batch = min(batch, max(2, step_tokens - 1))
+    batch = max(2, min(batch, step_tokens // 2))  # a step has room for prompts beside it
 
     def seconds(work: Work) -> float:
         return case.price.on(case.device, work).expected
@@ -56,7 +56,7 @@ def _law(case: Case, rate: float, input: int, output: int, step_tokens: int, bat
     alone, many = seconds(Work.decode([context], case.price.reaches)), seconds(decode)
     each, prompt, done = max(0.0, (many - alone) / (batch - 1)), 0.0, 0
     while done < input:
-        end = min(input, done + step_tokens - batch)
+        end = min(input, done + max(1, step_tokens - batch))
         riding = Work.of([Segment(end - done, end)], case.price.reaches, logit_rows=int(end == input))
         prompt, done = prompt + seconds(riding + decode) - many, end
     load, wall = rate * (prompt + output * each), 1 / (prompt + output * each)
