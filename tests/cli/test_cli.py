@@ -619,6 +619,10 @@ OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "-
 OWN_OF_QUANTIZE = {"--weights", "--force"}  # what is written, over what was there
 OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force", "--trace"}  # lists to choose from; over what was there
 OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
+OWN_OF_SIMULATE = {  # traffic that nobody sends, to what is not there
+    "--trace", "--rate", "--users", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output", "--seed",
+    "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",
+}  # fmt: skip
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
@@ -629,6 +633,7 @@ def test_a_flag_means_the_same_in_every_command() -> None:
             own = OWN if name.startswith(("lab", "cal")) else OWN_OF_BENCH if name.startswith("bench") else set()
             own = OWN_OF_IMAGE if name in ("image", "video") else OWN_OF_TRACE if name == "trace" else own
             own = OWN_OF_QUANTIZE if name == "quantize" else OWN_OF_EXPORT if name == "page export" else own
+            own = OWN_OF_SIMULATE if name == "simulate" else own
             if param.param_type_name == "option" and not own & set(param.opts):
                 declared.setdefault(param.opts[-1], {})[param.help, param.rich_help_panel] = name
     differing = {flag: found for flag, found in declared.items() if len(found) > 1}

@@ -15,9 +15,16 @@ from ridgeline.cli.options import parse_dollars, parse_seconds, parse_tokens
 from ridgeline.roofline.cards import names
 from ridgeline.roofline.plan.page import SECTIONS
 from ridgeline.roofline.prices import snapshots
+from ridgeline.simulate import tail
 from support.planned import TINY, TINY_MIXTURE
 
 CARD = ("--device", "h100-sxm")
+
+
+@pytest.fixture(autouse=True)
+def few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a demand's requests: what comes of more of them is no matter here."""
+    monkeypatch.setattr(tail, "TOKENS", 6_000)
 
 
 @pytest.fixture
@@ -134,7 +141,7 @@ def answered(out: str) -> dict[str, str]:
     found: dict[str, str] = {}
     name = ""
     for line in out.splitlines():
-        named = re.match(rf"({'|'.join(ANSWER)})  +(.*)", line)
+        named = re.match(rf"({'|'.join((*ANSWER, 'queue'))})  +(.*)", line)
         name = named[1] if named else name if line.startswith("      ") else ""
         if name:
             found[name] = f"{found.get(name, '')} {named[2] if named else line.strip()}".strip()
@@ -259,13 +266,15 @@ def test_littles_law_stands_in_figures(plan: Any) -> None:
         assert float(rate) * float(stay) == pytest.approx(int(users), rel=0.01)
 
 
-def test_a_rate_gives_cards(plan: Any, model: str) -> None:
-    words = (model, "--card", "l40s", "--rate", "3000")
+def test_a_rate_gives_cards(plan: Any) -> None:
+    words = ("llama-3.1-8b", "--card", "l40s", "--rate", "12")
     shown, out = json.loads(plan(*words, "--json")[1]), plan(*words)[1]
     fleet = shown["fleet"]
     assert fleet["replicas"] == fleet["cards"] > 1
-    assert fleet["requests_per_second"] == 3000
-    assert f"3,000 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
+    assert fleet["requests_per_second"] == 12
+    assert shown["queue"]["rate"] == pytest.approx(12 / fleet["replicas"])
+    assert "at random moments: TTFT" in answered(out)["queue"]
+    assert f"12.0 requests/s: {fleet['replicas']} replicas of one card" in answered(out)["users"]
     assert f"${fleet['dollars_per_hour']:.2f}"[:4] in answered(out)["cost"]
     users = json.loads(plan(*words[:3], "--users", str(fleet["load"]["users"]), "--json")[1])["fleet"]
     assert users["replicas"] == 1

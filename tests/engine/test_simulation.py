@@ -18,6 +18,7 @@ from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.models.model import Model
+from ridgeline.ops.work import Work
 from ridgeline.roofline.price import Price
 from support.planned import card
 
@@ -96,6 +97,9 @@ def test_a_priced_run_plans_what_the_real_one_plans(config: dict[str, object]) -
     records, events, executor = simulate(lengths)
     assert [shape(record.plan) for record in records] == [shape(record.plan) for record in real_records]
     assert [record.work for record in records] == [record.work for record in real_records]
+    for record in real_records:
+        plan, items = record.plan, record.plan.items
+        assert record.work == Work.of([item.segment for item in items], model.reaches, plan.logit_rows)
     priced = [round(executor.price.on(executor.device, record.work).expected * 1e9) for record in real_records]
     assert [record.finished - record.started for record in records] == priced
     assert executor.now == sum(priced) == max(event.at for event in events)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.traffic.record import COLUMNS
 from ridgeline.traffic.trace import TraceRequest, read_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -41,6 +42,20 @@ def test_mooncake(tmp_path: Path) -> None:
     ]
 
 
+def bailian(**fields: object) -> str:
+    own = {"chat_id": 3, "parent_chat_id": -1, "type": "text", "turn": 1}
+    return mooncake(**{"timestamp": 1.5, "input_length": 20, "hash_ids": [4, 9], **own, **fields})
+
+
+def test_qwen_bailian(tmp_path: Path) -> None:
+    """Seconds, blocks of 16 tokens; whether the last, which is not full, is named is left to the file."""
+    found = read(tmp_path, bailian() + bailian(timestamp=2.25, chat_id=4, parent_chat_id=3, turn=2, hash_ids=[4]))
+    assert found == [
+        TraceRequest(0, 20, 5, ("4", "9"), 16),
+        TraceRequest(750_000_000, 20, 5, ("4",), 16),
+    ]
+
+
 def test_what_serve_records(tmp_path: Path) -> None:
     """Steps between requests are passed over."""
     lines = [
@@ -51,6 +66,20 @@ def test_what_serve_records(tmp_path: Path) -> None:
     ]
     found = read(tmp_path, "\n".join(map(json.dumps, lines)))
     assert found == [TraceRequest(0, 40, 9, ("a", "b"), 16), TraceRequest(250_000_000, 20, 1, ("a",), 16)]
+
+
+def benched(**fields: object) -> str:
+    """A line of `bench serve --csv`."""
+    cells = dict.fromkeys(COLUMNS, "") | {"outcome": "ok", "intended": 1.5, "input_tokens": 40, "output_tokens": 9}
+    return ",".join(str((cells | fields)[name]) for name in COLUMNS) + "\n"
+
+
+def test_what_bench_serve_wrote(tmp_path: Path) -> None:
+    head = ",".join(COLUMNS) + "\n"
+    found = read(tmp_path, head + benched() + benched(intended=2.0, input_tokens=7, output_tokens=1))
+    assert found == [TraceRequest(0, 40, 9), TraceRequest(500_000_000, 7, 1)]
+    with pytest.raises(ValueError, match="line 3: its outcome is 'failed'"):
+        read(tmp_path, head + benched() + benched(outcome="failed", input_tokens=""))
 
 
 @pytest.mark.parametrize(
@@ -91,13 +120,17 @@ def test_a_trace_is_read_as_it_is_needed(tmp_path: Path) -> None:
         (AZURE + "2023-11-16 18:15:46,-3,44\n", "line 2: -3 is no count"),
         (AZURE + "2023-11-16 18:15:46,3\n", "line 2"),
         (AZURE + "yesterday,3,4\n", "line 2"),
-        (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "request 2 comes before"),
+        (AZURE + "2023-11-16 18:15:46,3,4\n2023-11-16 18:15:45,3,4\n", "line 3: it comes before"),
         (BURST_GPT + "nan,m,1,1,2,x\n", "line 2: its time is nan"),
         (mooncake() + mooncake(extra=1), "line 2: its fields are extra"),
         (mooncake() + mooncake(hash_ids=[1]), "line 2: 600 tokens are not 1 blocks"),
         (mooncake() + mooncake(timestamp=-1), "line 2: its time is"),
         (mooncake() + mooncake(timestamp="1"), "line 2"),
         (mooncake() + mooncake(output_length=2.5), "line 2: 2.5 is no count"),
+        (bailian() + bailian(hash_ids=[1, 2, 3]), "line 2: 20 tokens are not 3 blocks of 16"),
+        (bailian() + mooncake(), "line 2: its fields are"),
+        (bailian() + bailian(timestamp=float("nan")), "line 2: its time is nan"),
+        (bailian() + bailian(timestamp=1.25), "line 2: it comes before"),
         (mooncake() + "[" * 100_000 + "\n", "line 2"),
         (mooncake() + "[1]\n", "line 2"),
     ],

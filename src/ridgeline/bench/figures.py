@@ -6,12 +6,11 @@ from ridgeline.bench.findings import Findings
 from ridgeline.bench.run import Run
 from ridgeline.document.charts import Chart, Series, Span, Spans
 from ridgeline.traffic.record import Record
+from ridgeline.traffic.series import cumulative
 from ridgeline.traffic.summary import middle
 
 _MAX_ROWS = 60  # of a waterfall
-_MAX_POINTS = 200  # of a distribution
 _DECADE = 10  # times: values further apart than that are on a logarithmic axis
-Points = tuple[tuple[float, float], ...]
 
 
 def figures(findings: Findings) -> Iterator[Chart | Spans]:
@@ -115,15 +114,8 @@ def _distributions(run: Run) -> Iterator[Chart]:
     ):
         found = sorted(value / 1e6 for value in values if value is not None)
         if len(found) > 1:
-            series = Series(f"{len(found):,} requests", _cumulative(found), "steps")
+            series = Series(f"{len(found):,} requests", cumulative(found), "steps")
             yield Chart(f"Distribution of {name}", "ms", f"share of requests with at most this {name}", (series,))
-
-
-def _cumulative(values: Sequence[float]) -> Points:
-    """At most so many steps of an empirical distribution; its ends are always among them."""
-    count = len(values)
-    places = sorted({0, count - 1, *range(0, count, max(1, count // _MAX_POINTS))})
-    return ((values[0], 0.0), *((values[place], (place + 1) / count) for place in places))
 
 
 def _waterfall(run: Run) -> Spans:

@@ -98,8 +98,9 @@ ALIASES: tuple[Alias, ...] = (
     Same(
         ("--data-parallel-size", "-dp"), ("1",),
         "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
-        marks="--memory-utilization",
+        marks="--compare",
     ),
+    Means(("--data-parallel-size", "-dp"), "--replicas"),
     Same(
         ("--enable-expert-parallel",), ("false",),
         "each expert is priced as divided over all --devices; for requests divided among them too give "

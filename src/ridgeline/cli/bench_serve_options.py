@@ -167,7 +167,7 @@ class DataFlags:
         Path | None,
         _asked(
             "Lengths, shared prefixes and, without --rate and --concurrency, moments of a trace: Azure's or BurstGPT's "
-            "CSV, Mooncake's JSONL, or what serve --record wrote."
+            "CSV, Mooncake's or Qwen-Bailian's JSONL, or what serve --record or bench serve --csv wrote."
         ),
     ] = None
     token_ids: Annotated[

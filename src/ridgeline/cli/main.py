@@ -25,6 +25,8 @@ COMMANDS = {
     "video": "Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.",
     "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
     "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
+    "simulate": "Let traffic come to a model on a card that need not be here: who waits, how long, what limits, what "
+    "it costs.",
     "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
     "seconds,\nthe candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts "
     "encoded, one step\nof its denoiser and its decode.",

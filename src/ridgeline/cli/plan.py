@@ -1,7 +1,7 @@
 """`ridgeline plan`: does it fit, how many users, how fast, what limits it, what it costs. Reads no weights."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeline.checkpoint.embedding import read_embedding
 from ridgeline.checkpoint.source import Source, catalogue_name, open_source
@@ -36,6 +36,9 @@ from ridgeline.roofline.plan.comparison import Comparison, compare
 from ridgeline.roofline.plan.export import comparison_json, plan_json
 from ridgeline.roofline.plan.page import SECTIONS, plan_document
 from ridgeline.roofline.prices import priced
+
+if TYPE_CHECKING:
+    from ridgeline.simulate.tail import Tail
 
 
 @with_flags
@@ -85,7 +88,18 @@ def plan(
         show(compare_document(compared))
     else:
         assert made is not None
-        show(plan_document(made, sections))
+        tail = _tail(made) if sections is None or "users" in sections else None
+        show(plan_document(made, sections, "" if tail is None else str(tail)))
+
+
+def _tail(made: Plan) -> "Tail | None":
+    """What a replica gets of a demand, simulated; None where nothing is asked, where nothing serves it, and of models
+    that are not simulated."""
+    if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
+        return None
+    from ridgeline.simulate.tail import tail_of  # a plan without a demand does not wait for the engine
+
+    return tail_of(made.serving, made.demand, made.fleet)
 
 
 def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None) -> Plan:
@@ -131,6 +145,7 @@ def _say_unknown(money: MoneyFlags, made: Plan | None, compared: Comparison | No
 
 def _json(made: Plan | None, compared: Comparison | None) -> dict[str, Any]:
     if made is not None:
-        return plan_json(made, compared)
+        tail = _tail(made)
+        return plan_json(made, compared) | {"queue": None if tail is None else tail.json()}
     assert compared is not None
     return comparison_json(compared)

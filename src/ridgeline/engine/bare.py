@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ridgeline.engine.decoding import DecodingRunner
-from ridgeline.engine.engine import Engine, Executor
+from ridgeline.engine.engine import WALL_CLOCK, Engine, Executor
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.guidance import Guides
 from ridgeline.engine.kv.ledger import KVLedger
@@ -30,9 +30,10 @@ def engine_around(
     guides: Guides | None = None,
     adapters: Mapping[str, bytes] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
+    clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
     """An engine for a model. context: positions a sequence may have, by default the model's. executor: what runs its
-    plans; by default a DecodingRunner with the model. guides, adapters: as Engine."""
+    plans; by default a DecodingRunner with the model. guides, adapters, clock: as Engine."""
     return Engine(
         executor or DecodingRunner(model, layout),
         KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
@@ -52,6 +53,7 @@ def engine_around(
         guides=guides,
         adapters=adapters,
         on_step=on_step,
+        clock=clock,
     )
 
 

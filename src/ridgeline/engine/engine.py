@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ridgeline.models.model import PlacedRows
 
 Observer = Callable[[StepRecord], None]
+WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
+"""The clock of an engine that is told no other."""
 
 
 class Executor(Protocol):
@@ -67,7 +69,7 @@ class Engine:
         adapters: Mapping[str, bytes] | None = None,
         on_step: Observer | None = None,
         seed: int | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int] = WALL_CLOCK,
     ) -> None:
         """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of the
         model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else a
@@ -318,6 +320,9 @@ class Engine:
             request = requests.get(item.request)
             if request is None:
                 continue
+            if isinstance(outcome, Sampled):  # as nearly all are
+                self._take(request, item, (outcome,), now, events)
+                continue
             if isinstance(outcome, Scored):
                 if request.scores is not None:
                     request.scores += outcome.scores
@@ -365,10 +370,8 @@ class Engine:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """The event of a token with which its request does not end."""
-        scores = request.told_scores()
-        return TokenEvent(
-            request.group, request.choice, one, now, request.cached, request.timing, prompt_logprobs=scores
-        )
+        told = TokenEvent(request.group, request.choice, one, now, request.cached, request.timing)
+        return told if request.scores is None else told._replace(prompt_logprobs=request.told_scores())
 
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]

@@ -111,11 +111,12 @@ class Scheduler:
 
         Positions whose tokens were guessed, and guessed wrong, count as not computed: they are written again.
         """
-        end = item.start + len(item.tokens)
-        self.computed_tokens += len(item.tokens)
+        count = len(item.tokens)
+        end = item.start + count
+        self.computed_tokens += count
         if item.start < request.reached:
             self.wasted_tokens += min(end, request.reached) - item.start
-        request.computed = min(end, request.known - 1) if item.logits else end
+        request.computed = request.known - 1 if item.logits and request.known <= end else end
         self.ledger.settle(request.id, request.tokens, request.computed)
 
     def undo(self, plan: StepPlan) -> None:
@@ -249,7 +250,7 @@ class Scheduler:
         first, pages = self.ledger.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
-        item = PlanItem(request.id, start, tokens, pages, first, logits, adapter=request.adapter)
+        item = PlanItem(request.id, start, tokens, pages, first, logits, (), 0, None, request.adapter)
         if request.encoder:
             encoder = () if request.encoded else request.encoder
             request.encoded = True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ridgeline.engine.features import Features
 from ridgeline.engine.kv.ledger import PageCopy
-from ridgeline.ops.work import CAUSAL, Reach, Segment, Space, Work, adapter_space
+from ridgeline.ops.work import CAUSAL, LOGITS, Reach, Segment, Space, Work, adapter_space
 
 
 class Scoring(NamedTuple):
@@ -82,13 +82,17 @@ class StepPlan:
 
     def work(self, reaches: Iterable[Reach] = (CAUSAL,)) -> Work:
         """What this step asks of a model whose layers have these reaches."""
+        ends = [item.start + 1 for item in self.items if len(item.tokens) == 1 and not item.encoded]
+        work = Work.decode(ends, reaches)  # of all at once: a simulator prices thousands of steps
+        if len(ends) < len(self.items):
+            others = [item.segment for item in self.items if len(item.tokens) > 1 or item.encoded]
+            work = Work.of(others, reaches) + work if ends else Work.of(others, reaches)
         scored = sum([len(item.scored.tokens) for item in self.items if item.scored is not None])
-        work = Work.of([item.segment for item in self.items], reaches, self.logit_rows + scored)
-        adapted = Counter[Space]()
+        rows, adapted = {LOGITS: self.logit_rows + scored}, Counter[Space]()
         for item in self.items:
             if item.adapter:
                 adapted[adapter_space(item.adapter)] += len(item.tokens)
-        return dataclasses.replace(work, rows={**work.rows, **adapted}) if adapted else work
+        return dataclasses.replace(work, rows={**work.rows, **rows, **adapted})
 
     def again(self) -> "StepPlan":
         """The same step once it has run, to be run once more: its pages are known, its copies are made."""

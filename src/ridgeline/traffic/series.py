@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ridgeline.traffic.record import Record
 
 _SAMPLES = 400
+_MAX_POINTS = 200  # of a distribution
 
 
 def under_way(records: Sequence[Record], until: int, samples: int = _SAMPLES) -> list[tuple[float, float]]:
@@ -31,6 +32,13 @@ def counts_at(records: Sequence[Record], moments: NDArray[np.floating], until: i
 def ttfts_by_arrival(records: Sequence[Record]) -> list[tuple[float, float]]:
     """When each request was intended, and its TTFT, in seconds."""
     return [(record.intended / 1e9, record.ttft / 1e9) for record in records if record.ttft is not None]
+
+
+def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """The empirical distribution of sorted values as at most so many steps; its ends are always among them."""
+    count = len(values)
+    places = sorted({0, count - 1, *range(0, count, max(1, count // _MAX_POINTS))})
+    return ((values[0], 0.0), *((values[place], (place + 1) / count) for place in places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@
 | Azure LLM inference | CSV `TIMESTAMP,ContextTokens,GeneratedTokens` |
 | BurstGPT | CSV `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type` |
 | Mooncake | JSONL `{"timestamp": ms, "input_length", "output_length", "hash_ids": names of blocks of 512 tokens}` |
+| Qwen-Bailian | JSONL as Mooncake's, its time in seconds, blocks of 16 tokens, and which turn of which chat it is |
 | Ridgeline | JSONL as `ridgeline serve --record` writes: a header, then requests and steps |
+| Ridgeline | CSV as `ridgeline bench serve --csv` writes: a line for each request that was sent |
 """
 
 import csv
@@ -20,12 +22,15 @@ from typing import Any
 
 from ridgeline.traffic.arrivals import SECOND
 from ridgeline.traffic.lengths import MAX_TOKENS
+from ridgeline.traffic.record import COLUMNS
 
 _LONGEST_LINE = 1 << 22
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
 _MOONCAKE = {"timestamp", "input_length", "output_length", "hash_ids"}
 _MOONCAKE_BLOCK = 512
+_BAILIAN = _MOONCAKE | {"chat_id", "parent_chat_id", "type", "turn"}
+_BAILIAN_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,9 @@ class TraceRequest:
     block: int = 0
 
 
+_Numbered = tuple[int, TraceRequest]
+
+
 def read_trace(path: Path) -> Iterator[TraceRequest]:
     """The requests in a file, as they are read. Raises ValueError that names the file, the line and what is wrong."""
     requests = _requests(path)
@@ -52,39 +60,44 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
     return _from_zero(path, first, requests)
 
 
-def _from_zero(path: Path, first: TraceRequest, rest: Iterator[TraceRequest]) -> Iterator[TraceRequest]:
+def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Iterator[TraceRequest]:
     """The same, the first at 0. Raises ValueError where one comes before the one above it."""
-    before = first.at
-    for number, request in enumerate(chain([first], rest), 1):
+    start = before = first[1].at
+    for number, request in chain([first], rest):
         if request.at < before:
-            raise ValueError(f"{path}: request {number} comes before the one above it; sort the file by time")
+            raise ValueError(f"{path}, line {number}: it comes before the request above it; sort the file by time")
         before = request.at
-        yield replace(request, at=request.at - first.at)
+        yield replace(request, at=request.at - start)
 
 
-def _requests(path: Path) -> Iterator[TraceRequest]:
-    """Whatever the format: the first line says it."""
+def _requests(path: Path) -> Iterator[_Numbered]:
+    """Whatever the format: the first line says it. Each with the number of its line."""
     lines = _lines(path)
     first = next(lines, "")
     if first.startswith("{"):
         yield from _json_requests(path, first, lines)
         return
     head = tuple(name.strip() for name in next(csv.reader([first]), []))
-    readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {_AZURE: _azure, _BURST_GPT: _burst_gpt}
+    readers: dict[tuple[str, ...], Callable[[list[str]], TraceRequest]] = {
+        _AZURE: _azure,
+        _BURST_GPT: _burst_gpt,
+        COLUMNS: _benched,
+    }
     if head not in readers:
         raise ValueError(f"{path} is no trace that is known here: its first line is {first[:80]!r}")
     for number, line in enumerate(lines, 2):
         if line:
-            yield _read(path, number, readers[head], next(csv.reader([line])))
+            yield number, _read(path, number, readers[head], next(csv.reader([line])))
 
 
-def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[TraceRequest]:
+def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[_Numbered]:
     head = _read(path, 1, json.loads, first)
     if set(head) >= _MOONCAKE:
-        yield _read(path, 1, _mooncake, head)
+        reader = _bailian if "chat_id" in head else _mooncake
+        yield 1, _read(path, 1, reader, head)
         for number, line in enumerate(lines, 2):
             if line:
-                yield _read(path, number, lambda text: _mooncake(json.loads(text)), line)
+                yield number, _read(path, number, lambda text: reader(json.loads(text)), line)
         return
     if head.get("format") != 1 or head.get("kind") != "ridgeline-record":
         raise ValueError(f"{path} is no trace that is known here: its first line has {', '.join(sorted(head))[:80]}")
@@ -92,7 +105,7 @@ def _json_requests(path: Path, first: str, lines: Iterator[str]) -> Iterator[Tra
     for number, line in enumerate(lines, 2):
         fields = _read(path, number, json.loads, line) if line else {}
         if fields.get("kind") == "request":
-            yield _read(path, number, lambda found: _recorded(found, block), fields)
+            yield number, _read(path, number, lambda found: _recorded(found, block), fields)
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------
@@ -110,6 +123,16 @@ def _burst_gpt(cells: list[str]) -> TraceRequest:
     return TraceRequest(_moment(float(moment)), _tokens(int(given)), max(1, int(made)))  # 0: that answer failed
 
 
+def _benched(cells: list[str]) -> TraceRequest:
+    """Of what was not answered nobody knows how long it was."""
+    of = dict(zip(COLUMNS, cells, strict=True))
+    if not of["input_tokens"] or of["outcome"] != "ok":
+        raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
+    return TraceRequest(
+        _moment(float(of["intended"])), _tokens(int(of["input_tokens"])), _tokens(int(of["output_tokens"]))
+    )
+
+
 def _mooncake(fields: dict[str, Any]) -> TraceRequest:
     if set(fields) != _MOONCAKE:
         raise ValueError(f"its fields are {', '.join(sorted(fields))}")
@@ -119,6 +142,16 @@ def _mooncake(fields: dict[str, Any]) -> TraceRequest:
     return TraceRequest(
         _moment(fields["timestamp"] / 1e3), given, _tokens(fields["output_length"]), blocks, _MOONCAKE_BLOCK
     )
+
+
+def _bailian(fields: dict[str, Any]) -> TraceRequest:
+    """The turns of a chat are told by their blocks: those of one begin with those of the one before it."""
+    if set(fields) != _BAILIAN:
+        raise ValueError(f"its fields are {', '.join(sorted(fields))}")
+    given, blocks = _tokens(fields["input_length"]), tuple(str(name) for name in fields["hash_ids"])
+    if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
+        raise ValueError(f"{given} tokens are not {len(blocks)} blocks of {_BAILIAN_BLOCK}")
+    return TraceRequest(_moment(fields["timestamp"]), given, _tokens(fields["output_length"]), blocks, _BAILIAN_BLOCK)
 
 
 def _recorded(fields: dict[str, Any], block: int) -> TraceRequest:

@@ -14,14 +14,16 @@ from ridgeline.roofline.plan.trust import class_of, trust_in_words
 from ridgeline.roofline.plan.words import NOTICED, lacking, scarcest, users_in_words, without_kernels
 
 
-def answer(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What a reader came for."""
+def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
+    """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
     yield "fits", _fits(plan)
     if plan.demand:
         yield "users", _demand(plan)
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
+    if queue:
+        yield "queue", queue
     if plan.sound is not None and plan.memory.fits:
         yield "sound", _sound(plan, plan.sound)
     yield "limit", _limit(plan)

@@ -18,16 +18,17 @@ from ridgeline.roofline.plan.words import DEFINITIONS, users_in_words, verdict, 
 _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
 
 
-def plan_document(plan: Plan, sections: Iterable[str] | None = None) -> Document:
-    """The answer of a plan; or these of SECTIONS, with all of them the answer before them."""
+def plan_document(plan: Plan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
+    """The answer of a plan; or these of SECTIONS, with all of them the answer before them. queue: as of `answer`."""
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
-    blocks: list[Block] = [Facts(tuple(answer(plan)))] if names is None or whole else []
+    blocks: list[Block] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
     for name in names or (("sweep",) if plan.batches else ()):
         blocks += SECTIONS[name](plan)
     if names is None:
         blocks.append(Paragraph(_MORE, "dim"))
-    return Document(_title(plan), tuple(blocks), _lead(plan) if names is None or whole else "")
+    lead = _lead(plan, simulated=bool(queue)) if names is None or whole else ""
+    return Document(_title(plan), tuple(blocks), lead)
 
 
 def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -47,10 +48,13 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _lead(plan: Plan) -> str:
+def _lead(plan: Plan, *, simulated: bool) -> str:
     targets = targets_in_words(plan.workload)
     held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
-    return f"under {plan.case.setup.engine.title} (--engine), {held}; arrivals are even: no queues, no percentiles"
+    arrivals = "arrivals are even: no queues, no percentiles"
+    if simulated:
+        arrivals = "arrivals are even, but for the line queue"
+    return f"under {plan.case.setup.engine.title} (--engine), {held}; {arrivals}"
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------

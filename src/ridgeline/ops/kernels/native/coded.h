@@ -10,9 +10,6 @@ namespace {
 
 constexpr int64_t CODED_ROWS = REGISTERS == 32 ? 4 : 1;  // for which codes are widened in registers
 
-// Codes come into the second cache before they are read: the first one cannot wait for as many lines.
-inline void prefetch_codes(const uint8_t* from) { __builtin_prefetch(from, 0, 2); }
-
 // Codes of half a panel: four outputs of a matrix, and for each group of inputs its scale and what is added to its numbers.
 struct CodedRows {
     const uint8_t* codes[OUTPUTS];
@@ -108,7 +105,7 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
 #pragma GCC unroll 8
                 for (int o = 0; o < OUTPUTS; ++o) {
                     const Nibbles<WHOLE> line(codes[o] + at, w.scales + o * w.step, w.low + o * w.step, groups);
-                    prefetch_codes(codes[o] + at + ahead);
+                    prefetch(codes[o] + at + ahead);
 #pragma GCC unroll 4
                     for (int k = 0; k < LINE_UNITS; ++k) {
                         const U unit = line.unit(k);
@@ -136,7 +133,7 @@ inline void coded_tile(const Number* x, int64_t x_stride, const CodedRows& w, in
 #pragma GCC unroll 8
             for (int o = 0; o < OUTPUTS; ++o) {
                 const auto unit = numbers[o](codes[o] + at);
-                prefetch_codes(codes[o] + at + ahead);
+                prefetch(codes[o] + at + ahead);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) sum[r][o] = Dots::add(sum[r][o], held[r], unit);
             }
@@ -156,7 +153,7 @@ template <class Panel, class Coded, class Number = typename Panel::Number>
 inline void lay_out(const CodedRows& w, int o, int64_t first, int64_t count, int64_t ahead, Number* to) {
     const uint8_t* codes = w.codes[o] + first / UNIT * UNIT * Coded::BITS / 8;
     const float *scales = w.scales + o * w.step, *low = w.low + o * w.step;
-    for (int64_t at = 0; at < count * Coded::BITS / 8; at += 64) prefetch_codes(codes + ahead + at);
+    for (int64_t at = 0; at < count * Coded::BITS / 8; at += 64) prefetch(codes + ahead + at);
     int64_t i = 0;
 #ifdef BF16_DOTS
     if constexpr (Panel::BY_LINES) {

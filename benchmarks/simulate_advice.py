@@ -1,0 +1,88 @@
+"""Whether the adviser finds what a whole grid has: windows of a recorded trace, each under every setting.
+
+    python benchmarks/simulate_advice.py TRACE [--model llama-3-8b] [--device h100-sxm] [--windows 8] [--speed 3]
+        [--slo ttft=200ms,tpot=20ms]
+
+Each window is 30 s of the trace, hurried. The grid is the adviser's: 7 x 7 settings. A line says the share of good
+requests under the default setting, under the one that is advised and under the best of the grid, how many settings each
+of the two ran, and processor seconds. Goal: within 3 % of the grid's best in all windows, within 60 s.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product, takewhile
+from pathlib import Path
+
+from ridgeline.checkpoint.source import open_source
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.cards import load_card
+from ridgeline.roofline.engine_profile import usual_engine
+from ridgeline.roofline.plan.case import ModelCache, Setup
+from ridgeline.simulate.adviser import BUDGETS, PLACES, Option, advise, option_of
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.setup import machine_of
+from ridgeline.traffic.offered import OpenLoop, hurried
+from ridgeline.traffic.slo import parse_slo
+from ridgeline.traffic.trace import TraceRequest, read_trace
+
+SECONDS = 30.0  # of simulated arrivals a window
+
+
+def window(path: Path, start: float, speed: float) -> list[TraceRequest]:
+    """The requests from `start` seconds on, for 30 s once they are hurried; the first at 0."""
+    begin, end = round(start * 1e9), round((start + SECONDS * speed) * 1e9)
+    within = takewhile(lambda request: request.at < end, read_trace(path))
+    return [replace(request, at=request.at - begin) for request in within if request.at >= begin]
+
+
+def main() -> None:
+    """Print a line for each window."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--model", default="llama-3-8b")
+    parser.add_argument("--device", default="h100-sxm")
+    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--speed", type=float, default=3.0)
+    parser.add_argument("--slo", default="ttft=200ms,tpot=20ms")
+    args = parser.parse_args()
+    card = load_card(args.device)
+    case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
+    slo, last = parse_slo(args.slo), 0
+    for request in read_trace(args.trace):
+        last = request.at
+    print("window  a second  default  advised   best  within  settings  of grid  s to advise")
+    for number in range(args.windows):
+        requests = window(args.trace, last / 1e9 * number / args.windows, args.speed)
+
+        def offered(own: list[TraceRequest] = requests) -> OpenLoop:
+            return OpenLoop(hurried(own, args.speed))
+
+        asked = Asked(args.model, machine_of(case, Limits()), "", True, offered, slo, PriceError(0.0, ""), 0)
+        started = time.process_time()
+        found = advise(asked, partial(machine_of, case))
+        spent = time.process_time() - started
+        grid = list(_grid(asked, partial(machine_of, case)))
+        best = max(grid, key=lambda each: each.share)
+        print(
+            f"{number:6}  {len(requests) / SECONDS:8.1f}  {found.own.share:7.1%}  {found.best.share:7.1%}  "
+            f"{best.share:5.1%}  {'yes' if found.best.share >= 0.97 * best.share else 'NO':>6}  "
+            f"{len(found.options):8}  {len(grid):7}  {spent:11.1f}",
+            flush=True,
+        )
+
+
+def _grid(asked: Asked, rebuilt: partial) -> Iterator[Option]:  # type: ignore[type-arg]
+    """All settings that differ, as far as the adviser tells them apart."""
+    known: list[Option] = []
+    for tokens, places in product(BUDGETS, PLACES):
+        limits = Limits(tokens=tokens, requests=places)
+        if not any(each.covers(limits) for each in known):
+            known.append(option_of(asked, rebuilt(limits)))
+            yield known[-1]
+
+
+if __name__ == "__main__":
+    main()

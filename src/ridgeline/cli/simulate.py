@@ -1,0 +1,194 @@
+"""`ridgeline simulate`: traffic on a model that is not here, by the engine's own scheduler on a clock of prices."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import typer
+
+from ridgeline.checkpoint.embedding import read_embedding
+from ridgeline.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.cli import options
+from ridgeline.cli.flags import with_flags
+from ridgeline.cli.options import device_named
+from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
+from ridgeline.cli.process import FAILED
+from ridgeline.cli.simulate_options import FleetFlags, JudgedFlags, LimitFlags, OutputFlags, TrafficFlags
+from ridgeline.cli.terminal import err, say
+from ridgeline.document.html import html
+from ridgeline.document.printable import printable
+from ridgeline.document.terminal import show
+from ridgeline.engine.scheduler import Limits
+from ridgeline.files import check_apart, check_new, check_writable, write_whole
+from ridgeline.models import family_of
+from ridgeline.roofline.plan.case import ModelCache
+from ridgeline.roofline.plan.plan import check_devices
+from ridgeline.simulate.adviser import advise
+from ridgeline.simulate.answer import document
+from ridgeline.simulate.asked import Asked
+from ridgeline.simulate.capacity import capacity
+from ridgeline.simulate.export import findings_json
+from ridgeline.simulate.findings import Findings
+from ridgeline.simulate.findings import simulate as simulated
+from ridgeline.simulate.law import Law, load_law
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import Told, run
+from ridgeline.traffic.offered import mean_sizes
+
+_BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
+
+
+@with_flags
+def simulate(
+    model: options.ConfigName,
+    setup: SetupFlags,
+    fleet: FleetFlags,
+    limits: LimitFlags,
+    traffic: TrafficFlags,
+    money: MoneyFlags,
+    judged: JudgedFlags,
+    output: OutputFlags,
+) -> None:
+    """Let traffic come to a model on a card that need not be here: who waits, how long, what limits, what it costs.
+
+    The engine's own scheduler decides each step, a clock moves by what the step's price expects. TTFT: from a request's
+    arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, of all requests together.
+    Every figure has an interval that covers how far prices are known to be off, and the draw of requests.
+    """
+    traffic = _checked(traffic, judged)
+    required = judged.requirements()
+    _check_files(output)
+    asked, rebuilt = _asked(model, setup, fleet, limits, traffic, money, judged)
+    with _progress() as told:
+        found = _at_capacity(asked, traffic, told) if judged.capacity else _found(asked, told)
+        if judged.advise:
+            found = replace(found, advised=advise(asked, rebuilt, told))
+    _write(found, output)
+    failed = [why for each in required if (why := each.failed(found))]
+    for why in failed:
+        say(why)
+    if failed or found.verdict == "nothing answered":
+        raise typer.Exit(FAILED)
+
+
+def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
+    """The traffic as what is to be judged of it wants it. Raises ValueError for options that do not go together."""
+    if judged.capacity:
+        traffic = traffic.of_capacity()
+        if judged.slo is None:
+            raise ValueError("--capacity wants to know what is good: give --slo, like ttft=1s,tpot=50ms")
+    if judged.advise and (judged.slo is None or judged.capacity or not traffic.open_loop):
+        raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
+    return traffic
+
+
+def _asked(
+    model: str,
+    setup: SetupFlags,
+    fleet: FleetFlags,
+    limits: LimitFlags,
+    traffic: TrafficFlags,
+    money: MoneyFlags,
+    judged: JudgedFlags,
+) -> tuple[Asked, Callable[[Limits], Machine]]:
+    """What is asked for, and what makes its machine with other limits. Raises ValueError."""
+    made, routing = traffic.offered(), fleet.routing(traffic.seed)
+    if setup.device is None:
+        raise ValueError("--device is missing; ridgeline plan --list names all cards")
+    source = open_source(catalogue_name(model) or model)
+    _check_continues(source)
+    device = with_price(device_named(setup.device), money)
+    if money.prices is not None and (unknown := money.unknown([device.name])):
+        say(unknown)
+    put = setup.setup(device)
+    check_devices(put)
+    case = ModelCache(source.config).case(put)
+    error = judged.price_error(case.device, setup.devices)
+    machine = limits.machine(case, limits.limits(setup.max_batch_tokens))
+    words, open_loop, slo = traffic.in_words(), traffic.open_loop, judged.objectives()
+    asked = Asked(source.title, machine, words, open_loop, made, slo, error, traffic.seed, routing)
+    return asked, lambda other: limits.machine(case, other)
+
+
+def _found(asked: Asked, told: Callable[[str], Told]) -> Findings:
+    return simulated(asked, told, lambda metrics: _law(asked, metrics))
+
+
+def _law(asked: Asked, metrics: Metrics) -> Law:
+    """Of one replica, at its share of the rate."""
+    rate, machine = metrics.offered / asked.routing.replicas, asked.machine
+    return load_law(machine.case, rate, round(metrics.input), round(metrics.output), machine.limits.tokens)
+
+
+def _at_capacity(asked: Asked, traffic: TrafficFlags, told: Callable[[str], Told]) -> Findings:
+    """What there is at the highest rate that is good; where none is, at the lowest that was tried."""
+    machine, open_loop = asked.machine, asked.open_loop
+
+    def at(rate: float, factor: float) -> Metrics:
+        log = run(machine, traffic.at(rate).offered()(), factor, told(f"{rate:.3g} a second"), asked.routing)
+        return measure(log, asked.slo, open_loop=open_loop)
+
+    given, made = mean_sizes(asked.offered())
+    law = load_law(machine.case, 1.0, given, made, machine.limits.tokens)
+    places = machine.limits.requests / (made * law.alone)  # a second, if they were all that there is
+    start = _BELOW_WALL * asked.routing.replicas * min(law.wall, places)
+    found = capacity(at, start, asked.error.share)
+    shown = traffic.at(found.rate.mid or found.levels[0].rate)
+    there = replace(asked, offered=shown.offered(), traffic=shown.in_words())
+    return replace(_found(there, told), capacity=found)
+
+
+def _check_files(output: OutputFlags) -> None:
+    """Before anything is computed. Raises ValueError."""
+    files = {name: path for name, path in (("--out", output.out), ("--report", output.report)) if path is not None}
+    check_apart(files)
+    for path in files.values():
+        check_writable(path)
+        if not output.force:
+            check_new(path)
+
+
+def _check_continues(source: Source) -> None:
+    """Raises ValueError for what continues no texts."""
+    if source.pipeline:
+        raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")
+    if read_embedding(source) is not None or not family_of(source.config).writes:
+        raise ValueError(f"{source.title} continues no texts; ridgeline plan prices it")
+
+
+def _write(found: Findings, output: OutputFlags) -> None:
+    """To files, and to standard output."""
+    if output.out is not None or output.as_json:
+        text = json.dumps(findings_json(found))
+        if output.out is not None:
+            write_whole(output.out, f"{text}\n")
+            say(f"result written to {output.out}")
+        if output.as_json:
+            print(text)
+    if output.report is not None:
+        write_whole(output.report, html(document(found, drawn=True)))
+        say(f"report written to {output.report}")
+    if not output.as_json:
+        show(document(found))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], Told]]:
+    """How far a run is, in a line on stderr that changes; nothing where that is not a terminal."""
+    if not err.is_terminal:
+        yield lambda name: lambda log: True
+        return
+    with err.status("") as status:
+
+        def watch(name: str) -> Told:
+            def told(log: Log) -> bool:
+                at = (log.steps.started[-1] if log.steps.started else 0) / 1e9
+                status.update(printable(f"{name}: {at:,.1f} s simulated, {len(log.requests):,} requests"))
+                return True
+
+            return told
+
+        yield watch

@@ -1,0 +1,344 @@
+"""The options of `ridgeline simulate`, and what they ask for."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ridgeline.cli import options
+from ridgeline.cli.options import parse_seconds, parse_tokens
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case
+from ridgeline.simulate.asked import PriceError, price_error
+from ridgeline.simulate.capacity import ATTAIN, REQUESTS
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.require import Requirement, parse_requirement
+from ridgeline.simulate.run import Routing
+from ridgeline.simulate.setup import machine_of
+from ridgeline.traffic import arrivals
+from ridgeline.traffic.lengths import Lengths, parse_lengths
+from ridgeline.traffic.offered import (
+    SPREAD,
+    Offered,
+    OpenLoop,
+    Users,
+    at_moments,
+    bounded,
+    drawn,
+    hurried,
+    spread,
+    thinned,
+)
+from ridgeline.traffic.routers import router_named
+from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.traffic.trace import TraceRequest, read_trace
+
+_DURATION = "60s"  # of requests that are drawn, where nothing says when to end
+_INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
+_LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
+
+
+def _panel(name: str) -> Callable[..., Any]:
+    """Options under a heading of the help."""
+    return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
+
+
+_traffic, _fleet, _engine, _judged, _output = map(_panel, ("Traffic", "Replicas", "Engine", "What is judged", "Output"))
+MAX_REPLICAS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficFlags:
+    """When requests come, and how long they are."""
+
+    trace: Annotated[
+        Path | None,
+        _traffic(
+            "Moments, lengths and shared prefixes of a file: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's "
+            "JSONL, or what serve --record or bench serve --csv wrote. With --rate or --users its lengths alone."
+        ),
+    ] = None
+    rate: Annotated[float | None, _traffic("So many requests a second, whatever becomes of them.")] = None
+    users: Annotated[int | None, _traffic("So many users, each asking again when it has its answer.")] = None
+    think: Annotated[str | None, _traffic("How long a user thinks before the next question, like 2s.")] = None
+    arrival: Annotated[
+        Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
+    ] = "poisson"
+    burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
+    keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
+    input: Annotated[str | None, _traffic(f"Tokens of a prompt: {_LENGTHS}. By default {_INPUT}.")] = None
+    output: Annotated[str | None, _traffic(f"Tokens of an answer, written so too. By default {_OUTPUT}.")] = None
+    exact: Annotated[
+        bool,
+        _traffic(
+            f"Fixed lengths as they are. By default they differ by up to {SPREAD:.0%}: requests of equal lengths march "
+            "in step.",
+            "--exact",
+        ),
+    ] = False
+    requests: Annotated[int | None, _traffic("End after so many.", "--requests", "--num-prompts")] = None
+    duration: Annotated[
+        str | None, _traffic(f"None come after this, like 10s. By default {_DURATION}, of a trace its end.")
+    ] = None
+    seed: Annotated[int, _traffic("Same seed: the same requests at the same moments.")] = 0
+
+    def of_capacity(self) -> "TrafficFlags":
+        """The same as a rate is looked for: as many requests at each. Raises ValueError for what states one."""
+        if self.rate is not None or self.users is not None:
+            raise ValueError("--capacity looks for the rate; leave --rate and --users out")
+        if self.duration is not None:
+            raise ValueError("--capacity has the same requests at each rate; give --requests in place of --duration")
+        return replace(self, rate=None if self.trace is not None else 1.0, requests=self.requests or REQUESTS)
+
+    def at(self, rate: float) -> "TrafficFlags":
+        """The same requests at another rate: their gaps scaled. Raises ValueError as `offered`."""
+        if self.trace is None:
+            return replace(self, rate=rate)
+        count, last = 0, 0
+        for request in islice(read_trace(self.trace), self.requests):
+            count, last = count + 1, request.at
+        if not last:
+            raise ValueError(f"{self.trace}: all requests come at once, so that they have no rate")
+        return replace(self, speed=rate * last / 1e9 / (count - 1))
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests come by themselves."""
+        return self.users is None
+
+    def check(self) -> None:
+        """Raises ValueError for options that do not go together."""
+        if self.trace is None and self.rate is None and self.users is None:
+            raise ValueError("give what comes: --trace FILE, --rate R (requests a second) or --users N")
+        if self.rate is not None and self.users is not None:
+            raise ValueError("--rate is requests that come by themselves, --users those who wait for answers; give one")
+        for name in ("rate", "burstiness", "speed"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"--{name} is {value}; it must be a number above 0")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"--keep is {self.keep}; it must be a share above 0 and at most 1")
+        for name in ("users", "requests"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} is {value}; it must be at least 1")
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        own_moments = self.trace is not None and self.rate is None and self.users is None
+        for given, wanted, message in (
+            (self.think is not None, self.users is not None, "--think is for --users; leave it out"),
+            (self.arrival != "poisson", self.rate is not None, "--arrival is for --rate; leave it out"),
+            (self.burstiness != 1, self.arrival == "gamma", "--burstiness is the shape of --arrival gamma; give both"),
+            (self.speed != 1, own_moments, "--speed is for a --trace at its own moments; leave it out"),
+            (self.keep != 1, own_moments, "--keep is for a --trace at its own moments; leave it out"),
+            (self.input is not None, self.trace is None, "--input is what a trace says itself; leave it out"),
+            (self.output is not None, self.trace is None, "--output is what a trace says itself; leave it out"),
+            (self.exact, self.trace is None, "--exact is for lengths that are drawn; a trace's are as they are"),
+        ):
+            if given and not wanted:
+                raise ValueError(message)
+
+    def offered(self) -> Callable[[], Offered]:
+        """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
+        be read."""
+        self.check()
+        lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
+        think = 0 if self.think is None else round(parse_seconds(self.think, "--think") * 1e9)
+        made = partial(self._offered, lengths, self._until(), think)
+        made()  # a file that cannot be read is refused before a model is built
+        return made
+
+    def _lengths(self, option: str, text: str) -> Lengths:
+        found = parse_lengths(text, option)
+        return found if self.exact else spread(found)
+
+    def _until(self) -> int | None:
+        """Nanoseconds after which none come."""
+        text = self.duration
+        if text is None:
+            if self.requests is not None or (self.trace is not None and self.open_loop and self.rate is None):
+                return None
+            text = _DURATION
+        return round(parse_seconds(text, "--duration") * 1e9)
+
+    def _offered(self, lengths: tuple[Lengths, Lengths], until: int | None, think: int) -> Offered:
+        requests = self._requests(lengths)
+        if self.users is None:
+            return OpenLoop(bounded(requests, self.requests, until))
+        return Users(self.users, think, bounded(requests, self.requests, None), until, self.seed)
+
+    def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
+        moments = self._moments()
+        if self.trace is None:
+            return drawn(moments, *lengths, self.seed)
+        recorded = read_trace(self.trace)
+        if self.users is not None or self.rate is not None:
+            return at_moments(recorded, moments)
+        return hurried(recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed), self.speed)
+
+    def _moments(self) -> Iterator[int]:
+        """Of users none count."""
+        if self.rate is None:
+            return arrivals.constant(1.0)
+        match self.arrival:
+            case "constant":
+                return arrivals.constant(self.rate)
+            case "gamma":
+                return arrivals.gamma(self.rate, self.burstiness, self.seed)
+            case "poisson":
+                return arrivals.poisson(self.rate, self.seed)
+
+    def in_words(self) -> str:
+        """`Poisson arrivals, 12 a second, 1k tokens in and 256 out, each up to 10% more or less`."""
+        if self.users is not None:
+            thinking = "" if self.think is None else f" who think for {self.think}"
+            how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
+        elif self.rate is not None:
+            name = {"poisson": "Poisson", "gamma": f"gamma ({self.burstiness:g})", "constant": "even"}[self.arrival]
+            how = f"{name} arrivals, {self.rate:.4g} a second"
+        else:
+            faster = "" if self.speed == 1 else f" {self.speed:.4g} times as fast"
+            how = f"requests as recorded{faster}" + ("" if self.keep == 1 else f", {self.keep:.0%} of them")
+        if self.trace is not None:
+            return f"{how}, lengths of {self.trace.name}"
+        given, made = self.input or _INPUT, self.output or _OUTPUT
+        return f"{how}, {given} tokens in and {made} out" + ("" if self.exact else f", fixed lengths +-{SPREAD:.0%}")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFlags:
+    """How many replicas there are, and who is sent where."""
+
+    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
+    router: Annotated[
+        str | None,
+        _fleet(
+            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
+            "or prefix (where its first block went, unless that is busy)."
+        ),
+    ] = None
+    signal_age: Annotated[
+        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
+    ] = None
+
+    def routing(self, seed: int) -> Routing:
+        """Raises ValueError."""
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ValueError(f"--replicas is {self.replicas}; it must be from 1 to {MAX_REPLICAS}")
+        if self.replicas == 1 and (self.router is not None or self.signal_age is not None):
+            raise ValueError("--router and --signal-age are for --replicas 2 or more; leave them out")
+        name, text = self.router or "two", self.signal_age or "50ms"
+        router_named(name, seed)
+        age = 0 if text in ("0", "0s", "0ms") else round(parse_seconds(text, "--signal-age") * 1e9)
+        return Routing(self.replicas, name, age, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFlags:
+    """How the engine is set up."""
+
+    max_requests: options.MaxRequests = 256
+    chunk: options.Chunk = None
+    page_size: options.PageSize = 16
+    pages: Annotated[
+        int | None, _engine("Pages of KV memory, as a server of yours says; by default what the plan leaves for them.")
+    ] = None
+    context: options.Context = None
+    prefix_cache: Annotated[
+        bool, _engine("Keep and share the KV pages of equal prefixes.", "--prefix-cache/--no-prefix-cache")
+    ] = True
+
+    def limits(self, max_batch_tokens: str) -> Limits:
+        """What a step may hold. Raises ValueError."""
+        return Limits(
+            tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"),
+            requests=self.max_requests,
+            chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
+        )
+
+    def machine(self, case: Case, limits: Limits) -> Machine:
+        """An engine with limits on the card of a case. Raises ValueError."""
+        return machine_of(
+            case,
+            limits,
+            context=None if self.context is None else parse_tokens(self.context, "--context"),
+            pages=self.pages,
+            page_size=self.page_size,
+            prefix_cache=self.prefix_cache,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFlags:
+    """What the run is held to."""
+
+    slo: Annotated[
+        str | None, _judged("What a good request keeps to, like ttft=1s,tpot=50ms,e2e=20s.", "--slo", "--goodput")
+    ] = None
+    capacity: Annotated[
+        bool,
+        _judged(
+            f"Look for the highest rate at which {ATTAIN:.0%} of the requests are good, with {REQUESTS:,} of them.",
+            "--capacity",
+        ),
+    ] = False
+    advise: Annotated[
+        bool,
+        _judged(
+            "Look for the positions a step and the requests at a time that make most requests good, and say why.",
+            "--advise",
+        ),
+    ] = False
+    require: Annotated[
+        list[str] | None,
+        _judged(
+            "Exit with 1 unless this holds at the worse end of its interval, like ttft_p99<500ms or good_share>99%; "
+            "may be repeated.",
+            metavar="FIGURE<VALUE",
+        ),
+    ] = None
+    error: Annotated[
+        str | None,
+        _judged(
+            "How far the price may be off, like 12%; 0% for one run. By default as published rows say.",
+            "--price-error",
+        ),
+    ] = None
+
+    def objectives(self) -> SLO | None:
+        """What a good request keeps to; None where nothing says so. Raises ValueError."""
+        return None if self.slo is None else parse_slo(self.slo)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Raises ValueError."""
+        return tuple(map(parse_requirement, self.require or ()))
+
+    def price_error(self, device: Device, devices: int) -> PriceError:
+        """Raises ValueError."""
+        if self.error is None:
+            return price_error(device, devices)
+        try:
+            share = float(self.error.removesuffix("%")) / 100
+        except ValueError:
+            share = -1.0
+        if not self.error.endswith("%") or not 0 <= share < 1:
+            raise ValueError(f"--price-error is {self.error!r}; write a share from 0% to below 100%, like 12%")
+        return PriceError(share, "--price-error")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFlags:
+    """What is written."""
+
+    out: Annotated[Path | None, _output("Write the result to this file, which the page opens: as --json.")] = None
+    report: Annotated[Path | None, _output("Write all of it with figures to this HTML file.")] = None
+    force: Annotated[bool, _output("Write over files that exist.", "--force")] = False
+    as_json: options.Json = False

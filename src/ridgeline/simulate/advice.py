@@ -1,0 +1,80 @@
+"""Advice: one sentence that the counts of a run give reason for, and what it would change."""
+
+import math
+
+from ridgeline.document.numbers import percent, say_seconds, three
+from ridgeline.ops.work import Segment, Work
+from ridgeline.simulate.findings import Findings
+
+_NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
+_PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
+_REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
+_UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
+
+
+def advice(findings: Findings) -> str:
+    """The first of these that there is reason for: requests cannot run; too much comes; memory is short; places are
+    few; prompts hold decoding up; nothing does."""
+    metrics, limits = findings.metrics, findings.asked.machine.limits
+    if findings.verdict == "nothing answered":
+        return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
+    if metrics.counts["rejected"] > _REFUSED * metrics.total:
+        return (
+            f"{metrics.counts['rejected']:,} of {metrics.total:,} requests cannot run, like one of which "
+            f"{next(iter(metrics.reasons))}: take a model, or a --context, that has room for them."
+        )
+    if findings.verdict == "overloaded":
+        replicas = findings.asked.routing.replicas
+        needed = math.ceil(replicas * metrics.offered / metrics.requests_per_second)
+        return (
+            f"Of {three(metrics.offered)} requests a second it answers {three(metrics.requests_per_second)}: take "
+            f"--replicas {needed}, or a faster card (ridgeline plan --compare)."
+        )
+    held = metrics.steps.held
+    if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
+        return (
+            f"For {percent(held['pages'])} of the time requests wait for KV pages, and {metrics.preemptions:,} "
+            f"preemptions made {metrics.wasted:,} positions run again: keep keys and values in fewer bits (--kv fp8), "
+            "or take a card with more memory."
+        )
+    if held["requests"] > _NOTICED:
+        free = 1 - metrics.steps.most_pages
+        return (
+            f"For {percent(held['requests'])} of the time requests wait because {limits.requests:,} run, while at "
+            f"least {percent(free)} of the pages are free: raise --max-num-seqs."
+        )
+    if said := _of_prompts(findings):
+        return said
+    said = f"Nothing holds requests back; a step is under way {percent(metrics.steps.busy)} of the time"
+    if findings.wall is None:
+        return f"{said}."
+    return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+
+
+def _of_prompts(findings: Findings) -> str:
+    """Where tokens wait for prompts: what a smaller step would make of the longest gaps."""
+    itl = findings.metrics.latencies["ITL"]
+    if itl is None or (tail := itl.percentiles[99]) is None or (middle := itl.percentiles[50]) is None:
+        return ""
+    machine, batch = findings.asked.machine, max(1, round(findings.metrics.steps.batch))
+    budget = _smaller(machine.limits.tokens, batch)
+    if tail.mid < _UNEVEN * middle.mid or budget is None:
+        return ""
+    context = round(findings.metrics.input + findings.metrics.output / 2)
+    reaches, own = machine.case.price.reaches, max(1, round(findings.metrics.input))
+    chunk = min(budget - batch, own)
+    full = Work.of([Segment(chunk, own)], reaches) + Work.decode([context] * batch, reaches)
+    longest = machine.case.price.on(machine.case.device, full).expected
+    if longest > tail.mid * 0.9:
+        return ""
+    return (
+        f"ITL p99 is {say_seconds(tail.mid)}, its median {say_seconds(middle.mid)}, because "
+        f"{percent(findings.metrics.steps.prompts)} of the time is in steps that run prompts; with --max-batch-tokens "
+        f"{budget} the fullest step takes {say_seconds(longest)}, and first tokens come later."
+    )
+
+
+def _smaller(tokens: int, batch: int) -> int | None:
+    """A quarter of the positions of a step, where that leaves room for prompts beside the batch."""
+    budget = tokens // 4
+    return budget if budget >= 2 * batch and budget >= 64 else None

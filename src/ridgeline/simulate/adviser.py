@@ -1,0 +1,199 @@
+"""The adviser: which positions a step, and which requests at a time, make most of the requests good.
+
+A replica costs the same whatever its limits are, so that most goodput a dollar is most goodput. Settings are those of a
+grid, tried one line at a time from the one that was asked about: positions a step first, then requests at a time, then
+positions again where that changed something. What cannot differ is not run: more places than ever were taken, more
+positions than a step ever ran. All settings have the same requests; two are told apart by pairs, request by request.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.document.numbers import percent, say_seconds, three
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.asked import Asked
+from ridgeline.simulate.metrics import Columns, Metrics, measure, verdicts
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.verdict import verdict
+from ridgeline.traffic.percentiles import Percentile
+
+BUDGETS = tuple(2**power for power in range(8, 15))
+"""Positions a step: 256 to 16,384."""
+
+PLACES = tuple(2**power for power in range(4, 11))
+"""Requests at a time: 16 to 1,024."""
+
+_PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, whatever it wins
+_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """A setting and what it came to. good: of each request, whether it kept to the objectives. most_running,
+    most_positions: the most of both at any time; equal for settings that differ only above it."""
+
+    limits: Limits
+    metrics: Metrics
+    good: NDArray[np.bool_]
+    most_running: int
+    most_positions: int
+
+    def covers(self, limits: Limits) -> bool:
+        """Whether other limits would make the same steps: they differ only where nothing came near either."""
+
+        def alike(limit: int, other: int, most: int) -> bool:
+            return limit == other or min(limit, other) > most
+
+        own = self.limits
+        return alike(own.tokens, limits.tokens, self.most_positions) and alike(
+            own.requests, limits.requests, self.most_running
+        )
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether it falls behind: then nothing of it is good."""
+        return verdict(self.metrics, open_loop=True) == "overloaded"
+
+    @property
+    def share(self) -> float:
+        """Of requests that are good."""
+        return float(self.good.mean()) if len(self.good) else 0.0
+
+    def late(self, name: str) -> float:
+        """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
+        found = None if self.overloaded else self.metrics.latencies[name]
+        known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
+        return known[-1] if known else math.inf
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """By what one is better than another: that it does not preempt, its goodput, that first tokens come early."""
+        ttft = self.metrics.latencies["TTFT"]
+        calm = self.metrics.preemptions <= _PREEMPTED * self.metrics.total
+        return calm, self.share, -(math.inf if ttft is None else ttft.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
+    their limits. gain: of the share of good requests, with the interval that pairs give."""
+
+    own: Option
+    best: Option
+    options: tuple[Option, ...]
+    gain: Percentile
+
+    @property
+    def worth(self) -> bool:
+        """Whether the best is surely better: its gain's interval is above nothing."""
+        return self.best is not self.own and self.gain.low > 0
+
+    @property
+    def flags(self) -> str:
+        """The options that say the best."""
+        return f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
+
+    @property
+    def pareto(self) -> tuple[Option, ...]:
+        """The options that no other one beats in goodput, TTFT and ITL at once."""
+        return tuple(one for one in self.options if not any(_beats(other, one) for other in self.options))
+
+    @property
+    def sentence(self) -> str:
+        """What to do, and why, by counts of the two runs."""
+        if not self.worth:
+            return (
+                "No difference worth a flag: of "
+                f"{len(self.options)} settings the best has {percent(self.best.share)} of the requests good, yours "
+                f"{percent(self.own.share)}."
+            )
+        gain = f"{self.gain.mid:+.1%} ({self.gain.low:+.1%} .. {self.gain.high:+.1%})"
+        return f"{self.flags}: {gain} good requests, because {reason(self.own, self.best)}."
+
+
+def _beats(one: Option, other: Option) -> bool:
+    mine, its = _figures(one), _figures(other)
+    return one is not other and mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
+
+
+def _figures(option: Option) -> tuple[float, ...]:
+    """Less is better."""
+    return -option.share, option.late("TTFT"), option.late("ITL")
+
+
+def reason(own: Option, best: Option) -> str:
+    """What the steps of both say: the place where requests wait less, or the gaps that are shorter."""
+    said = []
+    names = {"requests": "places", "positions": "positions of a step", "pages": "KV pages"}
+    for name, what in names.items():
+        before, after = own.metrics.steps.held[name], best.metrics.steps.held[name]
+        if before - after > 0.02:
+            said.append(f"requests wait for {what} {percent(after)} of the time instead of {percent(before)}")
+    for name in ("TTFT", "ITL"):
+        before, after = own.late(name), best.late(name)
+        if after < 0.95 * before < math.inf:
+            said.append(f"the slowest {name}s are {say_seconds(after)} instead of {say_seconds(before)}")
+    if best.metrics.preemptions < own.metrics.preemptions:
+        said.append(f"there are {best.metrics.preemptions:,} preemptions instead of {own.metrics.preemptions:,}")
+    if not said:
+        batch = f"{three(best.metrics.steps.batch)} sequences instead of {three(own.metrics.steps.batch)}"
+        said.append(f"a step has {batch}")
+    return " and ".join(said[:2])
+
+
+def advise(asked: Asked, rebuilt: Callable[[Limits], Machine], told: Callable[[str], Told] | None = None) -> Advice:
+    """Look for a better setting of a machine under the requests that were asked about. rebuilt: the machine with other
+    limits, which leave other memory for pages. Raises ValueError without objectives, and for users, whose requests
+    depend on the answers."""
+    if not asked.slo or not asked.open_loop:
+        raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
+
+    def option(tokens: int, places: int) -> Option:
+        limits = replace(asked.machine.limits, tokens=tokens, requests=places)
+        known = next((each for each in tried if each.covers(limits)), None)
+        if known is not None:
+            return known
+        try:
+            machine = rebuilt(limits)
+        except ValueError:  # a step of so many positions leaves no page
+            return own
+        watch = None if told is None else told(f"{tokens:,} positions, {places:,} requests")
+        tried.append(option_of(asked, machine, watch))
+        return tried[-1]
+
+    own = option_of(asked, asked.machine)
+    tried = [own]
+    best, before = own, None
+    while best is not before:
+        before = best
+        best = max([best, *(option(tokens, best.limits.requests) for tokens in BUDGETS)], key=lambda each: each.rank)
+        best = max([best, *(option(best.limits.tokens, places) for places in PLACES)], key=lambda each: each.rank)
+    options = sorted(tried, key=lambda each: (each.limits.tokens, each.limits.requests))
+    return Advice(own, best, tuple(options), _gain(own.good, best.good))
+
+
+def option_of(asked: Asked, machine: Machine, told: Told | None = None) -> Option:
+    """What a machine makes of the requests that were asked about, which have objectives."""
+    assert asked.slo is not None
+    log = run(machine, asked.offered(), 1.0, told, asked.routing)
+    requests, steps = Columns(log), log.steps
+    good = np.zeros(len(requests.ok), dtype=bool)
+    good[requests.ok] = [met is True for met in verdicts(requests, requests.ok, asked.slo)]
+    running = np.asarray(steps.running) + np.asarray(steps.waiting)
+    most = int(running.max(initial=0)), int(np.asarray(steps.positions).max(initial=0))
+    found = Option(machine.limits, measure(log, asked.slo, open_loop=asked.open_loop), good, *most)
+    return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
+
+
+def _gain(own: NDArray[np.bool_], best: NDArray[np.bool_]) -> Percentile:
+    """How much larger the share of good requests is, by pairs: those that are good under one of the two alone tell."""
+    count = max(1, len(own))
+    won, lost = int((best & ~own).sum()), int((own & ~best).sum())
+    mid = (won - lost) / count
+    off = _95 * math.sqrt(max(0.0, won + lost - (won - lost) ** 2 / count)) / count
+    return Percentile(mid - off, mid, mid + off)

@@ -1,0 +1,225 @@
+"""The answer in twelve lines: verdict, latencies, what is good of it, what limits, what it costs, how sure that is."""
+
+import math
+from collections.abc import Iterator
+
+from ridgeline.document.numbers import percent, say_seconds, three
+from ridgeline.document.page import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.simulate.advice import advice
+from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.figures import figures
+from ridgeline.simulate.findings import FIGURES, Findings
+from ridgeline.simulate.verdict import verdict
+from ridgeline.traffic.percentiles import Percentile, needed
+
+_MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require ttft_p99<500ms"
+_WAITS = {
+    "requests": "requests wait for one of the {requests:,} places",
+    "positions": "prompts wait for the positions of a step",
+    "pages": "requests wait for KV pages",
+}
+_SHOWN = 0.01  # of the time: from which waiting is told
+
+
+def document(findings: Findings, *, drawn: bool = False) -> Document:
+    """What is printed. drawn: with figures, for who can see them."""
+    asked, machine = findings.asked, findings.asked.machine
+    case = machine.case
+    replicas, router = asked.routing.replicas, asked.routing.router
+    many = "" if replicas == 1 else f"{replicas:,} replicas of "
+    dealt = "" if replicas == 1 else f" by {router} (--router) on signals up to {asked.routing.age / 1e6:g} ms old"
+    title = (
+        f"{many}{asked.model} on {case.setup.devices} x {case.device.title}: {case.weights} weights, {case.kv} KV, "
+        f"{machine.layout.pages:,} pages of {machine.layout.page_size}"
+    )
+    lead = (
+        f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
+        f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
+    )
+    blocks: list[Block] = [Facts(tuple(answer(findings)))]
+    if findings.advised is not None:
+        blocks += [Heading("Other settings"), Paragraph(findings.advised.sentence), _options(findings.advised)]
+    return Document(title, (*blocks, *figures(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
+
+
+def _options(advised: Advice) -> Table:
+    """Those that nothing beats, and the one that was asked about."""
+    rows = []
+    shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
+    for option in shown:
+        latencies = [
+            "" if found is None or option.overloaded else say_seconds(found.mean)
+            for found in (option.metrics.latencies[name] for name in ("TTFT", "TPOT"))
+        ]
+        name = "best" if option is advised.best else "as asked" if option is advised.own else ""
+        good = "overloaded" if option.overloaded else percent(option.share)
+        limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}")
+        late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
+        cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
+        rows.append(Row(cells, "strong" if option is advised.best else ""))
+    heads = ("positions", "requests", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
+    notes = (
+        f"{len(advised.options)} settings were simulated; these are beaten by none in goodput, late TTFT and ITL at "
+        "once. late: the highest percentile that there are enough samples for.",
+    )
+    return Table(columns(*heads, words=(8,)), tuple(rows), notes)
+
+
+def answer(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Its lines; where a capacity was looked for, one more."""
+    if findings.capacity is not None:
+        yield "capacity", _capacity(findings, findings.capacity)
+    yield "verdict", _verdict(findings)
+    for name in ("TTFT", "TPOT", "ITL"):
+        yield name, _latency(findings, name)
+    yield "goodput", _goodput(findings)
+    yield "load", _load(findings)
+    yield "pages", _pages(findings)
+    yield "limit", _limit(findings)
+    yield "cost", _cost(findings)
+    yield "law", _law(findings)
+    yield "trust", _trust(findings)
+    yield "advice", advice(findings)
+
+
+def _capacity(findings: Findings, found: Capacity) -> str:
+    within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
+    if not found.rate.mid:
+        return f"no rate has {within}, down to {three(found.levels[0].rate)} a second"
+    said = f"{_plain(found.rate)} requests a second have {within}"
+    above = found.above
+    if above is None:
+        return f"{said}, and no higher rate was tried"
+    fault = verdict(above.metrics, open_loop=True)
+    why = "falls behind" if fault == "overloaded" else f"{percent(above.metrics.good_share)} are"
+    return (
+        f"{said}; at {three(above.rate)} {'it ' if fault == 'overloaded' else ''}{why}; what follows is at the former"
+    )
+
+
+def _verdict(findings: Findings) -> str:
+    metrics = findings.metrics
+    said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
+    said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
+    if metrics.limited:
+        said += f" ({metrics.limited:,} cut short: no room for more)"
+    said += f", {three(metrics.requests_per_second)} a second"
+    if metrics.offered and findings.asked.open_loop:
+        said += f" of {three(metrics.offered)} offered"
+    if findings.verdict == "overloaded":
+        assert metrics.steadiness is not None
+        return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are under way each minute"
+    if metrics.left_out:
+        said += f"; the first {metrics.left_out:,} came while it filled, and are not counted"
+    return said
+
+
+def _latency(findings: Findings, name: str) -> str:
+    if findings.verdict == "overloaded":
+        return "none: it would say how long one looked"
+    found = findings.metrics.latencies[name]
+    if found is None:
+        return "nothing to measure"
+    said = [
+        f"p{at} " + (f"n too small ({needed(at):,})" if figure is None else between(figure))
+        for at, figure in ((at, findings.latency(name, at)) for at in (50, 99))
+    ]
+    return f"{', '.join(said)}; mean {say_seconds(found.mean)}"
+
+
+def between(figure: Percentile) -> str:
+    """`228 ms (173 ms .. 277 ms)`."""
+    return f"{say_seconds(figure.mid)} ({say_seconds(figure.low)} .. {_end(figure.high)})"
+
+
+def _end(seconds: float) -> str:
+    return "no end" if math.isinf(seconds) else say_seconds(seconds)
+
+
+def _plain(figure: Percentile | None, unit: str = "") -> str:
+    """`11.0 (10.9 .. 11.1)`."""
+    if figure is None:
+        return "none"
+    low, mid, high = (f"{unit}{three(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
+    return mid if low == high else f"{mid} ({low} .. {high})"
+
+
+def _parts(figure: Percentile) -> tuple[float, float, float]:
+    return figure.low, figure.mid, figure.high
+
+
+def _goodput(findings: Findings) -> str:
+    good = findings.metrics.goodput
+    tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens a second"
+    if good is None:
+        return f"no --slo says what is good; {tokens}"
+    apart = f", {good.unknown:,} lack a metric" if good.unknown else ""
+    return (
+        f"{_plain(FIGURES['goodput'](findings))} a second, {percent(findings.metrics.good_share)} of all, within "
+        f"{findings.asked.slo}{apart}; {tokens}"
+    )
+
+
+def _load(findings: Findings) -> str:
+    steps = findings.metrics.steps
+    return (
+        f"{three(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
+        f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}"
+    )
+
+
+def _pages(findings: Findings) -> str:
+    metrics, steps = findings.metrics, findings.metrics.steps
+    return (
+        f"{percent(steps.pages)} held, {percent(steps.most_pages)} at most; {percent(metrics.found)} of prompt tokens "
+        f"found in the prefix cache; {metrics.preemptions:,} preemptions"
+    )
+
+
+def _limit(findings: Findings) -> str:
+    steps, limits = findings.metrics.steps, findings.asked.machine.limits
+    roof = "arithmetic" if steps.compute > 1 / 2 else "memory bandwidth"
+    share = max(steps.compute, 1 - steps.compute)
+    waits = [
+        f"{percent(share)} of the time {_WAITS[name].format(requests=limits.requests)}"
+        for name, share in steps.held.items()
+        if share > _SHOWN
+    ]
+    return f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
+
+
+def _cost(findings: Findings) -> str:
+    if findings.asked.dollars_per_hour is None:
+        return "no price is known of this card; --price gives one"
+    price = findings.asked.machine.case.setup.device.price
+    assert price is not None
+    per_good = FIGURES["dollars_per_thousand_good"](findings)
+    good = "" if per_good is None else f", {_plain(per_good, '$')} a thousand good requests"
+    return (
+        f"{_plain(FIGURES['dollars_per_million_tokens'](findings), '$')} a million output tokens{good}; "
+        f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
+    )
+
+
+def _law(findings: Findings) -> str:
+    law, simulated = findings.law, findings.metrics.latencies["TPOT"]
+    if findings.verdict == "nothing answered":
+        return "none: it is of requests that are answered"
+    if law is None or findings.wall is None:
+        return "the load law is of requests that come by themselves; ridgeline plan --users has the closed loop's"
+    if law.tpot is None:
+        return f"steady arrivals would make a load of {three(law.load)}: nothing keeps up with 1"
+    beside = "" if simulated is None or not findings.told else f", simulated {say_seconds(simulated.mean)}"
+    return (
+        f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)} of 1, which is at "
+        f"{three(findings.wall)} requests a second"
+    )
+
+
+def _trust(findings: Findings) -> str:
+    error = findings.asked.error
+    return (
+        f"intervals cover the price being {error.share:.1%} off ({error.source}) and the draw of requests; decisions "
+        "are the engine's own"
+    )

@@ -1,0 +1,56 @@
+"""What is asked of a simulation: a machine, its traffic, what is good, and how far prices may be off."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ridgeline.roofline.accuracy import accuracy_rows
+from ridgeline.roofline.device import Device
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import ALONE, Routing
+from ridgeline.traffic.offered import Offered
+from ridgeline.traffic.slo import SLO
+
+_CALIBRATED = 0.08  # benchmarks/local_accuracy.md: half of the rows of a calibrated machine are nearer than that
+
+
+@dataclass(frozen=True, slots=True)
+class PriceError:
+    """How far a price is expected to be off, as a share, and whose figure that is."""
+
+    share: float
+    source: str
+
+
+def price_error(device: Device, devices: int) -> PriceError:
+    """The median error of the published rows of steps that a price was held against: decode and prefill, of eight cards
+    and more those of eight."""
+    if device.calibrated:
+        return PriceError(_CALIBRATED, "the median of calibrated machines (benchmarks/local_accuracy.md)")
+    metrics = ("tp8",) if devices >= 8 else ("decode", "prefill")
+    rows = [row for row in accuracy_rows() if row.metric in metrics]
+    count = sum(row.rows for row in rows)
+    what = "over 8 cards" if devices >= 8 else "of decode and prefill"
+    share = sum(row.rows * row.median for row in rows) / count
+    return PriceError(share, f"the median of {count} published rows {what} (benchmarks/accuracy.md)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
+    the same each time. routing: to how many replicas of the machine, and how."""
+
+    model: str
+    machine: Machine
+    traffic: str
+    open_loop: bool
+    offered: Callable[[], Offered]
+    slo: SLO | None
+    error: PriceError
+    seed: int
+    routing: Routing = ALONE
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Of all cards of all replicas; None where no price is known."""
+        hourly = self.machine.case.setup.hourly
+        return None if hourly is None else hourly * self.routing.replicas

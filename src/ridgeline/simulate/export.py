@@ -1,0 +1,235 @@
+"""The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ridgeline.simulate.advice import advice
+from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.findings import FIGURES, Findings
+from ridgeline.simulate.log import HELD, OUTCOMES, Log
+from ridgeline.simulate.metrics import Columns, Metrics
+from ridgeline.simulate.verdict import verdict
+from ridgeline.traffic.percentiles import Distribution, Percentile
+from ridgeline.version import __version__
+
+
+def findings_json(findings: Findings) -> dict[str, Any]:
+    """The object of `--json` and `--out`. Times are seconds; what there is no figure of is null."""
+    return {
+        "format": 1,
+        "kind": "simulate",
+        "version": __version__,
+        "inputs": _inputs(findings),
+        "verdict": findings.verdict,
+        "advice": advice(findings),
+        "figures": {name: _interval(of(findings)) for name, of in FIGURES.items()},
+        "metrics": metrics_json(findings.metrics, told=findings.told),
+        "capacity": None if findings.capacity is None else _capacity(findings.capacity),
+        "advised": None if findings.advised is None else _advised(findings.advised),
+        "law": None if findings.law is None else asdict(findings.law),
+        "per_request": _per_request(findings.log),
+        "steps": {"per_second": per_second(findings.log)},
+        "replicas": _replicas(findings.log),
+    }
+
+
+def _capacity(found: Capacity) -> dict[str, Any]:
+    levels = [
+        {
+            "rate": level.rate,
+            "good": level.good,
+            "verdict": verdict(level.metrics, open_loop=True),
+            "metrics": metrics_json(level.metrics, told=verdict(level.metrics, open_loop=True) != "overloaded"),
+        }
+        for level in found.levels
+    ]
+    return {"rate": _interval(found.rate), "attain": found.attain, "levels": levels}
+
+
+def _advised(found: Advice) -> dict[str, Any]:
+    options = [
+        {
+            "limits": asdict(option.limits),
+            "good_share": option.share,
+            "overloaded": option.overloaded,
+            "pareto": option in found.pareto,
+            "metrics": metrics_json(option.metrics, told=not option.overloaded),
+        }
+        for option in found.options
+    ]
+    return {
+        "sentence": found.sentence,
+        "worth": found.worth,
+        "gain": _interval(found.gain),
+        "own": asdict(found.own.limits),
+        "best": asdict(found.best.limits),
+        "flags": found.flags,
+        "options": options,
+    }
+
+
+def _inputs(findings: Findings) -> dict[str, Any]:
+    asked, machine = findings.asked, findings.asked.machine
+    setup, price = machine.case.setup, machine.case.setup.device.price
+    return {
+        "model": asked.model,
+        "device": setup.device.name,
+        "devices": setup.devices,
+        "engine": setup.engine.name,
+        "weights": machine.case.weights,
+        "kv": machine.case.kv,
+        "limits": asdict(machine.limits),
+        "context": machine.context,
+        "pages": machine.layout.pages,
+        "page_size": machine.layout.page_size,
+        "prefix_cache": machine.prefix_cache,
+        "traffic": asked.traffic,
+        "open_loop": asked.open_loop,
+        "seed": asked.seed,
+        "slo": None if asked.slo is None else asdict(asked.slo),
+        "price_error": asdict(asked.error),
+        "routing": asdict(asked.routing),
+        "dollars_per_hour": asked.dollars_per_hour,
+        "price": None if price is None else {"dollars": price.dollars, "date": price.date, "of": price.asked_by},
+    }
+
+
+def metrics_json(metrics: Metrics, *, told: bool) -> dict[str, Any]:
+    """told: whether its latencies are figures."""
+    return {
+        "requests": metrics.total,
+        **metrics.counts,
+        "cut_short": metrics.limited,
+        "reasons": metrics.reasons,
+        "warm_up": metrics.warm_up,
+        "left_out": metrics.left_out,
+        "duration": metrics.duration,
+        "offered_per_second": metrics.offered,
+        "requests_per_second": metrics.requests_per_second,
+        "tokens_per_second": metrics.tokens_per_second,
+        "input": metrics.input,
+        "output": metrics.output,
+        "goodput": None if metrics.goodput is None else asdict(metrics.goodput),
+        "good_share": metrics.good_share,
+        "prefix_hits": metrics.found,
+        "preemptions": metrics.preemptions,
+        "wasted_positions": metrics.wasted,
+        "steps": asdict(metrics.steps),
+        "steadiness": None if metrics.steadiness is None else asdict(metrics.steadiness),
+        "latencies": {
+            name.lower().replace(" ", "_"): _distribution(found) if told else None
+            for name, found in metrics.latencies.items()
+        },
+    }
+
+
+def _interval(found: Percentile | None) -> dict[str, float | None] | None:
+    """An end that is infinite is null: JSON has no such number."""
+    return None if found is None else {name: _finite(value) for name, value in asdict(found).items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _distribution(found: Distribution | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    percentiles = {f"p{percent}": _interval(at) for percent, at in found.percentiles.items()}
+    return {"count": found.count, "mean": found.mean, "min": found.least, "max": found.most, **percentiles}
+
+
+def _per_request(log: Log) -> dict[str, list[Any]]:
+    """Columns, of all requests."""
+    requests = Columns(log)
+    ok, several = requests.ok, requests.ok & (requests.made > 1)
+
+    def seconds(values: Any, there: Any) -> list[float | None]:
+        return [
+            value / 1e9 if is_there else None for value, is_there in zip(values.tolist(), there.tolist(), strict=True)
+        ]
+
+    return {
+        "index": list(range(len(requests.arrived))),
+        "replica": log.requests.replica.tolist(),
+        "outcome": [OUTCOMES[code] for code in requests.outcome.tolist()],
+        "reason": [log.requests.reasons.get(row, "") for row in range(len(requests.arrived))],
+        "intended": seconds(requests.arrived, np.ones_like(ok)),
+        "scheduled": seconds(requests.scheduled, ok),
+        "first_token": seconds(requests.first, ok),
+        "last_token": seconds(requests.last, ok),
+        "input_tokens": requests.input.tolist(),
+        "output_tokens": requests.made.tolist(),
+        "cached_tokens": requests.cached.tolist(),
+        "ttft": seconds(requests.first - requests.arrived, ok),
+        "tpot": seconds((requests.last - requests.first) / np.maximum(requests.made - 1, 1), several),
+        "e2e": seconds(requests.last - requests.arrived, ok),
+        "worst_gap": seconds(requests.worst_gap, several),
+    }
+
+
+def _replicas(log: Log) -> list[dict[str, Any]]:
+    """Of each what it was sent, what it did, and the share of the run in which it did anything."""
+    requests, sent, steps = Columns(log), np.asarray(log.requests.replica), log.steps
+    stepping, took = np.asarray(steps.replica), np.asarray(steps.took)
+    return [
+        {
+            "requests": int((sent == place).sum()),
+            "ok": int((requests.ok & (sent == place)).sum()),
+            "input_tokens": int(requests.input[sent == place].sum()),
+            "output_tokens": int(requests.made[sent == place].sum()),
+            "cached_tokens": int(requests.cached[sent == place].sum()),
+            "steps": int((stepping == place).sum()),
+            "busy": float(took[stepping == place].sum()) / max(1, log.end),
+        }
+        for place in range(log.replicas)
+    ]
+
+
+def per_second(log: Log) -> dict[str, list[Any]]:
+    """Second by second, of all replicas together: requests that came and ended, tokens; of the steps that began in it
+    the share of it that they took, sequences in one, positions of prompts; running and waiting requests and held pages
+    on average; seconds in which somebody waited, by why."""
+    seconds = max(1, -(-log.end // 10**9))
+    requests, steps = Columns(log), log.steps
+    started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)
+    at = (started // 10**9).astype(np.int64) if len(started) else np.zeros(0, dtype=np.int64)
+    weight = np.bincount(at, took, seconds)
+
+    def mean(column: Any) -> Any:
+        return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
+
+    def together(column: Any) -> list[float]:
+        """Of all replicas; of those that do nothing it is nothing."""
+        found: list[float] = (mean(column) * np.minimum(weight / 1e9, log.replicas)).tolist()
+        return found
+
+    def count(moments: Any) -> list[int]:
+        found: list[int] = np.bincount(np.minimum(moments // 10**9, seconds - 1), minlength=seconds).tolist()
+        return found
+
+    ends = np.minimum(np.asarray(log.gaps.at) // 10**9, seconds - 1).astype(np.int64)
+    tokens = np.bincount(ends, np.asarray(log.gaps.tokens), seconds) if len(ends) else np.zeros(seconds)
+    firsts = np.array(count(requests.first[requests.ok]))
+    held = np.asarray(steps.held)
+    return {
+        "second": list(range(seconds)),
+        "arrived": count(requests.arrived),
+        "finished": count(requests.last[requests.ok]),
+        "tokens": (tokens + firsts).tolist(),
+        "busy": np.minimum(weight / 1e9 / log.replicas, 1).tolist(),
+        "sequences": mean(steps.sequences).tolist(),
+        "running": together(steps.running),
+        "waiting": together(steps.waiting),
+        "pages": together(steps.pages),
+        "prompt_positions": np.bincount(at, np.asarray(steps.prompts), seconds).tolist(),
+        **{
+            f"held_by_{name}": (np.bincount(at[held == code], took[held == code], seconds) / 1e9).tolist()
+            for code, name in enumerate(HELD)
+            if name
+        },
+    }

@@ -1,0 +1,142 @@
+"""Findings: a run at the price, and the same requests at that less and more its error: every figure an interval."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ridgeline.simulate.adviser import Advice
+from ridgeline.simulate.asked import Asked
+from ridgeline.simulate.capacity import Capacity
+from ridgeline.simulate.law import Law
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.metrics import Metrics, measure
+from ridgeline.simulate.run import Told, run
+from ridgeline.simulate.verdict import verdict
+from ridgeline.traffic.percentiles import SHOWN, Percentile
+
+LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
+    law: the formula's figures; None of users. capacity: where it was looked for; the runs are then at that rate.
+    advised: where better settings were."""
+
+    asked: Asked
+    log: Log
+    metrics: Metrics
+    cheap: Metrics
+    dear: Metrics
+    law: Law | None = None
+    capacity: Capacity | None = None
+    advised: Advice | None = None
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return verdict(self.metrics, open_loop=self.asked.open_loop)
+
+    @property
+    def wall(self) -> float | None:
+        """Requests a second with which, by the load law, all replicas together do not keep up; None of users."""
+        return None if self.law is None else self.law.wall * self.asked.routing.replicas
+
+    @property
+    def told(self) -> bool:
+        """Whether latencies are figures: those of an overloaded replica only say how long one looked."""
+        return self.verdict not in ("overloaded", "nothing answered")
+
+    def latency(self, name: str, percent: int) -> Percentile | None:
+        """A percentile with an interval that covers sampling and price; its upper end is infinite where a price that
+        much higher overloads the replica. None where there are too few samples, or none is told."""
+        found = self.metrics.latency(name, percent) if self.told else None
+        if found is None:
+            return None
+        cheap, dear = (each.latency(name, percent) for each in (self.cheap, self.dear))
+        overloaded = verdict(self.dear, open_loop=self.asked.open_loop) == "overloaded"
+        low = min(found.low, found.mid if cheap is None else cheap.mid)
+        high = math.inf if overloaded else max(found.high, found.mid if dear is None else dear.mid)
+        return Percentile(low, found.mid, high)
+
+    def figure(self, of: Callable[[Metrics], float | None]) -> Percentile | None:
+        """Any figure of the three runs."""
+        mid = of(self.metrics)
+        if mid is None:
+            return None
+        others = [value for value in (of(self.cheap), of(self.dear)) if value is not None]
+        return Percentile(min(mid, *others), mid, max(mid, *others)) if others else Percentile(mid, mid, mid)
+
+    def dollars(self, a_second: Callable[[Metrics], float | None]) -> Percentile | None:
+        """Dollars for one of what comes so many times a second; infinite where nothing does."""
+        hourly = self.asked.dollars_per_hour
+        if hourly is None:
+            return None
+
+        def cost(metrics: Metrics) -> float | None:
+            rate = a_second(metrics)
+            return None if rate is None else hourly / 3600 / rate if rate else math.inf
+
+        return self.figure(cost)
+
+
+def simulate(
+    asked: Asked, told: Callable[[str], Told] | None = None, law: Callable[[Metrics], Law] | None = None
+) -> Findings:
+    """Run at the price, and at less and more of it by its error, with the same requests. told: for the name of a run,
+    who is told how far it is."""
+    watch = (lambda name: None) if told is None else told
+    judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
+
+    def at(factor: float, name: str) -> Log:
+        return run(asked.machine, asked.offered(), factor, watch(name), asked.routing)
+
+    log, error = at(1.0, "at the price"), asked.error.share
+    metrics = judged(log)
+    cheap = dear = metrics
+    if error:
+        cheap = judged(at(1 - error, f"at a price {error:.0%} less"))
+        dear = judged(at(1 + error, f"at a price {error:.0%} more"))
+    lawful = asked.open_loop and metrics.counts["ok"] > 0
+    return Findings(asked, log, metrics, cheap, dear, law(metrics) if law is not None and lawful else None)
+
+
+# -- figures by name --------------------------------------------------------------------------------------------------
+
+
+def _ratio(of: Callable[[Metrics], float]) -> Callable[["Findings"], Percentile | None]:
+    return lambda findings: findings.figure(of)
+
+
+def _good(metrics: Metrics) -> float | None:
+    return None if metrics.goodput is None else metrics.goodput.rate
+
+
+def _latency(name: str, percent: int) -> Callable[["Findings"], Percentile | None]:
+    return lambda findings: findings.latency(name, percent)
+
+
+FIGURES: dict[str, Callable[[Findings], Percentile | None]] = {
+    **{
+        f"{name.lower().replace(' ', '_')}_p{percent}": _latency(name, percent)
+        for name in LATENCIES
+        for percent in SHOWN
+    },
+    "goodput": lambda findings: findings.figure(_good),
+    "good_share": _ratio(lambda metrics: metrics.good_share),
+    "requests_per_second": _ratio(lambda metrics: metrics.requests_per_second),
+    "tokens_per_second": _ratio(lambda metrics: metrics.tokens_per_second),
+    "batch": _ratio(lambda metrics: metrics.steps.batch),
+    "busy": _ratio(lambda metrics: metrics.steps.busy),
+    "pages": _ratio(lambda metrics: metrics.steps.pages),
+    "most_pages": _ratio(lambda metrics: metrics.steps.most_pages),
+    "prefix_hits": _ratio(lambda metrics: metrics.found),
+    "preemptions": _ratio(lambda metrics: float(metrics.preemptions)),
+    "dollars_per_million_tokens": lambda findings: findings.dollars(lambda m: m.tokens_per_second / 1e6),
+    "dollars_per_thousand_requests": lambda findings: findings.dollars(lambda m: m.requests_per_second / 1e3),
+    "dollars_per_thousand_good": lambda findings: findings.dollars(
+        lambda m: None if m.goodput is None else m.goodput.rate / 1e3
+    ),
+}
+"""Figures with intervals, by the names that --require takes: latencies in seconds, rates a second, shares to 1."""

@@ -1,0 +1,279 @@
+"""Metrics: what the log of a run says, by the definitions of traffic/summary.py, in seconds.
+
+What comes while the replica fills up is left out: until as many requests run as run later on, by the median, everything
+is faster than it will be. After the last arrival the run goes on until all have ended.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeline.simulate.log import HELD, OUTCOMES, Log
+from ridgeline.traffic.blocks import block_intervals
+from ridgeline.traffic.percentiles import SHOWN, Distribution, Percentile, weighted
+from ridgeline.traffic.slo import SLO
+from ridgeline.traffic.steadiness import Steadiness, steadiness
+from ridgeline.traffic.summary import Goodput
+
+_SAMPLES = 400  # moments at which requests under way are counted
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepShares:
+    """Of the steps, weighted by how long they took. busy: share of the time in which there is one, of all replicas.
+    batch: sequences in one on average, and pages their share of the pool that requests hold; most_pages: the most of it
+    at any time. prompts: share of the steps' time in those that run prompts; compute: in those with more arithmetic
+    than memory traffic. held: share of all time in which somebody waits, by why (HELD). longest: seconds of the
+    longest."""
+
+    count: int
+    busy: float
+    batch: float
+    pages: float
+    most_pages: float
+    prompts: float
+    compute: float
+    held: dict[str, float]
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Of a run. counts: requests by outcome, all of them; limited: answered ones that the context cut short. warm_up:
+    seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
+    others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
+    in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
+    requests. steadiness: None of users, and where there is too little to see."""
+
+    counts: dict[str, int]
+    reasons: dict[str, int]
+    limited: int
+    warm_up: float
+    left_out: int
+    duration: float
+    offered: float
+    requests_per_second: float
+    tokens_per_second: float
+    input: float
+    output: float
+    latencies: dict[str, Distribution | None]
+    goodput: Goodput | None
+    good_share: float
+    found: float
+    preemptions: int
+    wasted: int
+    steps: StepShares
+    steadiness: Steadiness | None
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return sum(self.counts.values())
+
+    def latency(self, name: str, percent: int) -> Percentile | None:
+        """A percentile; None where there are too few samples."""
+        found = self.latencies[name]
+        return None if found is None else found.percentiles[percent]
+
+
+class Columns:
+    """The columns of a log's requests, as arrays; ok: those that were answered to their end."""
+
+    def __init__(self, log: Log) -> None:
+        requests = log.requests
+        self.arrived, self.scheduled = _ints(requests.arrived), _ints(requests.scheduled)
+        self.first, self.last = _ints(requests.first), _ints(requests.last)
+        self.input, self.made, self.cached = _ints(requests.input), _ints(requests.made), _ints(requests.cached)
+        self.worst_gap, self.outcome = _ints(requests.worst_gap), _ints(requests.outcome)
+        self.ok = self.outcome == OUTCOMES.index("ok")
+        over = np.where(self.ok, self.last, log.end)
+        self.over = np.where(self.outcome == OUTCOMES.index("rejected"), self.arrived, over)
+
+
+def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
+    """The metrics of a log. open_loop: whether requests came by themselves, so that they may come too fast."""
+    requests, since = Columns(log), warm_up(log)
+    counted = requests.arrived >= since
+    answered = counted & requests.ok
+    duration = _duration(requests, answered, counted)
+    good = _goodput(requests, answered, slo, duration)
+    share = (int(answered.sum()) if good is None else good.good) / max(1, int(counted.sum()))
+    arrivals = requests.arrived[counted]
+    span = float(arrivals[-1] - arrivals[0]) / 1e9 if len(arrivals) else 0.0
+    made, prompts = int(requests.made[answered].sum()), int(requests.input[answered].sum())
+    assert log.totals is not None, "the run has not ended"
+    reasons: dict[str, int] = {}
+    for reason in log.requests.reasons.values():
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return Metrics(
+        {name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
+        reasons,
+        int(_ints(log.requests.limited).sum()),
+        since / 1e9,
+        int((~counted).sum()),
+        duration,
+        (len(arrivals) - 1) / span if span else 0.0,
+        int(answered.sum()) / duration if duration else 0.0,
+        made / duration if duration else 0.0,
+        _mean(requests.input[answered]),
+        _mean(requests.made[answered]),
+        _latencies(log, requests, answered, since),
+        good,
+        share,
+        int(requests.cached[answered].sum()) / prompts if prompts else 0.0,
+        log.totals.preemptions,
+        log.totals.wasted,
+        _shares(log, since),
+        _steadiness(requests, span) if open_loop else None,
+    )
+
+
+def warm_up(log: Log) -> int:
+    """The moment from which requests are counted: the first at which as many run as run, by the median, in the last two
+    thirds of the time in which requests come. 0 where no step tells."""
+    arrived, started = _ints(log.requests.arrived), _ints(log.steps.started)
+    if len(started) == 0:
+        return 0
+    running, took = _ints(log.steps.running), _ints(log.steps.took)
+    third = int(arrived[0] + (arrived[-1] - arrived[0]) // 3)
+    later = (started >= third) & (started <= arrived[-1])
+    if not later.any():
+        return 0
+    order = np.argsort(running[later], kind="stable")
+    ranks = np.cumsum(took[later][order])
+    median = running[later][order][np.searchsorted(ranks, ranks[-1] / 2)]
+    first = int(started[np.argmax(running >= median)])
+    return 0 if first <= arrived[0] else min(first, third)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[np.bool_]) -> float:
+    """From the first arrival that counts to the last token."""
+    if not answered.any():
+        return 0.0
+    return float(requests.last[answered].max() - requests.arrived[counted].min()) / 1e9
+
+
+def _goodput(requests: Columns, answered: NDArray[np.bool_], slo: SLO | None, duration: float) -> Goodput | None:
+    if not slo:
+        return None
+    met = verdicts(requests, answered, slo)
+    good = met.count(True)
+    return Goodput(good, met.count(False), met.count(None), good / duration if duration else 0.0)
+
+
+def verdicts(requests: Columns, answered: NDArray[np.bool_], slo: SLO) -> list[bool | None]:
+    """Of answered requests whether each kept to the objectives, as SLO.met has it."""
+    rows = zip(
+        (requests.first - requests.arrived)[answered].tolist(),
+        _tpot(requests)[answered].tolist(),
+        (requests.last - requests.arrived)[answered].tolist(),
+        requests.made[answered].tolist(),
+        strict=True,
+    )
+    return [slo.met(ttft, None if made < 2 else tpot, e2e) for ttft, tpot, e2e, made in rows]
+
+
+def _tpot(requests: Columns) -> Floats:
+    """Nanoseconds; of requests with one token 0."""
+    found: Floats = (requests.last - requests.first) / np.maximum(requests.made - 1, 1)
+    return found
+
+
+def _latencies(log: Log, requests: Columns, answered: NDArray[np.bool_], since: int) -> dict[str, Distribution | None]:
+    """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
+    several = answered & (requests.made > 1)
+    moments = requests.arrived
+    found = {
+        "TTFT": _spread((requests.first - requests.arrived)[answered], None, moments[answered]),
+        "TPOT": _spread(_tpot(requests)[several], None, moments[several]),
+        "E2E": _spread((requests.last - requests.arrived)[answered], None, moments[answered]),
+        "queue": _spread((requests.scheduled - requests.arrived)[answered], None, moments[answered]),
+        "worst gap": _spread(requests.worst_gap[several], None, moments[several]),
+    }
+    at = _ints(log.gaps.at)
+    late = at >= since
+    found["ITL"] = _spread(_ints(log.gaps.gap)[late], _ints(log.gaps.tokens)[late].astype(np.float64), at[late])
+    return found
+
+
+def _spread(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
+    samples = nanoseconds.astype(np.float64) / 1e9
+    found = weighted(samples, weights)
+    if found is None:
+        return None
+    between = block_intervals(samples, weights, moments, SHOWN)
+    widened = {percent: _widened(at, between.get(percent)) for percent, at in found.percentiles.items()}
+    return replace(found, percentiles=widened)
+
+
+def _widened(at: Percentile | None, between: tuple[float, float] | None) -> Percentile | None:
+    if at is None or between is None:
+        return at
+    return Percentile(min(at.low, between[0]), at.mid, max(at.high, between[1]))
+
+
+def _steadiness(requests: Columns, span: float) -> Steadiness | None:
+    """While requests come: what is under way falls after that, whatever the load was."""
+    if not span:
+        return None
+    start, end = int(requests.arrived[0]), int(requests.arrived[-1])
+    moments = np.linspace(start, end, _SAMPLES)
+    begun, over = np.sort(requests.arrived), np.sort(requests.over)
+    counts = np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
+    ok = requests.ok
+    came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived)[ok] / 1e9
+    ttfts = zip(came.tolist(), waited.tolist(), strict=True)
+    rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
+    under_way = zip((moments / 1e9).tolist(), counts.astype(float).tolist(), strict=True)
+    return steadiness(list(under_way), list(ttfts), rate)
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _shares(log: Log, since: int) -> StepShares:
+    """Of the steps from `since` to the last arrival, after which the replica only empties."""
+    steps = log.steps
+    started, took = _ints(steps.started), _ints(steps.took)
+    last = log.requests.arrived[-1] if len(log.requests) else 0
+    within = (started >= since) & (started <= max(last, since))
+    if not within.any():
+        within = np.ones(len(started), dtype=bool)
+    if not within.any():
+        return StepShares(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, dict.fromkeys(HELD[1:], 0.0), 0.0)
+    took = took[within]
+    busy = float(took.sum())
+    whole = log.replicas * float(started[within][-1] - started[within][0] + took[-1])
+    held, pages = _ints(steps.held)[within], _ints(steps.pages)[within]
+    size = max(1, log.totals.pages if log.totals is not None else 1)
+
+    def share(of: NDArray[Any]) -> float:
+        return float((took * of).sum()) / busy if busy else 0.0
+
+    return StepShares(
+        int(within.sum()),
+        busy / whole if whole else 0.0,
+        share(_ints(steps.sequences)[within]),
+        share(pages) / size,
+        float(pages.max()) / size,
+        share(_ints(steps.prompts)[within] > 0),
+        share(_ints(steps.compute)[within]),
+        {name: float(took[held == code].sum()) / whole for code, name in enumerate(HELD) if name} if whole else {},
+        float(took.max()) / 1e9,
+    )
+
+
+def _ints(column: Any) -> Ints:
+    """A column as numbers of 64 bits."""
+    return np.asarray(column).astype(np.int64)
+
+
+def _mean(values: Ints) -> float:
+    return float(values.mean()) if len(values) else 0.0

@@ -1,0 +1,113 @@
+"""A replica: the engine on a simulated clock, and how each of its steps is priced."""
+
+from dataclasses import dataclass
+
+from ridgeline.engine.bare import engine_around
+from ridgeline.engine.events import TokenEvent
+from ridgeline.engine.params import SamplingParams
+from ridgeline.engine.request import NamedPrompt
+from ridgeline.engine.scheduler import Limits
+from ridgeline.engine.step_plan import StepPlan
+from ridgeline.ops.kv import KVLayout
+from ridgeline.roofline.device import Device
+from ridgeline.roofline.plan.case import Case
+from ridgeline.roofline.price import Price
+from ridgeline.roofline.time import compute_seconds
+from ridgeline.simulate.clock import Clock
+from ridgeline.simulate.executor import END_ID, PricedExecutor
+from ridgeline.traffic.trace import TraceRequest
+
+_ASKED = SamplingParams(temperature=0.0, max_tokens=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A model on cards, and how its engine is set up. context: positions that a request may have."""
+
+    case: Case
+    layout: KVLayout
+    limits: Limits
+    context: int
+    prefix_cache: bool = True
+
+
+class StepPricer:
+    """What steps take: what the price expects, times a factor."""
+
+    def __init__(self, price: Price, device: Device, factor: float = 1.0) -> None:
+        """compute_bound: whether the last step has more arithmetic than memory traffic."""
+        self._price, self._device, self._factor = price, device, factor
+        self.compute_bound = False
+
+    def __call__(self, plan: StepPlan) -> int:
+        """Nanoseconds of a plan's step."""
+        found = self._price.on(self._device, plan.work(self._price.reaches))
+        memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
+        self.compute_bound = compute_seconds(found.cost, self._device) > memory
+        return round(found.expected * self._factor * 1e9)
+
+
+class Prompts:
+    """Prompts of offered requests. Blocks of one name are the same; what has no name is nobody else's."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._own = 0  # names that nothing else has; they are odd, those of blocks even
+
+    def of(self, request: TraceRequest) -> NamedPrompt:
+        """The prompt of one."""
+        block = request.block or request.input
+        names = [2 * self._numbers.setdefault(name, len(self._numbers)) for name in request.blocks]
+        for _ in range(-(-request.input // block) - len(names)):
+            self._own += 1
+            names.append(2 * self._own + 1)
+        return NamedPrompt(request.input, names, block)
+
+
+class Replica:
+    """One engine, whose steps begin and end when its owner says so: in between, requests may come."""
+
+    def __init__(self, machine: Machine, clock: Clock, pricer: StepPricer, prompts: Prompts) -> None:
+        self.pricer, self._prompts = pricer, prompts
+        self.executor = PricedExecutor(pricer)
+        self.engine = engine_around(
+            machine.case.model,
+            machine.layout,
+            machine.limits,
+            context=machine.context,
+            executor=self.executor,
+            prefix_cache=machine.prefix_cache,
+            eos_ids=(END_ID,),
+            clock=clock,
+        )
+        self.plan: StepPlan | None = None
+
+    def add(self, request: TraceRequest) -> int:
+        """Queue a request; its number. Raises ValueError for one that cannot run, as the engine does."""
+        number = self.engine.add(self._prompts.of(request), _ASKED)
+        self.executor.expect(number, request.output)
+        return number
+
+    def forget(self, number: int) -> int:
+        """A request has ended; how many tokens it was given."""
+        return self.executor.forget(number)
+
+    def abort(self, number: int) -> None:
+        """End a request before its answer does."""
+        self.engine.abort(number)
+        self.executor.forget(number)
+
+    def begin(self) -> int | None:
+        """Plan a step; the nanoseconds that it takes, None where there is nothing to do."""
+        assert self.plan is None, "a step has not ended"
+        plan = self.engine.plan()
+        if plan is None:
+            return None
+        self.plan, self._outcomes = plan, self.engine.execute(plan)
+        return self.executor.took
+
+    def end(self) -> list[TokenEvent]:
+        """The step that began is over: its tokens."""
+        assert self.plan is not None, "no step has begun"
+        plan, self.plan = self.plan, None
+        return self.engine.accept(plan, self._outcomes)

@@ -1,0 +1,132 @@
+"""Offered traffic: requests to come, known by their lengths and the names of their blocks alone.
+
+An open loop has moments of its own; users ask again when they have their answer. Requests are made as they are wanted,
+so that a trace of ten hours is never in memory.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice, takewhile
+from typing import Protocol
+
+from ridgeline.traffic.lengths import Lengths, Uniform
+from ridgeline.traffic.trace import TraceRequest
+
+SPREAD = 0.1  # of a length: how much shorter or longer it may be where equal ones would march in step
+
+
+class Offered(Protocol):
+    """Requests to come, one after the other."""
+
+    @property
+    def upcoming(self) -> int | None:
+        """When the next one comes, in nanoseconds; None where none is known to."""
+
+    def take(self) -> TraceRequest:
+        """That one."""
+
+    def ended(self, now: int) -> None:
+        """A request has ended, however it did: its user may ask again."""
+
+
+class OpenLoop:
+    """Requests that come at moments of their own, whatever became of those before them."""
+
+    def __init__(self, requests: Iterable[TraceRequest]) -> None:
+        """requests: in the order of their moments."""
+        self._requests = iter(requests)
+        self._next = next(self._requests, None)
+
+    @property
+    def upcoming(self) -> int | None:
+        """As Offered.upcoming."""
+        return None if self._next is None else self._next.at
+
+    def take(self) -> TraceRequest:
+        """As Offered.take."""
+        taken, self._next = self._next, next(self._requests, None)
+        assert taken is not None, "nothing is left to take"
+        return taken
+
+    def ended(self, now: int) -> None:
+        """It changes nothing."""
+
+
+class Users:
+    """A closed loop: so many users, each of whom asks, waits for the answer, thinks, and asks again."""
+
+    def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:
+        """think: nanoseconds. Users begin within one time of thinking, not all at once. requests: what they ask, whose
+        moments do not count. until: when they ask no more."""
+        self._requests, self._think, self._until = iter(requests), think, until
+        draw = random.Random(f"users/{seed}")
+        self._asking = sorted(draw.randrange(think) if think else 0 for _ in range(users))
+        self._next = next(self._requests, None)
+
+    @property
+    def upcoming(self) -> int | None:
+        """As Offered.upcoming."""
+        return self._asking[0] if self._asking and self._next is not None else None
+
+    def take(self) -> TraceRequest:
+        """As Offered.take."""
+        assert self._next is not None, "nothing is left to take"
+        taken, self._next = replace(self._next, at=heapq.heappop(self._asking)), next(self._requests, None)
+        return taken
+
+    def ended(self, now: int) -> None:
+        """One of them begins to think."""
+        asks = now + self._think
+        if self._until is None or asks < self._until:
+            heapq.heappush(self._asking, asks)
+
+
+def mean_sizes(offered: Offered) -> tuple[int, int]:
+    """Tokens in and out of all that is offered by itself, on average."""
+    count = given = made = 0
+    while offered.upcoming is not None:
+        request = offered.take()
+        count, given, made = count + 1, given + request.input, made + request.output
+    return max(1, round(given / max(1, count))), max(1, round(made / max(1, count)))
+
+
+# -- what requests are like -------------------------------------------------------------------------------------------
+
+
+def drawn(moments: Iterable[int], given: Lengths, made: Lengths, seed: int) -> Iterator[TraceRequest]:
+    """Requests at these moments, of drawn lengths in and out."""
+    draw = random.Random(f"lengths/{seed}")
+    return (TraceRequest(at, given.draw(draw), made.draw(draw)) for at in moments)
+
+
+def spread(lengths: Lengths) -> Lengths:
+    """A fixed length as one that differs by up to a tenth; others as they are. Requests of equal lengths that come
+    together end together, and so march in step for ever."""
+    if lengths.most != getattr(lengths, "tokens", None):
+        return lengths
+    off = round(lengths.most * SPREAD)
+    return Uniform(max(1, lengths.most - off), lengths.most + off) if off else lengths
+
+
+def at_moments(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
+    """The same requests at other moments."""
+    return (replace(request, at=at) for request, at in zip(requests, moments, strict=False))
+
+
+def hurried(requests: Iterable[TraceRequest], speed: float) -> Iterator[TraceRequest]:
+    """So many times as fast: bursts become sharper by that much."""
+    return (replace(request, at=round(request.at / speed)) for request in requests)
+
+
+def thinned(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterator[TraceRequest]:
+    """A share of them, each kept by chance: fewer requests in bursts of the same shape."""
+    draw = random.Random(f"keep/{seed}")
+    return (request for request in requests if draw.random() < share)
+
+
+def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | None) -> Iterator[TraceRequest]:
+    """The first so many of them, of those that come before `until`."""
+    within: Callable[[TraceRequest], bool] = lambda request: until is None or request.at < until  # noqa: E731
+    return islice(takewhile(within, requests), count)

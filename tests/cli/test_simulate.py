@@ -1,0 +1,206 @@
+"""`ridgeline simulate` as a user meets it: twelve lines, a file, requirements, and one line for each mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.running import FAULT, OK, USAGE, Run, assert_one_line
+from support.planned import TINY
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+QUICK = ("--device", "h100-sxm", "--price-error", "0%")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    return str(path)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """Sixty requests in twelve seconds, one of which is longer than the model's context."""
+    path = tmp_path / "conv.csv"
+    rows = [f"2023-11-16 18:15:{at // 5:02}.{at % 5 * 2}000000,{100 + at},{5 + at % 7}\n" for at in range(60)]
+    path.write_text(AZURE + "".join(rows[:30]) + "2023-11-16 18:15:06.0000000,90000,5\n" + "".join(rows[30:]))
+    return str(path)
+
+
+def test_the_answer_is_twelve_lines(ridgeline: Run, model: str, trace: str, tmp_path: Path) -> None:
+    """Verdict first; a refused request is counted, not lost; the result is a file, the pictures a page."""
+    result, page = tmp_path / "result.json", tmp_path / "report.html"
+    files = ("--out", result, "--report", page)
+    ended = ridgeline("simulate", model, *QUICK, "--trace", trace, "--slo", "ttft=1s", *files)
+    assert ended.code == OK, ended.err
+    assert "verdict  steady: 60 of 61 requests answered, 1 rejected" in ended.out
+    heads = [line.split()[0] for line in ended.out.split("\n\n")[0].splitlines() if line[0].isalpha()]
+    names = ("verdict", "TTFT", "TPOT", "ITL", "goodput", "load", "pages", "limit", "cost", "law", "trust", "advice")
+    assert tuple(heads[-12:]) == names
+    found = json.loads(result.read_text())
+    assert (found["kind"], found["verdict"], found["inputs"]["device"]) == ("simulate", "steady", "h100-sxm")
+    assert found["per_request"]["outcome"].count("rejected") == 1
+    assert "90000 tokens" in "".join(found["per_request"]["reason"])
+    assert "1 of 61 requests cannot run, like one of which the prompt has 90000 tokens" in " ".join(ended.out.split())
+    assert page.read_text().count("<svg") >= 8
+    again = ridgeline("simulate", model, *QUICK, "--trace", trace, "--out", result)
+    assert_one_line(again, USAGE, "exists")
+
+
+def test_a_requirement_that_is_not_kept_fails(ridgeline: Run, model: str) -> None:
+    asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
+    kept = ridgeline(*asked, "--require", "ttft_p50<1s", "--require", "requests_per_second>10", "--json")
+    assert kept.code == OK, kept.err
+    assert kept.json["figures"]["ttft_p50"]["high"] < 1
+    broken = ridgeline(*asked, "--require", "ttft_p50<1us")
+    assert broken.code == FAULT
+    assert "ttft_p50<1us is not kept: ttft_p50 is" in broken.err
+
+
+def test_capacity_is_looked_for(ridgeline: Run, model: str, trace: str) -> None:
+    """Of drawn requests, and of a trace that is hurried."""
+    asked = ("--capacity", "--slo", "ttft=200ms", "--requests", "30", "--max-requests", "2", "--json")
+    for more in (("--input", "64", "--output", "8"), ("--trace", trace)):
+        found = ridgeline("simulate", model, *QUICK, *more, *asked).json["capacity"]
+        assert 0 < found["rate"]["low"] <= found["rate"]["mid"] <= found["rate"]["high"]
+        assert [level["rate"] for level in found["levels"] if level["good"]][-1] == found["rate"]["mid"]
+
+
+def test_replicas_are_dealt_to(ridgeline: Run, model: str) -> None:
+    """Their figures and their dollars are of all of them."""
+    asked = ("simulate", model, *QUICK, "--rate", "50", "--requests", "60", "--input", "64", "--output", "8")
+    one = ridgeline(*asked, "--json").json
+    two = ridgeline(*asked, "--replicas", "2", "--router", "round-robin", "--signal-age", "0s", "--json").json
+    assert [each["requests"] for each in two["replicas"]] == [30, 30]
+    assert set(two["per_request"]["replica"]) == {0, 1}
+    assert two["inputs"]["routing"]["router"] == "round-robin"
+    assert two["inputs"]["dollars_per_hour"] == 2 * one["inputs"]["dollars_per_hour"]
+    assert two["law"]["load"] == pytest.approx(one["law"]["load"] / 2, rel=0.1)
+    said = ridgeline(*asked, "--replicas", "2").out
+    assert said.startswith("2 replicas of ")
+    assert "by two (--router) on signals up to 50 ms old" in " ".join(said.split())
+
+
+def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path) -> None:
+    """And a price in it of what is no card is told."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        '[us]\ntitle = "Us"\ndate = "2026-11-20"\nsource = "bills"\ndollars = { "h100-sxm" = 7.2, "h10-sxm" = 1 }\n'
+    )
+    ended = ridgeline("simulate", model, *QUICK, "--rate", "50", "--requests", "30", "--prices", prices, "--json")
+    assert ended.json["inputs"]["dollars_per_hour"] == 7.2
+    assert "h10-sxm (did you mean" in ended.err
+
+
+def test_where_nothing_can_be_answered(ridgeline: Run, model: str) -> None:
+    """Every prompt is longer than the context: that is the answer, in all ways of asking, and no success."""
+    slo = ("--slo", "ttft=1s")
+    asked = ("simulate", model, *QUICK, "--input", "20k", "--requests", "25")
+    for more in (("--rate", "9"), ("--rate", "9", *slo, "--advise"), ("--users", "3"), ("--capacity", *slo)):
+        ended = ridgeline(*asked, *more)
+        assert (ended.code, ended.err) == (FAULT, "")
+        assert "nothing answered: 0 of" in ended.out
+        assert "the model's context is 8192" in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rate", "9", "--max-batch-tokens", "1", "--requests", "9"),
+        ("--rate", "9", "--max-batch-tokens", "3", "--max-requests", "1", "--requests", "9"),
+        ("--rate", "99", "--pages", "3", "--page-size", "8", "--requests", "30", "--input", "uniform:1:30"),
+        ("--rate", "5", "--arrival", "gamma", "--burstiness", "0.1", "--requests", "30", "--output", "1"),
+        ("--users", "7", "--requests", "3"),
+        ("--users", "2", "--duration", "50ms", "--replicas", "5", "--router", "prefix"),
+        ("--users", "2", "--trace", "TRACE", "--no-prefix-cache", "--chunk", "1"),
+        ("--trace", "TRACE", "--keep", "0.5", "--speed", "9", "--context", "64"),
+    ],
+)
+def test_whatever_goes_together_is_answered(ridgeline: Run, model: str, trace: str, words: tuple[str, ...]) -> None:
+    """At the edges of what may be asked too, in twelve lines and as data."""
+    asked = ("simulate", model, *QUICK, *(trace if word == "TRACE" else word for word in words))
+    lengths = () if "TRACE" in words or "--input" in words else ("--input", "20", "--exact")
+    ended = ridgeline(*asked, *lengths, "--slo", "ttft=1s,tpot=50ms", "--json")
+    assert ended.code in (OK, FAULT), ended.err
+    assert ended.err == ""
+    metrics = ended.json["metrics"]
+    assert metrics["requests"] == metrics["ok"] + metrics["rejected"] > 0
+    assert metrics["unfinished"] == 0
+
+
+def test_equal_seeds_give_equal_bytes(ridgeline: Run, model: str) -> None:
+    """In another process, whose hashes differ, too; and another seed other ones."""
+    asked = (
+        "simulate",
+        model,
+        *QUICK,
+        "--users",
+        "3",
+        "--think",
+        "20ms",
+        "--requests",
+        "40",
+        "--output",
+        "16",
+        "--json",
+    )
+    here = ridgeline(*asked, "--seed", "4").out
+    command = [sys.executable, "-m", "ridgeline", *asked, "--seed", "4"]
+    there = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}
+    )
+    assert there.stdout == here
+    assert ridgeline(*asked, "--seed", "5").out != here
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "give what comes"),
+        (("--rate", "5", "--users", "3"), "give one"),
+        (("--rate", "0"), "--rate is 0.0; it must be a number above 0"),
+        (("--rate", "5", "--think", "1s"), "--think is for --users"),
+        (("--rate", "5", "--speed", "2"), "--speed is for a --trace"),
+        (("--users", "0"), "--users is 0"),
+        (("--trace", "TRACE", "--input", "5"), "--input is what a trace says itself"),
+        (("--trace", "TRACE", "--keep", "1.5"), "--keep is 1.5"),
+        (("--trace", "nowhere.csv"), "cannot be read"),
+        (("--rate", "5", "--context", "1M"), "the model's is 8,192"),
+        (("--rate", "5", "--pages", "0"), "--pages is 0"),
+        (("--rate", "5", "--price-error", "12"), "write a share"),
+        (("--rate", "5", "--require", "speed>1"), "names 'speed'"),
+        (("--rate", "5", "--slo", "ttft=5"), "a time without a unit"),
+        (("--rate", "5", "--replicas", "0"), "--replicas is 0"),
+        (("--rate", "5", "--router", "least"), "are for --replicas 2 or more"),
+        (("--rate", "5", "--replicas", "2", "--router", "best"), "--router is 'best'; it must be one of two, least"),
+        (("--rate", "5", "--users", "2", "--advise", "--slo", "ttft=1s"), "--advise compares"),
+        (("--capacity",), "give --slo"),
+        (("--capacity", "--slo", "ttft=1s", "--rate", "5"), "leave --rate and --users out"),
+        (("--capacity", "--slo", "ttft=1s", "--duration", "5s"), "give --requests"),
+        (("--rate", "5", "--max-requests", "0"), "limit of requests is 0"),
+    ],
+)
+def test_mistakes_are_one_line(ridgeline: Run, model: str, trace: str, words: tuple[str, ...], says: str) -> None:
+    given = [trace if word == "TRACE" else word for word in words]
+    assert_one_line(ridgeline("simulate", model, *QUICK[:2], *given), USAGE, says)
+
+
+def test_a_broken_trace_is_told_by_its_line(ridgeline: Run, model: str, tmp_path: Path) -> None:
+    """Wherever in the file: what was simulated up to there is nothing that could be trusted."""
+    path = tmp_path / "broken.csv"
+    path.write_text(AZURE + "2023-11-16 18:15:46,374,44\n" * 20 + "2023-11-16 18:15:45,374,44\n")
+    ended = ridgeline("simulate", model, *QUICK, "--trace", path)
+    assert_one_line(ended, USAGE, "line 22: it comes before")
+
+
+def test_what_continues_no_text_is_refused(ridgeline: Run, model: str) -> None:
+    assert_one_line(ridgeline("simulate", "FLUX.1-schnell", *QUICK, "--rate", "1"), USAGE, "draws pictures")
+    assert_one_line(ridgeline("simulate", "translate", *QUICK, "--rate", "1"), USAGE, "models that continue a text")
+    assert_one_line(ridgeline("simulate", model, "--rate", "1"), USAGE, "--device is missing")
+    assert_one_line(
+        ridgeline("simulate", "llama-3.1-70b", "--device", "rtx-4090", "--rate", "1"), USAGE, "do not fit", "GiB"
+    )

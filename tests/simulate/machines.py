@@ -1,0 +1,30 @@
+"""Small machines to simulate, and runs of them."""
+
+from collections.abc import Iterable
+
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.plan.case import Case
+from ridgeline.simulate.log import Log
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.run import run
+from ridgeline.simulate.setup import machine_of
+from ridgeline.traffic.offered import OpenLoop
+from ridgeline.traffic.trace import TraceRequest
+from support.planned import TINY, case
+
+TINY_CASE = case(TINY)
+
+
+def machine(
+    limits: Limits | None = None,
+    pages: int | None = 4000,
+    on: Case = TINY_CASE,
+    context: int | None = None,
+    **more: bool,
+) -> Machine:
+    """A tiny Llama on the A100 of the texts."""
+    return machine_of(on, limits or Limits(tokens=512, requests=32), pages=pages, context=context, **more)
+
+
+def simulated(requests: Iterable[TraceRequest], on: Machine | None = None) -> Log:
+    return run(machine() if on is None else on, OpenLoop(requests))

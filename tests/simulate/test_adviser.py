@@ -1,0 +1,126 @@
+"""The adviser against the whole grid, and what it says."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+from ridgeline.document.terminal import show
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate import adviser
+from ridgeline.simulate.adviser import Advice, advise, option_of
+from ridgeline.simulate.answer import document
+from ridgeline.simulate.asked import Asked, PriceError
+from ridgeline.simulate.export import findings_json
+from ridgeline.simulate.findings import simulate
+from ridgeline.simulate.replica import Machine
+from ridgeline.traffic.arrivals import poisson
+from ridgeline.traffic.lengths import LogNormal, Uniform
+from ridgeline.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.traffic.slo import parse_slo
+from simulate.machines import machine
+from support.planned import LLAMA_3_8B, case
+
+EIGHT_B = case(LLAMA_3_8B)
+BUDGETS, PLACES = (256, 1024, 4096), (4, 16, 64)
+
+
+def offered(rate: float) -> OpenLoop:
+    return OpenLoop(bounded(drawn(poisson(rate, 3), LogNormal(400, 0.8), Uniform(5, 25), 3), 120, None))
+
+
+def rebuilt(limits: Limits) -> Machine:
+    return machine(limits, pages=2000, on=EIGHT_B)
+
+
+def asked(rate: float, slo: str, limits: Limits) -> Asked:
+    return Asked("8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceError(0.0, ""), 3)
+
+
+@pytest.fixture
+def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adviser, "BUDGETS", BUDGETS)
+    monkeypatch.setattr(adviser, "PLACES", PLACES)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_it_finds_what_the_whole_grid_has() -> None:
+    """From the worst corner, within 3 % of the best share of good requests."""
+    rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[float]()
+    for tokens, places in product(BUDGETS, PLACES):
+        only = asked(rate, slo, Limits(tokens, places))
+        whole.append(option_of(only, only.machine).share)
+    found = advise(asked(rate, slo, Limits(256, 4)), rebuilt)
+    assert found.best.share >= 0.97 * max(whole)
+    assert found.best.share == pytest.approx(whole[0] + found.gain.mid)
+    assert len(found.options) <= len(whole)
+
+
+@pytest.fixture(scope="module")
+def advised() -> Advice:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adviser, "BUDGETS", BUDGETS)
+        patch.setattr(adviser, "PLACES", PLACES)
+        return advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt)
+
+
+def test_it_says_why(advised: Advice) -> None:
+    """By the counts of both runs; and what to type."""
+    assert advised.worth
+    assert advised.sentence.startswith(f"--max-batch-tokens {advised.best.limits.tokens} --max-requests")
+    assert "requests wait for places" in advised.sentence
+    held = advised.own.metrics.steps.held["requests"]
+    assert f"instead of {held:.0%}" in advised.sentence
+    assert advised.best in advised.pareto
+
+
+def test_nothing_is_said_where_nothing_differs() -> None:
+    """All requests are good whatever the limits, at a rate that nobody notices: other settings need not even be run
+    where nothing came near a limit."""
+    idle = Asked(
+        "8b",
+        rebuilt(Limits(4096, 64)),
+        "a test",
+        True,
+        partial(offered, 0.5),
+        parse_slo("ttft=9s"),
+        PriceError(0, ""),
+        3,
+    )
+    found = advise(idle, rebuilt)
+    assert not found.worth
+    assert found.sentence.startswith("No difference worth a flag")
+    assert {option.limits.requests for option in found.options} == {64}
+
+
+def test_it_is_told_as_data_and_as_a_table(advised: Advice, capsys: pytest.CaptureFixture[str]) -> None:
+    one = asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4))
+    findings = replace(simulate(one), advised=advised)
+    result = findings_json(findings)["advised"]
+    assert result["worth"]
+    assert result["best"]["tokens"] == advised.best.limits.tokens
+    assert len(result["options"]) == len(advised.options)
+    show(document(findings))
+    out = capsys.readouterr().out
+    assert "Other settings" in out
+    assert "as asked" in out
+    assert "best" in out
+
+
+def test_pairs_tell_what_totals_do_not() -> None:
+    """Of 1,000 requests ten are won and none lost: surely better; ten won and nine lost: not."""
+    own = np.arange(1000) >= 10
+    surely = adviser._gain(own, np.ones(1000, dtype=bool))
+    assert 0 < surely.low < surely.mid == 0.01 < surely.high
+    other = ~((np.arange(1000) >= 20) & (np.arange(1000) < 29))
+    assert adviser._gain(own, other).low < 0 < adviser._gain(own, other).high
+
+
+def test_users_are_not_compared() -> None:
+    users = Asked(
+        "8b", rebuilt(Limits()), "", False, lambda: Users(1, 0, (), None, 0), parse_slo("ttft=1s"), PriceError(0, ""), 0
+    )
+    with pytest.raises(ValueError, match="give --slo, and --rate or --trace"):
+        advise(users, rebuilt)

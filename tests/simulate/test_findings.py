@@ -1,0 +1,233 @@
+"""Verdicts, intervals, requirements, advice and the result as data."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from ridgeline.document.html import html
+from ridgeline.document.terminal import show
+from ridgeline.engine.scheduler import Limits
+from ridgeline.roofline.device import HourlyPrice
+from ridgeline.simulate.answer import answer, document
+from ridgeline.simulate.asked import Asked, PriceError, price_error
+from ridgeline.simulate.export import findings_json
+from ridgeline.simulate.findings import FIGURES, Findings, simulate
+from ridgeline.simulate.law import load_law
+from ridgeline.simulate.metrics import measure, warm_up
+from ridgeline.simulate.replica import Machine
+from ridgeline.simulate.require import parse_requirement
+from ridgeline.traffic.arrivals import constant, poisson
+from ridgeline.traffic.blocks import BLOCK, block_intervals
+from ridgeline.traffic.lengths import Fixed, Uniform
+from ridgeline.traffic.offered import (
+    Offered,
+    OpenLoop,
+    Users,
+    at_moments,
+    bounded,
+    drawn,
+    hurried,
+    spread,
+    thinned,
+)
+from ridgeline.traffic.slo import SLO, parse_slo
+from ridgeline.traffic.trace import TraceRequest
+from simulate.machines import machine, simulated
+from support.planned import TINY, card, case
+
+PRICED = case(TINY, card(price=HourlyPrice(3.6, "2026", "a test")))
+SLO_100MS = parse_slo("ttft=100ms,tpot=5ms")
+
+
+def at_rate(rate: float, count: int) -> Callable[[], Offered]:
+    return lambda: OpenLoop(bounded(drawn(poisson(rate, 5), Uniform(50, 150), Uniform(10, 30), 5), count, None))
+
+
+def found(
+    offered: Callable[[], Offered],
+    on: Machine,
+    slo: SLO | None = SLO_100MS,
+    error: float = 0.1,
+    *,
+    open_loop: bool = True,
+) -> Findings:
+    asked = Asked("tiny", on, "traffic of a test", open_loop, offered, slo, PriceError(error, "a test"), 5)
+    return simulate(
+        asked, law=lambda m: load_law(on.case, m.offered, round(m.input), round(m.output), on.limits.tokens)
+    )
+
+
+@pytest.fixture(scope="module")
+def steady() -> Findings:
+    return found(at_rate(1500.0, 1100), machine(on=PRICED))
+
+
+@pytest.fixture(scope="module")
+def overloaded() -> Findings:
+    """One request at a time, of far too many."""
+    return found(at_rate(1500.0, 300), machine(Limits(tokens=512, requests=1), on=PRICED))
+
+
+def test_a_steady_run(steady: Findings) -> None:
+    """Its figures have their middle inside, its dollars follow from its tokens, its law is near."""
+    assert steady.verdict == "steady"
+    for name, of in FIGURES.items():
+        figure = of(steady)
+        assert figure is not None, name
+        assert figure.low <= figure.mid <= figure.high
+    tokens = FIGURES["tokens_per_second"](steady)
+    dollars = FIGURES["dollars_per_million_tokens"](steady)
+    assert tokens is not None
+    assert dollars is not None
+    assert dollars.mid == pytest.approx(3.6 / 3600 / tokens.mid * 1e6)
+    ttft = FIGURES["ttft_p50"](steady)
+    assert ttft is not None
+    assert ttft.high > 1.08 * ttft.mid, "a price 10 % higher is at least that much later"
+    assert steady.law is not None
+    simulated_tpot = steady.metrics.latencies["TPOT"]
+    assert simulated_tpot is not None
+    assert steady.law.tpot == pytest.approx(simulated_tpot.mean, rel=0.07)
+
+
+def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
+    """It says by how much it falls behind, and how many of it would do."""
+    assert overloaded.verdict == "overloaded"
+    lines = dict(answer(overloaded))
+    assert "more are under way each minute" in lines["verdict"]
+    assert lines["TTFT"] == lines["ITL"] == "none: it would say how long one looked"
+    assert FIGURES["ttft_p50"](overloaded) is None
+    result = findings_json(overloaded)
+    assert result["figures"]["tpot_p50"] is None
+    assert set(result["metrics"]["latencies"].values()) == {None}
+    assert result["metrics"]["steadiness"]["growth"] > 0
+    assert "take --replicas" in lines["advice"]
+
+
+def test_a_backlog_is_told(steady: Findings) -> None:
+    """Users who are more than places wait, and nothing grows."""
+    few = machine(Limits(tokens=512, requests=4), on=PRICED)
+    asked = drawn(constant(1.0), Fixed(100), Uniform(10, 30), 1)
+    run = found(lambda: Users(8, 0, bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
+    assert run.verdict == "closed loop"
+    assert run.law is None
+    assert run.metrics.steps.held["requests"] > 0.9
+    assert "raise --max-num-seqs" in dict(answer(run))["advice"]
+    assert "4 places" in dict(answer(run))["limit"]
+
+
+def test_pages_that_are_short_are_told() -> None:
+    run = found(at_rate(220.0, 300), machine(Limits(tokens=512, requests=64), 30, PRICED), error=0.0)
+    assert run.metrics.preemptions + run.metrics.steps.held["pages"] > 0
+    assert "KV pages" in dict(answer(run))["advice"]
+
+
+def test_an_interval_without_end(overloaded: Findings) -> None:
+    """At seven tenths of what it can do a price 1.9 times as high overloads it: JSON has null for that end."""
+    rate = 0.7 * overloaded.metrics.requests_per_second
+    run = found(at_rate(rate, 500), overloaded.asked.machine, error=0.9)
+    assert run.verdict in ("steady", "backlogged")
+    ttft = FIGURES["ttft_p50"](run)
+    assert ttft is not None
+    assert math.isinf(ttft.high)
+    assert findings_json(run)["figures"]["ttft_p50"]["high"] is None
+    assert "no end" in dict(answer(run))["TTFT"]
+    assert "not kept" in parse_requirement("ttft_p50<10s").failed(run)
+
+
+def test_requirements(steady: Findings, overloaded: Findings) -> None:
+    """They hold at the worse end of the interval, or are told in one line."""
+    ttft, share = FIGURES["ttft_p50"](steady), FIGURES["good_share"](steady)
+    assert ttft is not None
+    assert share is not None
+    between = (ttft.mid + ttft.high) / 2 * 1e6
+    assert parse_requirement(f"ttft_p50<{ttft.high * 1e6 + 1:.3f}us").failed(steady) == ""
+    assert "is not kept: ttft_p50 is" in parse_requirement(f"ttft_p50<{between:.3f}us").failed(steady)
+    assert parse_requirement(f"good_share>={share.low * 100 - 1:.2f}%").failed(steady) == ""
+    assert "overloaded" in parse_requirement("ttft_p50<10s").failed(overloaded)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ttft_p99", "write a figure"),
+        ("ttft_p98<1s", "names 'ttft_p98'; there is ttft_p50"),
+        ("ttft_p99<500", "give a time with its unit"),
+        ("goodput>5ms", "it is no time"),
+    ],
+)
+def test_what_is_no_requirement_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_requirement(text)
+
+
+def test_the_result_is_json_and_a_page(steady: Findings, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns of one length, seconds that add up, twelve lines, figures without scripts."""
+    result = json.loads(json.dumps(findings_json(steady), allow_nan=False))
+    assert {len(column) for column in result["per_request"].values()} == {1100}
+    seconds = result["steps"]["per_second"]
+    assert {len(column) for column in seconds.values()} == {len(seconds["second"])}
+    assert sum(seconds["arrived"]) == sum(seconds["finished"]) == 1100
+    assert sum(seconds["tokens"]) == sum(result["per_request"]["output_tokens"])
+    assert len(list(answer(steady))) == 12
+    show(document(steady))
+    assert "verdict  steady" in capsys.readouterr().out
+    page = html(document(steady, drawn=True))
+    assert page.count("<svg") >= 8
+    assert "<script" not in page
+
+
+def test_what_comes_while_it_fills_is_left_out() -> None:
+    """Hundreds that decode at once are reached late; one alone is there at once."""
+    log = simulated(bounded(drawn(constant(2000.0), Fixed(50), Fixed(100), 1), 400, None), machine())
+    assert 0 < measure(log, None, open_loop=True).left_out < 200
+    assert warm_up(simulated([TraceRequest(0, 10, 3)])) == 0
+
+
+def test_how_far_prices_are_off() -> None:
+    """Medians of published rows, weighted by how many there are; a calibrated machine's own."""
+    rows = price_error(card(), 1)
+    assert 0.05 < rows.share < 0.2
+    assert "decode and prefill" in rows.source
+    assert "over 8 cards" in price_error(card(), 8).source
+    assert price_error(card(calibrated=True), 1).share < rows.share
+
+
+# -- traffic ----------------------------------------------------------------------------------------------------------
+
+
+def test_traces_are_hurried_thinned_and_bounded() -> None:
+    requests = [TraceRequest(at * 10**9, 10, 2) for at in range(1000)]
+    assert [request.at for request in islice(hurried(requests, 4.0), 3)] == [0, 250_000_000, 500_000_000]
+    kept = list(thinned(requests, 0.3, 1))
+    assert kept == list(thinned(requests, 0.3, 1))
+    assert 250 < len(kept) < 350
+    assert len(list(bounded(requests, None, 10 * 10**9))) == 10
+    assert [request.at for request in at_moments(requests[:2], iter([5, 7]))] == [5, 7]
+
+
+def test_fixed_lengths_are_spread() -> None:
+    assert spread(Fixed(1000)) == Uniform(900, 1100)
+    assert spread(Fixed(3)) == Fixed(3)
+    assert spread(Uniform(7, 8)) == Uniform(7, 8)
+
+
+def test_blocks_of_minutes_say_how_alike_neighbours_are() -> None:
+    """Of independent samples the bootstrap is as wide as order statistics are; where minutes differ it is wider."""
+    draw = np.random.default_rng(0)
+    moments = np.sort(draw.integers(0, 60 * BLOCK, 6000))
+    alike = draw.normal(10.0, 1.0, 6000)
+    minutes = draw.normal(0.0, 1.0, 61)[moments // BLOCK]
+    within = partial(block_intervals, weights=None, moments=moments, percents=(50,))
+    low, high = within(alike)[50]
+    assert low < np.median(alike) < high
+    assert 0.6 < (high - low) / (2 * 1.96 * 1.2533 / math.sqrt(6000)) < 1.5  # the standard error of a normal median
+    wide = within(alike + minutes)[50]
+    assert wide[1] - wide[0] > 4 * (high - low)
+    assert block_intervals(alike, None, moments // 60, (50,)) == {}, "one minute says nothing of others"
+    doubled = block_intervals(alike, np.full(6000, 2.0), moments, (50,))[50]
+    assert doubled == pytest.approx((low, high), abs=0.02)

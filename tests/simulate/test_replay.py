@@ -1,0 +1,92 @@
+"""A recorded run of a real model decides, step by step, what a simulated one decides that is told lengths and names."""
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from engine.null_model import GREEDY
+from engine.small_models import LLAMA, MIXED, small_model
+from ridgeline.engine.bare import engine_around
+from ridgeline.engine.kv.memory import kv_layout
+from ridgeline.engine.runner import Runner
+from ridgeline.engine.scheduler import Limits
+from ridgeline.simulate.replay import RecordedRun, replay
+from ridgeline.simulate.replica import Machine
+from support.planned import case
+
+EOS = (38, 39, 40)
+REQUESTS = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an engine is set up, and what is asked of it. positions: that its KV memory holds. stems: prompts that begin
+    alike. aborts: the chance that some request is aborted before a step."""
+
+    config: dict[str, object]
+    limits: Limits
+    positions: int
+    prefix_cache: bool = True
+    stems: int = 0
+    aborts: float = 0.0
+
+
+SETTINGS = {
+    "chunks of 7": Setting(LLAMA, Limits(tokens=24, requests=6, chunk=7), 400),
+    "chunks of 64": Setting(LLAMA, Limits(tokens=96, requests=12, chunk=64), 900, prefix_cache=False),
+    "equal beginnings": Setting(MIXED, Limits(tokens=48, requests=8), 300, stems=4),
+    "short of pages": Setting(LLAMA, Limits(tokens=32, requests=10), 90, stems=3),
+    "aborts": Setting(LLAMA, Limits(tokens=32, requests=8, chunk=16), 120, stems=3, aborts=0.1),
+}
+
+
+def record(setting: Setting) -> tuple[RecordedRun, Machine]:
+    """Two hundred requests, which come in bunches; and the machine that a simulation is to have."""
+    model = small_model(setting.config)
+    layout = kv_layout(model, 1e12, 4, most_tokens=setting.positions)
+    engine = engine_around(
+        model, layout, setting.limits, executor=Runner(model, layout), prefix_cache=setting.prefix_cache, eos_ids=EOS
+    )
+    run, draw = RecordedRun(engine), random.Random(1)
+    stems = [[draw.randrange(38) for _ in range(draw.randint(9, 30))] for _ in range(setting.stems)]
+    waiting = REQUESTS
+    while waiting or engine.has_work:
+        for _ in range(min(waiting, draw.choice((0, 0, 0, 1, 3)))):
+            stem = draw.choice(stems) if stems else []
+            own = [draw.randrange(38) for _ in range(draw.randint(1, 30))]
+            run.add([*stem, *own], replace(GREEDY, max_tokens=draw.randint(1, 30)))
+            waiting -= 1
+        if setting.aborts and engine.requests and draw.random() < setting.aborts:
+            run.abort(draw.choice(sorted(engine.requests)))
+        run.step()
+    planned = case(setting.config)
+    return run, Machine(planned, layout, setting.limits, model.context, setting.prefix_cache)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_decision_is_the_same(name: str) -> None:
+    torch.set_num_threads(1)
+    run, machine = record(SETTINGS[name])
+    stats = run.engine.stats
+    assert len(run.made) == REQUESTS
+    assert len(set(run.made.values())) > 5, "answers end where the model ends them"
+    if name == "equal beginnings":
+        assert stats.reused_tokens > 1000
+    if name == "short of pages":
+        assert stats.preemptions >= 20
+    if name == "aborts":
+        assert len(run.aborted) >= REQUESTS // 20
+    steps = 0
+    for recorded, simulated in replay(machine, run):
+        assert simulated == recorded, f"step {steps}"
+        steps += 1
+    assert steps == len(run.steps) + 1
+
+
+def test_another_length_is_another_decision() -> None:
+    """The comparison can fail: one answer that is a token longer, and plans differ."""
+    run, machine = record(replace(SETTINGS["chunks of 64"], limits=Limits(tokens=32, requests=4)))
+    run.made[100] += 1
+    assert any(recorded != simulated for recorded, simulated in replay(machine, run))
