@@ -1,0 +1,63 @@
+"""What exercises are held against: the engine's own ops and rules, asked with plain lists."""
+
+import numpy as np
+import torch
+
+from ridgeline.engine.sampling.candidates import Candidates, weigh
+from ridgeline.ops.activation import ACTIVATIONS
+from ridgeline.ops.attend import attend_segment
+from ridgeline.ops.attention import Attention
+from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.norm import RMSNorm
+from ridgeline.ops.rotary import Rope, RotaryTable, rotate
+from ridgeline.ops.work import Reach
+
+Vector = list[float]
+
+
+def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
+    """The attention op: one query, as the last of the positions."""
+    return causal([query], keys, values)[0]
+
+
+def causal(queries: list[Vector], keys: list[Vector], values: list[Vector]) -> list[Vector]:
+    """The attention op: queries as the last of the positions, each of which sees itself and those before."""
+    spec = KVSpec(1, len(queries[0]), len(values[0]), Reach("causal"), torch.float32)
+    q_QHD = torch.tensor(queries)[:, None]
+    out_QHW = attend_segment(Attention(0, 1, spec), q_QHD, torch.tensor([keys]), torch.tensor([values]))
+    return [[float(x) for x in row] for row in out_QHW[:, 0]]
+
+
+def gated(gate: Vector, up: Vector) -> Vector:
+    """The activation of Llama's gates."""
+    return [float(x) for x in ACTIVATIONS["silu"](torch.tensor(gate)) * torch.tensor(up)]
+
+
+def nearest(rows: list[Vector], vector: Vector, without: list[int]) -> int:
+    """By torch's cosine."""
+    cosines = torch.cosine_similarity(torch.tensor(rows), torch.tensor([vector]), dim=1)
+    cosines[without] = -2.0
+    return int(cosines.argmax())
+
+
+def normalised(x: Vector, weight: Vector, eps: float) -> Vector:
+    """The norm op."""
+    norm = RMSNorm(len(x), eps, torch.float32)
+    norm.weight = torch.nn.Parameter(torch.tensor(weight), requires_grad=False)
+    return [float(value) for value in norm(torch.tensor([x]))[0]]
+
+
+def rotated(x: Vector, position: int, theta: float) -> Vector:
+    """The rotary op."""
+    angles = RotaryTable(Rope(len(x), theta))(torch.tensor([position]))
+    return [float(value) for value in rotate(torch.tensor([[x]]), angles)[0, 0]]
+
+
+def drawn(logits: Vector, temperature: float, u: float) -> int:
+    """The sampler's candidates."""
+    logits_V = np.array(logits, dtype=np.float32)
+    if temperature == 0:
+        return int(logits_V.argmax())
+    weights_V = weigh(logits_V, logits_V.max(), temperature, np.empty_like(logits_V))
+    candidates = Candidates.of(None, logits_V, weights_V)
+    return candidates.token(candidates.draw(u))
