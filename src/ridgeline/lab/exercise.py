@@ -8,6 +8,7 @@ import ast
 import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,23 @@ def _exercises() -> Iterator[Exercise]:
         ((_LOGITS, 0.0, 0.9), (_LOGITS, 1.0, 0.0), (_LOGITS, 1.0, 0.5), (_LOGITS, 5.0, 0.95), (_LOGITS, 0.5, 0.999)),
         references.drawn,
     )
+    yield Exercise(
+        "cached",
+        (
+            ([1.0, 0.0], [1.0, 0.0], [5.0, 5.0], [], []), ([1.0, 0.0], _KEYS[2], _VALUES[2], _KEYS[:2], _VALUES[:2]),
+            ([0.5, -2.0], [1.0, 1.0], [1.0, 2.0], _KEYS, _VALUES),
+        ),
+        references.cached,
+    )  # fmt: skip
+    yield Exercise(
+        "decode_bytes",
+        (
+            (references.sizes("llama-3-8b"), 1),
+            (references.sizes("llama-3-8b"), 2000),
+            (references.sizes("llama-3-70b"), 8192),
+        ),
+        references.decode_bytes,
+    )
 
 
 EXERCISES = {each.name: each for each in _exercises()}
@@ -117,9 +135,9 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
     """Where a function and the engine differ first, in a sentence; "" where they do not."""
     for case in exercise.cases:
         call = f"{exercise.name}({', '.join(map(_shown, case))})"
-        wanted = exercise.engine(*case)
+        wanted = exercise.engine(*deepcopy(case))
         try:
-            given = function(*case)
+            given = function(*deepcopy(case))  # which it may change
         except NotImplementedError:
             return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
         except Exception as error:

@@ -3,16 +3,29 @@
 import numpy as np
 import torch
 
+from ridgeline.checkpoint import read_config
 from ridgeline.engine.sampling.candidates import Candidates, weigh
+from ridgeline.models import Fields, build
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.kv import KVSpec
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
-from ridgeline.ops.work import Reach
+from ridgeline.ops.work import Reach, Work
+from ridgeline.roofline.price import Price
 
 Vector = list[float]
+
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size",
+)  # fmt: skip
+
+
+def sizes(name: str) -> dict[str, int]:
+    """Of a model of the catalogue, as its config has them."""
+    values = read_config(name).values
+    return {key: values[key] for key in _SIZES} | {"head_dim": values["hidden_size"] // values["num_attention_heads"]}
 
 
 def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
@@ -61,3 +74,16 @@ def drawn(logits: Vector, temperature: float, u: float) -> int:
     weights_V = weigh(logits_V, logits_V.max(), temperature, np.empty_like(logits_V))
     candidates = Candidates.of(None, logits_V, weights_V)
     return candidates.token(candidates.draw(u))
+
+
+def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
+    """The attention op over all of it."""
+    return attention(query, [*keys, key], [*values, value])
+
+
+def decode_bytes(config: dict[str, int], context: int) -> int:
+    """The price of a model with these sizes."""
+    kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
+    values = {**kind, "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **config}
+    price = Price(build(Fields(values, "these sizes")))
+    return round(price.step(Work.decode([context])).memory_bytes)
