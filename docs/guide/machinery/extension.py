@@ -3,13 +3,15 @@
 {n}`name`                a number of numbers.lock; one that is not there ends the build
 {says}`125 tok/s`        what a text says, in its words
 ```{picture} lab ...     the picture that this command of ridgeline draws
-```{quiz} chapter        the questions of that chapter
 ```{source} ops/attend.py attend_segment     a function of the engine, where it stands
-```{solution} softmax    what an exercise asked for
-    ```{answer}              what a pencil should have found
+```{solution} attention  what an exercise asked for
+```{answer}              what a pencil should have found
+```{statements}          what texts say, all of it
+```{quiz} chapter        the questions of that chapter
 """
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -117,6 +119,17 @@ class Answer(SphinxDirective):
         return folded("Done? Compare", block, "answer")
 
 
+class Statements(SphinxDirective):
+    """What texts say, beside what the ledger says, as it is now."""
+
+    def run(self) -> list[nodes.Node]:
+        """A heading and three lines for each."""
+        call = [sys.executable, "-m", "ridgeline", "lab", "numbers", "--json"]
+        done = subprocess.run(call, capture_output=True, text=True, check=True)
+        shown = "".join(map(_statement, json.loads(done.stdout)["statements"]))
+        return [nodes.raw("", f'<div class="statements">{shown}</div>', format="html")]
+
+
 class Quiz(SphinxDirective):
     """The questions of a chapter."""
 
@@ -168,6 +181,12 @@ def _question(number: int, question: Question) -> str:
     return f"<fieldset><legend>{number}</legend><p>{_prose(question.ask)}</p>{body}</fieldset>"
 
 
+def _statement(one: dict[str, Any]) -> str:
+    number = "" if one["row"] is None else f"{one['row']}. "
+    rows = "".join(f"<dt>{name}</dt><dd>{_prose(one[name])}</dd>" for name in ("text", "ledger", "why"))
+    return f'<section id="statement-{escape(one["id"])}"><h3>{number}{escape(one["id"])}</h3><dl>{rows}</dl></section>'
+
+
 def _begin(app: Sphinx, *_: object) -> None:
     numbers = read_lock()
     app.env.ridgeline_numbers = numbers  # type: ignore[attr-defined]
@@ -201,6 +220,7 @@ def setup(app: Sphinx) -> dict[str, object]:
         "solution": Solution,
         "answer": Answer,
         "quiz": Quiz,
+        "statements": Statements,
     }.items():
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")

@@ -97,6 +97,29 @@ def _exercises() -> Iterator[Exercise]:
         ),
         references.decode_bytes,
     )
+    yield Exercise(
+        "users",
+        (
+            (5.76e9, "llama-3-8b", 2000, 16), (5.76e9, "llama-3-8b", 1, 16), (5.76e9, "llama-3-8b", 2001, 16),
+            (40e9, "llama-3-70b", 8192, 64), (1e8, "llama-3-70b", 8192, 16),
+        ),
+        references.users,
+    )  # fmt: skip
+    yield Exercise("paged", ((1, 16), (16, 16), (17, 16), (2000, 1), (1366, 256)), references.paged)
+    yield Exercise("touched", ((128, 8, 1), (128, 8, 32), (8, 2, 4), (64, 6, 0), (256, 8, 1000)), references.touched)
+    yield Exercise(
+        "parameters",
+        tuple((references.sizes(name),) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")),
+        references.parameters,
+    )
+    yield Exercise(
+        "users_at_the_ridge",
+        (
+            (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),
+            (15.01e9, 16.06e9, 262.1e6, 312e12, 2e12), (139e9, 141e9, 84e6, 989e12, 3.35e12), (1e6, 1e12, 0.0, 1e12,
+            1e12), ),
+        references.users_at_the_ridge,
+    )  # fmt: skip
 
 
 EXERCISES = {each.name: each for each in _exercises()}

@@ -1,18 +1,26 @@
 """What exercises are held against: the engine's own ops and rules, asked with plain lists."""
 
+from bisect import bisect_left
+
 import numpy as np
 import torch
 
 from ridgeline.checkpoint import read_config
+from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.models import Fields, build
+from ridgeline.models.bill import bill
 from ridgeline.ops.activation import ACTIVATIONS
 from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention
-from ridgeline.ops.kv import KVSpec
+from ridgeline.ops.cost import Cost
+from ridgeline.ops.features import Touched
+from ridgeline.ops.kv import KVSpec, deal_layers
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.ops.work import Reach, Work
+from ridgeline.roofline.critical import balance
+from ridgeline.roofline.device import Device
 from ridgeline.roofline.price import Price
 
 Vector = list[float]
@@ -81,9 +89,49 @@ def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values
     return attention(query, [*keys, key], [*values, value])
 
 
+def users(left: float, model: str, context: int, page: int) -> int:
+    """The pages of the model's keys and values that fit."""
+    layout = kv_layout(build(read_config(model)), left, page)
+    return layout.users(context, context)
+
+
+def paged(length: int, page: int) -> tuple[int, int]:
+    """Pages of the engine's layout for a request, and the positions in them that hold nothing."""
+    layout = deal_layers([KVSpec(1, 4, 4, Reach("causal"), torch.float32)], page, 1 << 20)
+    pages = layout.kept(length, 1)
+    return pages, pages * page - length
+
+
+def touched(experts: int, each: int, batch: int) -> float:
+    """What the experts op counts its weights with."""
+    return Touched(experts, each).of(batch)
+
+
+def parameters(config: dict[str, int]) -> int:
+    """The bill of a model with these sizes, head and embedding apart."""
+    return bill(build(_llama(config, 8192))).total
+
+
+def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, bandwidth: float) -> int | None:
+    """By the engine's balance of arithmetic and memory."""
+    card = Device("made", "made", "gpu", {"bf16": peak}, bandwidth, 80e9)
+
+    def holds(batch: int) -> bool:
+        step = Cost({"bf16": batch * flops}, weight_bytes=weights, kv_read_bytes=batch * kv)
+        return balance([step], card) >= 1
+
+    if not holds(1 << 40):
+        return None
+    return 1 + bisect_left(range(1, 1 << 40), True, key=holds)
+
+
 def decode_bytes(config: dict[str, int], context: int) -> int:
     """The price of a model with these sizes."""
+    price = Price(build(_llama(config, context)))
+    return round(price.step(Work.decode([context])).memory_bytes)
+
+
+def _llama(config: dict[str, int], context: int) -> Fields:
     kind = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
     values = {**kind, "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **config}
-    price = Price(build(Fields(values, "these sizes")))
-    return round(price.step(Work.decode([context])).memory_bytes)
+    return Fields(values, "these sizes")
