@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 project = "Ridgeline: a guide"
 author = "the authors of Ridgeline"
 html_title = "Ridgeline: a guide"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.guide.machinery.extension"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "docs.guide.machinery.extension", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["machinery"]

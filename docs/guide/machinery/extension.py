@@ -187,6 +187,12 @@ def _statement(one: dict[str, Any]) -> str:
     return f'<section id="statement-{escape(one["id"])}"><h3>{number}{escape(one["id"])}</h3><dl>{rows}</dl></section>'
 
 
+def _as_rst(_: Sphinx, *given: Any) -> None:
+    """Docstrings are plain text with code between backticks: nothing else in them is markup."""
+    lines: list[str] = given[-1]
+    lines[:] = [re.sub("`([^`]+)`", r"``\1``", re.sub(r"([*|\\]|_(?=\W|$))", r"\\\1", line)) for line in lines]
+
+
 def _begin(app: Sphinx, *_: object) -> None:
     numbers = read_lock()
     app.env.ridgeline_numbers = numbers  # type: ignore[attr-defined]
@@ -225,6 +231,7 @@ def setup(app: Sphinx) -> dict[str, object]:
         app.add_directive(name, directive)
     app.add_css_file("pictures.css")
     app.connect("env-before-read-docs", _begin)
+    app.connect("autodoc-process-docstring", _as_rst)
     app.connect("build-finished", _write_style)
     app.add_node(nodes.math, override=True, html=(visit_math, None))
     app.add_node(nodes.math_block, override=True, html=(visit_math_block, None))

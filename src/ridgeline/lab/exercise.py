@@ -113,6 +113,11 @@ def _exercises() -> Iterator[Exercise]:
         references.parameters,
     )
     yield Exercise(
+        "velocity",
+        (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
+        references.velocity,
+    )
+    yield Exercise(
         "users_at_the_ridge",
         (
             (15.01e9, 15.01e9, 0.0, 312e12, 2e12), (15.01e9, 15.28e9, 67.1e6, 312e12, 2e12),

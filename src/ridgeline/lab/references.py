@@ -4,8 +4,10 @@ from bisect import bisect_left
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ridgeline.checkpoint import read_config
+from ridgeline.diffusion.guidance import Guidance, guide
 from ridgeline.engine.kv.memory import kv_layout
 from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.models import Fields, build
@@ -110,6 +112,18 @@ def touched(experts: int, each: int, batch: int) -> float:
 def parameters(config: dict[str, int]) -> int:
     """The bill of a model with these sizes, head and embedding apart."""
     return bill(build(_llama(config, 8192))).total
+
+
+def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
+    """The pipeline's guidance, around a denoiser that says what it is told."""
+
+    def denoiser(_: Tensor, __: float, text: Tensor) -> Tensor:
+        return text
+
+    acts = scale > 1  # else one pass is enough
+    given = torch.tensor(positive), torch.tensor(negative) if acts else None
+    followed = guide(denoiser, Guidance(scale, "" if acts else None), *given)(torch.zeros(len(positive)), 0.5)
+    return [float(value) for value in followed]
 
 
 def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, bandwidth: float) -> int | None:
