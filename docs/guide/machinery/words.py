@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from docs.guide.machinery.chapters import prose_of
 
 _UNITS = (
-    r"[munµ]?s|seconds?|minutes?|[KMGTP]?i?B(?:/s)?|bytes?|bits?|[kMGTP]?FLOPs?(?:/s|/B)?|TFLOPS|tok/s|"
+    r"[munµ]?s|seconds?|minutes?|[KMGTP]?i?B(?:/s)?|bytes?|[kMGTP]?FLOPs?(?:/s|/B)?|TFLOPS|tok/s|"
     r"tokens? a second|billion|million|%|percent|times|GHz|dollars?"
 )
 _TYPED = re.compile(rf"(?<![\w.])(?:\$\s?\d[\d,.]*|(?!\d+B\b)\d[\d,]*(?:\.\d+)?\s?(?:{_UNITS})(?!\w))")

@@ -113,6 +113,11 @@ def _exercises() -> Iterator[Exercise]:
         references.parameters,
     )
     yield Exercise(
+        "stored_bytes",
+        ((4096, 4096, 8, 4096, 16), (4096, 14336, 4, 32, 16), (10, 100, 4, 32, 16), (1, 1, 3, 128, 32)),
+        references.stored_bytes,
+    )
+    yield Exercise(
         "velocity",
         (([1.0, 0.0], [0.0, 0.0], 1.0), ([1.0, 2.0], [0.5, 3.0], 4.0), ([-1.0], [1.0], 1.5)),
         references.velocity,

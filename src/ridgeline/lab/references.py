@@ -17,6 +17,7 @@ from ridgeline.ops.attend import attend_segment
 from ridgeline.ops.attention import Attention
 from ridgeline.ops.cost import Cost
 from ridgeline.ops.features import Touched
+from ridgeline.ops.formats import WeightFormat
 from ridgeline.ops.kv import KVSpec, deal_layers
 from ridgeline.ops.norm import RMSNorm
 from ridgeline.ops.rotary import Rope, RotaryTable, rotate
@@ -112,6 +113,11 @@ def touched(experts: int, each: int, batch: int) -> float:
 def parameters(config: dict[str, int]) -> int:
     """The bill of a model with these sizes, head and embedding apart."""
     return bill(build(_llama(config, 8192))).total
+
+
+def stored_bytes(outputs: int, inputs: int, bits: int, group: int, scale_bits: int) -> float:
+    """A format of weights."""
+    return WeightFormat("made", bits, (1, group), scale_bits).nbytes(outputs, inputs)
 
 
 def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
